@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.core.log.events import DriftFound, HistoryTruncated, RecordedEvent
+from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, ControlPlane
@@ -383,26 +383,26 @@ def read_wire_pod(body: bytes) -> Pod:
 
 
 def _count(events: Sequence[RecordedEvent]) -> None:
-    from extender.telemetry import METRICS
+    from extender.telemetry import METRICS, log_fields
 
     for event in events:
-        if isinstance(event.fact, DriftFound):
-            METRICS.drift.labels(event.fact.kind).inc()
+        if isinstance(event.data, DriftDetected):
+            METRICS.drift.labels(event.data.kind).inc()
             log.error(
                 "drift",
                 extra={
-                    "kind": event.fact.kind,
-                    "object": event.fact.object,
-                    "text": event.fact.text,
+                    "kind": event.data.kind,
+                    "object": event.data.object,
+                    "detail": event.data.message,
                 },
             )
-        elif isinstance(event.fact, HistoryTruncated):
+        elif isinstance(event.data, HistoryTruncated):
             METRICS.history_truncated.inc()
             log.error(
                 "history lost",
-                extra={"position": event.position, **msgspec.structs.asdict(event.fact)},
+                extra={"position": event.position, **log_fields(event.data)},
             )
-        METRICS.facts.labels(type(event.fact).__name__).inc()
+        METRICS.facts.labels(type(event.data).__name__).inc()
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     listed: bool  # several values: a flag that is repeated, a variable with commas
     choices: tuple[str, ...]  # the only values; empty: any
     default: Any  # of the type of the field
-    about: str  # the help text
+    help: str  # the help text
 
     @property
     def variable(self) -> str:
@@ -108,7 +108,7 @@ def all_settings() -> tuple[Setting, ...]:
                 listed=listed,
                 choices=choices,
                 default=field.default,
-                about=meta.description,
+                help=meta.description,
             )
         )
     return tuple(found)

@@ -205,3 +205,11 @@ class Metrics:
 
 
 METRICS = Metrics()
+
+
+def log_fields(values: msgspec.Struct) -> dict[str, object]:
+    """Return the fields of `values` as `extra` of a log record; `message`, which a record has already, as `detail`."""
+    fields = msgspec.structs.asdict(values)
+    if "message" in fields:
+        fields["detail"] = fields.pop("message")
+    return fields

@@ -224,9 +224,9 @@ def reports() -> list[str]:
     """Return the reports and their columns, in the order in which they are shown."""
     lines: list[str] = []
     for report in catalogue():
-        lines.append(f"{report.name}{_about(report.about)}")
+        lines.append(f"{report.name}{_about(report.description)}")
         lines += [f"{report.name}.{name}{_about(text)}" for name, text in report.columns.items()]
-        lines += [f"{report.name} does not know: {report.unknown}", ""]
+        lines += [f"{report.name} does not know: {report.limitations}", ""]
     return lines[:-1]
 
 

@@ -60,7 +60,7 @@ class Player:
                 continue  # torn by the kill
             if entry["type"] == "nominated":
                 self.nominated[entry["uid"]] = entry["node"]
-            elif entry["type"] == "gate-lifted":
+            elif entry["type"] == "gate-removed":
                 self.lifted.add(entry["uid"])
             elif entry["type"] == "bound":
                 self.bound[entry["uid"]] = entry["node"]

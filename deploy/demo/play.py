@@ -192,7 +192,7 @@ async def play(service: Service) -> None:
     await player.run_until_idle()
     gang = service.get("/v1/gangs/default/serve")
     show_tree(player, gang)
-    if gang["state"] != "satisfied" or gang["bound"] < 8:
+    if gang["state"] != "scheduled" or gang["bound"] < 8:
         raise SystemExit(f"serve should be satisfied with at least 8 pods bound, got {gang}")
 
     heading(
@@ -230,7 +230,7 @@ async def play(service: Service) -> None:
     await player.run_until_idle()
     gang = service.get("/v1/gangs/default/train")
     show_tree(player, gang)
-    if gang["state"] != "satisfied" or gang["bound"] != len(mine):
+    if gang["state"] != "scheduled" or gang["bound"] != len(mine):
         raise SystemExit(f"train should be bound as a whole, got {gang}")
     await player.close()
 

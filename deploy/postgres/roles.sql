@@ -25,7 +25,7 @@ BEGIN
     -- Temporary tables are the one thing that a reader could still write.
     EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
 
-    -- gx.evict() ends the session of a wedged leader; it runs as the owner.
+    -- gx.lease_revoke() ends the session of a wedged leader; it runs as the owner.
     IF NOT pg_has_role('gx_owner', 'pg_signal_backend', 'MEMBER') THEN
         GRANT pg_signal_backend TO gx_owner;
     END IF;

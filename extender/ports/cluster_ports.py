@@ -9,9 +9,9 @@ import msgspec
 
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
-from extender.core.log.events import EvictionHow
+from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pods import PodEnd
 from extender.ports.log_ports import PublishedLogHead
 
@@ -19,7 +19,7 @@ from extender.ports.log_ports import PublishedLogHead
 class ReleasingGangs(Protocol):
     """Gangs whose Bindings are being posted."""
 
-    def started(self) -> frozenset[RootUid]:
+    def started(self) -> frozenset[GangUid]:
         """Return the roots with members that are or may be bound: their reservations are not released as a whole."""
         ...
 
@@ -127,7 +127,7 @@ class Cluster(PublishedLogHead, Protocol):
         """
         ...
 
-    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+    async def evict(self, pod: PodRef, how: GoneVia) -> None:
         """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
 
         Args:

@@ -8,14 +8,14 @@ from typing import Protocol
 import msgspec
 
 from extender.core.log.events import RecordedEvent
-from extender.core.model.ids import NodeName, Position, RootUid
+from extender.core.model.ids import GangUid, NodeName, Position
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which events a query selects; empty fields do not restrict it."""
 
-    root: str = ""  # namespace/name
-    root_uid: RootUid | None = None
+    gang: str = ""  # namespace/name
+    gang_uid: GangUid | None = None
     namespace: str = ""
     types: tuple[str, ...] = ()
     since_us: int | None = None
@@ -39,13 +39,13 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One root group that had a name, identified by its UID."""
 
-    uid: RootUid
-    root: str  # namespace/name
+    uid: GangUid
+    gang: str  # namespace/name
     first_position: Position
     last_position: Position
     first_us: int
     last_us: int
-    facts: int
+    events: int
 
 
 class EventQueries(Protocol):
@@ -63,7 +63,7 @@ class EventQueries(Protocol):
         ...
 
     async def incarnations(
-        self, root: str, *, uid: RootUid | None = None
+        self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
         ...

@@ -26,7 +26,7 @@ import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
-from extender.core.log.events import FeaturesFound, RecordedEvent
+from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
 from extender.core.log.preemption_state import CapacityClaim, PendingPreemption, Victim, claimed_on
 from extender.core.log.reservation_state import (
     EMPTY,
@@ -39,7 +39,7 @@ from extender.core.log.reservation_state import (
     StateProjector,
 )
 from extender.core.model.errors import CorruptLog
-from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state
 
 class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: PlanId
-    root_uid: RootUid
-    root: str
+    gang_uid: GangUid
+    gang: str
     kind: str
     priority: int
     position: Position
@@ -65,9 +65,9 @@ class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
     progress_us: int
     units: tuple[str, ...]
     priorities: tuple[int, ...]
-    begun: frozenset[str]
+    started_units: frozenset[str]
     evicted: int
-    awaits: frozenset[PodUid]
+    already_terminating: frozenset[PodUid]
     extras: frozenset[PodUid]
     ended: bool
     victims: tuple[Victim, ...]
@@ -78,14 +78,14 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     position: int
     epoch: int
     at_us: int
-    roots: tuple[GangState, ...]
+    gangs: tuple[GangState, ...]
     of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
-    versions: dict[RootUid, int]  # of live streams without a root
-    vetoes: tuple[tuple[RejectionKey, RejectionState], ...]
+    versions: dict[GangUid, int]  # of live streams without a root
+    rejections: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
-    features: FeaturesFound | None
-    took: dict[RootUid, dict[str, int]]
+    features: ControlPlaneFeaturesDetected | None
+    evicted_units: dict[GangUid, dict[str, int]]
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
@@ -94,7 +94,7 @@ class _Whole(msgspec.Struct, frozen=True, array_like=True):
 
 
 _WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved)
-_ENDED = Decoder(dict[RootUid, int])
+_ENDED = Decoder(dict[GangUid, int])
 _NONE: Map[Any, Any] = Map()
 _BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
@@ -111,20 +111,20 @@ def encode_historical(state: ReservationState) -> bytes:
         state.position,
         state.epoch,
         state.at_us,
-        tuple(state.roots.values()),
-        tuple([versions.get(uid, 0) for uid in state.roots]),
+        tuple(state.gangs.values()),
+        tuple([versions.get(uid, 0) for uid in state.gangs]),
         {uid: versions[uid] for uid in _others(state) if uid in versions},
-        tuple(state.vetoes.items()),
+        tuple(state.rejections.items()),
         state.truncated_epoch,
         tuple([_saved(p) for p in state.preemptions.values()]),
         state.features,
-        {uid: dict(units) for uid, units in state.took.items()},
+        {uid: dict(units) for uid, units in state.evicted_units.items()},
     )
     return _packed(saved)
 
 
 def _whole(state: ReservationState, past: bytes) -> bytes:
-    live = {*state.roots, *_others(state)}
+    live = {*state.gangs, *_others(state)}
     ended = {uid: version for uid, version in state.versions.items() if uid not in live}
     return msgspec.msgpack.encode(_Whole(past, _packed(ended) if ended else b""))
 
@@ -149,14 +149,14 @@ def _unzipped(body: bytes) -> bytes:
 
 def live_streams_only(state: ReservationState) -> ReservationState:
     """Return a state without the versions of streams that have ended."""
-    streams = (*state.roots, *_others(state))
+    streams = (*state.gangs, *_others(state))
     versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
     return msgspec.structs.replace(state, versions=Map(versions))
 
 
-def _others(state: ReservationState) -> set[RootUid]:
+def _others(state: ReservationState) -> set[GangUid]:
     """Return the live streams without a root: that of the cluster, and those of lone preemptors."""
-    return {NIL_ROOT, *state.preemptions, *state.took}.difference(state.roots)
+    return {NIL_GANG, *state.preemptions, *state.evicted_units}.difference(state.gangs)
 
 
 def _saved(preemption: PendingPreemption) -> _SavedPreemption:
@@ -207,7 +207,7 @@ def decode_foldable(body: bytes) -> ReservationState:
     return _past(body, {})
 
 
-def _past(body: bytes, ended: dict[RootUid, int] | None) -> ReservationState:
+def _past(body: bytes, ended: dict[GangUid, int] | None) -> ReservationState:
     try:
         return _rebuilt(_PAST.decode(_unzipped(body)), ended)
     except _BROKEN as error:
@@ -218,70 +218,70 @@ def _past(body: bytes, ended: dict[RootUid, int] | None) -> ReservationState:
 def join_states(parts: Iterable[ReservationState]) -> ReservationState:
     """Return the first state, which has no roots, with the roots of the others."""
     first, *others = parts
-    roots = [root for other in others for root in other.roots.values()]
-    held_on, root_of = _indexes(roots)
+    roots = [root for other in others for root in other.gangs.values()]
+    reservations_on, root_of = _indexes(roots)
     return msgspec.structs.replace(
         first,
-        roots=Map({root.uid: root for root in roots}),
-        held_on=held_on,
-        root_of=root_of,
-        vacant_on=_vacant_on(roots),
+        gangs=Map({root.uid: root for root in roots}),
+        reservations_on=reservations_on,
+        gang_of=root_of,
+        replacement_holds_on=_vacant_on(roots),
     )
 
 
 def _indexes(
     roots: Iterable[GangState],
-) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
+) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, GangUid]]:
     """Return the indexes of some roots: reservations by node, and the root of each pod."""
-    held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
-    root_of: dict[PodUid, RootUid] = {}
+    reservations_on: dict[NodeName, dict[PodUid, Reservation]] = {}
+    root_of: dict[PodUid, GangUid] = {}
     for root in roots:
-        for reservation in root.held.values():
-            held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
+        for reservation in root.reservations.values():
+            reservations_on.setdefault(reservation.node, {})[reservation.uid] = reservation
             root_of[reservation.uid] = root.uid
         for uid in root.bound:
             root_of[uid] = root.uid
-    return Map({node: Map(held) for node, held in held_on.items()}), Map(root_of)
+    return Map({node: Map(held) for node, held in reservations_on.items()}), Map(root_of)
 
 
 def _vacant_on(roots: Iterable[GangState]) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
     """Return a further index of some roots: replacement holds by node."""
     snapshot: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
     for root in roots:
-        for vacancy in root.vacant.values():
+        for vacancy in root.replacement_holds.values():
             snapshot.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
     return Map({node: Map(vacant) for node, vacant in snapshot.items()})
 
 
-def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationState:
+def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationState:
     """Return the state of a decoded snapshot.
 
     Args:
         saved: The decoded snapshot.
         ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
-    roots = {root.uid: root for root in saved.roots}
+    roots = {root.uid: root for root in saved.gangs}
     versions = (ended or {}) | saved.versions
     versions |= {
         uid: version for uid, version in zip(roots, saved.of_roots, strict=True) if version
     }
     if ended is not None:
         roots = {uid: _with_maps(root) for uid, root in roots.items()}
-    held_on, root_of = _indexes(roots.values()) if ended is not None else (_NONE, _NONE)
-    preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
+    reservations_on, root_of = _indexes(roots.values()) if ended is not None else (_NONE, _NONE)
+    preemptions = Map({p.gang_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
         position=Position(saved.position),
         epoch=Epoch(saved.epoch),
         at_us=saved.at_us,
-        roots=Map(roots),
+        gangs=Map(roots),
         versions=Map(versions),
-        held_on=held_on,
-        root_of=root_of,
-        vetoes=Map(dict(saved.vetoes)),
+        reservations_on=reservations_on,
+        gang_of=root_of,
+        rejections=Map(dict(saved.rejections)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
-        took=Map({uid: Map(units) for uid, units in saved.took.items()}),
-        vacant_on=_vacant_on(roots.values()),
+        evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
+        replacement_holds_on=_vacant_on(roots.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
     )
@@ -290,8 +290,8 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
 def _with_maps(root: GangState) -> GangState:
     """Return a root with maps instead of dicts, so that it can be folded further."""
     return msgspec.structs.replace(
-        root, held=Map(root.held), bound=Map(root.bound), away=Map(root.away), vacant=Map(root.vacant),
-        tried=Map(root.tried), topology=Map(root.topology),
+        root, reservations=Map(root.reservations), bound=Map(root.bound), lost_with_node=Map(root.lost_with_node), replacement_holds=Map(root.replacement_holds),
+        previous_nodes=Map(root.previous_nodes), topology=Map(root.topology),
     )  # fmt: skip
 
 

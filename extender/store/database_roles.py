@@ -22,7 +22,7 @@ _POWERS = """
 SELECT array_remove(ARRAY[
     CASE WHEN r.rolsuper THEN 'is a superuser' END,
     CASE WHEN has_table_privilege('gx.event', 'INSERT, UPDATE, DELETE, TRUNCATE') THEN 'may change gx.event' END,
-    CASE WHEN has_table_privilege('gx.leader', 'UPDATE') THEN 'may change gx.leader' END
+    CASE WHEN has_table_privilege('gx.lease', 'UPDATE') THEN 'may change gx.lease' END
 ], NULL)
 FROM pg_roles r WHERE r.rolname = current_user
 """

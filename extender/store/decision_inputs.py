@@ -1,6 +1,6 @@
 """Store decision inputs in PostgreSQL, by digest.
 
-Owns the tables `decision_input` and `decision_part`. Must not interpret the bytes. Note: an input is
+Owns the tables `decision_input` and `decision_input_chunk`. Must not interpret the bytes. Note: an input is
 stored as a list of part numbers, not of digests; parts that are first stored together have consecutive
 numbers, so a list of five thousand of them compresses to some dozen bytes.
 """
@@ -23,13 +23,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from extender.core.model.errors import CorruptLog, ExtenderError
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.store.engine import transaction
-from extender.store.tables import DECISION_INPUT, DECISION_PART
+from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
 _NUMBERS = msgspec.json.Decoder(list[int])
 _MARK = sa.text(  # see `retention`
-    "SELECT obj_description('gx.decision_part'::regclass, 'pg_class')"
+    "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class')"
 )
 
 
@@ -134,8 +134,8 @@ class PostgresDecisionInputs:
                 return None
             numbers = unpack(packed, digest)
             rows = await connection.execute(
-                sa.select(DECISION_PART.c.id, DECISION_PART.c.digest, DECISION_PART.c.body).where(
-                    DECISION_PART.c.id
+                sa.select(DECISION_INPUT_CHUNK.c.id, DECISION_INPUT_CHUNK.c.digest, DECISION_INPUT_CHUNK.c.body).where(
+                    DECISION_INPUT_CHUNK.c.id
                     == sa.any_(sa.cast(sorted(set(numbers)), sa.ARRAY(sa.BigInteger)))
                 )
             )
@@ -157,7 +157,7 @@ class PostgresDecisionInputs:
             rows = await asyncio.to_thread(_compress, new, bodies)
             # In the order of the input, so that consecutive parts get consecutive numbers. Two writers of the same
             # parts in different orders may deadlock; the server then aborts one of them, which saves again.
-            await connection.execute(insert(DECISION_PART).on_conflict_do_nothing(), rows)
+            await connection.execute(insert(DECISION_INPUT_CHUNK).on_conflict_do_nothing(), rows)
             numbers |= await _look_up(connection, new)
         return numbers
 
@@ -174,8 +174,8 @@ async def _look_up(connection: AsyncConnection, digests: Sequence[bytes]) -> dic
     if not digests:
         return {}
     rows = await connection.execute(
-        sa.select(DECISION_PART.c.digest, DECISION_PART.c.id).where(
-            DECISION_PART.c.digest == sa.any_(sa.cast(list(digests), sa.ARRAY(BYTEA)))
+        sa.select(DECISION_INPUT_CHUNK.c.digest, DECISION_INPUT_CHUNK.c.id).where(
+            DECISION_INPUT_CHUNK.c.digest == sa.any_(sa.cast(list(digests), sa.ARRAY(BYTEA)))
         )
     )
     return {row.digest: row.id for row in rows}

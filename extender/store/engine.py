@@ -49,7 +49,7 @@ UNIQUE_VIOLATION = "23505"
 UNIQUE_FAULTS: Mapping[str, type[ExtenderError]] = {
     "event_pkey": HeadMoved,
     "event_event_id_key": DuplicateEvent,
-    "event_root_uid_version_key": InvariantBroken,
+    "event_gang_uid_stream_version_key": InvariantBroken,
 }
 
 # With asynchronous commit, the default of some databases and roles, `append` would return before its commit is durable.

@@ -22,7 +22,7 @@ SETTINGS = {"synchronous_commit": "off"}
 TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
 
 _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
-_FORGET = sa.text("SELECT gx.forget_projection()")
+_FORGET = sa.text("SELECT gx.reset_projection()")
 
 
 class PostgresIntervalProjection:

@@ -1,11 +1,11 @@
 """Remove old decision inputs; the log, its hash chain and its snapshots do not change.
 
-Owns the only code that disables the triggers that keep `decision_input` and `decision_part` append-only: as a member
+Owns the only code that disables the triggers that keep `decision_input` and `decision_input_chunk` append-only: as a member
 of gx_owner, for some hundred rows at a time, while writers wait for milliseconds. The inputs of every decision since
 the given time, and of every decision about a tree that still exists, are kept.
 
 Note: a running service remembers part numbers, and could refer to a removed part. So every removal of parts changes a
-mark, the comment of `decision_part`, which is read in every transaction that saves an input.
+mark, the comment of `decision_input_chunk`, which is read in every transaction that saves an input.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ DO $do$ BEGIN
 END $do$"""
 _SINCE = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned') AND e.at_us >= $1"""
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned') AND e.at_us >= $1"""
 _LIVING = """
-SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.root_state s JOIN gx.event e ON e.root_uid = s.root_uid
-WHERE s.to_position IS NULL AND s.state <> 'gone'
-  AND e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned')"""
+SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.gang_state s JOIN gx.event e ON e.gang_uid = s.gang_uid
+WHERE s.to_position IS NULL AND s.state <> 'removed'
+  AND e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned')"""
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
 
 async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> PruneResult:
     begun = await connection.fetchval("SELECT now()")
-    last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_part")
+    last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_input_chunk")
     at_us = int(before.timestamp() * 1e6)
     kept = {row[0] for row in await connection.fetch(_SINCE, at_us)}
     kept |= {row[0] for row in await connection.fetch(_LIVING)}
@@ -101,20 +101,20 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     parts, size = await _unused(connection, used, last_part)
     if not dry_run:
         for number, piece in enumerate(_pieces(parts)):
-            async with _triggers_disabled(connection, "decision_part"):
+            async with _triggers_disabled(connection, "decision_input_chunk"):
                 newer = await connection.fetch(
                     "SELECT digest, parts FROM gx.decision_input WHERE saved_at >= $1",
                     begun - OVERLAP,
                 )
                 spared = {n for row in newer for n in unpack(row["parts"], row["digest"])}
                 await connection.execute(
-                    "DELETE FROM gx.decision_part WHERE id = ANY($1)",
+                    "DELETE FROM gx.decision_input_chunk WHERE id = ANY($1)",
                     [n for n in piece if n not in spared],
                 )
                 mark = f"Parts of inputs of decisions, by content. Pruned: {begun.isoformat()}, step {number}"
-                await connection.execute(f"COMMENT ON TABLE gx.decision_part IS '{mark}'")
+                await connection.execute(f"COMMENT ON TABLE gx.decision_input_chunk IS '{mark}'")
     total = await connection.fetchrow(
-        "SELECT (SELECT count(*) FROM gx.decision_input), (SELECT count(*) FROM gx.decision_part)"
+        "SELECT (SELECT count(*) FROM gx.decision_input), (SELECT count(*) FROM gx.decision_input_chunk)"
     )
     missing = (len(inputs), len(parts)) if dry_run else (0, 0)
     return PruneResult(
@@ -135,7 +135,7 @@ async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> Asyn
         await connection.execute(BECOME_OWNER)
         # Parts first, as saving locks them: the other order is a deadlock.
         await connection.execute(
-            "LOCK TABLE gx.decision_part, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
+            "LOCK TABLE gx.decision_input_chunk, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
         )
         await connection.execute(f"ALTER TABLE gx.{table} DISABLE TRIGGER refuse_change")
         yield
@@ -165,7 +165,7 @@ async def _unused(
     found: list[int] = []
     last, size = 0, 0
     while rows := await connection.fetch(
-        "SELECT id, octet_length(body) FROM gx.decision_part WHERE id > $1 AND id <= $2 "
+        "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $2 "
         "ORDER BY id LIMIT $3",
         last,
         last_part,

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot, Snapshots
 from extender.store.engine import transaction
-from extender.store.tables import CHECKPOINT, EVENT
+from extender.store.tables import EVENT, SNAPSHOT
 
 KEPT = 3  # newest snapshots of a codec, for a start
 SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
@@ -25,16 +25,16 @@ OLD_SNAPSHOTS_MAX = 512  # older snapshots at most; for a longer log the distanc
 POSITION_MAX = 2**63 - 1
 
 _NEWEST = (
-    sa.select(CHECKPOINT)
+    sa.select(SNAPSHOT)
     .join(
         EVENT,
-        sa.and_(EVENT.c.position == CHECKPOINT.c.position, EVENT.c.hash == CHECKPOINT.c.chain),
+        sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain),
     )
     .where(
-        CHECKPOINT.c.codec == sa.bindparam("codec"),
-        CHECKPOINT.c.position <= sa.bindparam("until"),
+        SNAPSHOT.c.codec == sa.bindparam("codec"),
+        SNAPSHOT.c.position <= sa.bindparam("until"),
     )
-    .order_by(CHECKPOINT.c.position.desc())
+    .order_by(SNAPSHOT.c.position.desc())
     .offset(sa.bindparam("skip"))
     .limit(1)
 )
@@ -84,31 +84,31 @@ class PostgresSnapshots:
             for each in (snapshot, *others)
         ]
         same = sa.and_(
-            CHECKPOINT.c.position == snapshot.position,
-            CHECKPOINT.c.codec.in_([each.codec for each in (snapshot, *others)]),
+            SNAPSHOT.c.position == snapshot.position,
+            SNAPSHOT.c.codec.in_([each.codec for each in (snapshot, *others)]),
         )
-        place = (CHECKPOINT.c.position, CHECKPOINT.c.codec)
+        place = (SNAPSHOT.c.position, SNAPSHOT.c.codec)
         age = sa.func.row_number().over(
-            partition_by=CHECKPOINT.c.codec, order_by=CHECKPOINT.c.position.desc()
+            partition_by=SNAPSHOT.c.codec, order_by=SNAPSHOT.c.position.desc()
         )
         aged = sa.select(*place, age.label("age")).subquery()
         newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
         older = (
-            sa.select(sa.func.min(CHECKPOINT.c.position))
-            .where(CHECKPOINT.c.codec == snapshot.codec)
-            .group_by(CHECKPOINT.c.position // self.stretch(snapshot.position))
+            sa.select(sa.func.min(SNAPSHOT.c.position))
+            .where(SNAPSHOT.c.codec == snapshot.codec)
+            .group_by(SNAPSHOT.c.position // self.stretch(snapshot.position))
         )
         async with transaction(self._engine, "saving a checkpoint") as connection:
             # gx_writer may insert and delete here, but not update: rows are never changed.
-            await connection.execute(sa.delete(CHECKPOINT).where(same))
-            await connection.execute(insert(CHECKPOINT).on_conflict_do_nothing(), rows)
+            await connection.execute(sa.delete(SNAPSHOT).where(same))
+            await connection.execute(insert(SNAPSHOT).on_conflict_do_nothing(), rows)
             await connection.execute(
-                sa.delete(CHECKPOINT).where(
+                sa.delete(SNAPSHOT).where(
                     sa.tuple_(*place).not_in(newest),
                     sa.not_(
                         sa.and_(
-                            CHECKPOINT.c.codec == snapshot.codec,
-                            CHECKPOINT.c.position.in_(older),
+                            SNAPSHOT.c.codec == snapshot.codec,
+                            SNAPSHOT.c.position.in_(older),
                         )
                     ),
                 )

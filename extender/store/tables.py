@@ -23,10 +23,10 @@ EVENT = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),  # microseconds since 1970, never decreasing
     sa.Column("type", sa.Text, nullable=False),
-    sa.Column("ver", sa.SmallInteger, nullable=False),
-    sa.Column("root_uid", sa.Text, nullable=False),  # text: groups read from files have no UUID
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.SmallInteger, nullable=False),
+    sa.Column("gang_uid", sa.Text, nullable=False),  # text: groups read from files have no UUID
+    sa.Column("stream_version", sa.Integer, nullable=False),
+    sa.Column("gang", sa.Text, nullable=False),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("cause", sa.Text, nullable=False),
     sa.Column("cause_position", sa.BigInteger, nullable=True),
@@ -34,32 +34,32 @@ EVENT = sa.Table(
     sa.Column("hash", sa.LargeBinary, nullable=False),
     sa.PrimaryKeyConstraint("position", name="event_pkey"),
     sa.UniqueConstraint("event_id", name="event_event_id_key"),
-    sa.UniqueConstraint("root_uid", "version", name="event_root_uid_version_key"),
+    sa.UniqueConstraint("gang_uid", "stream_version", name="event_gang_uid_stream_version_key"),
     sa.CheckConstraint("position > 0", name="event_position_check"),
-    sa.CheckConstraint("version > 0", name="event_version_check"),
+    sa.CheckConstraint("stream_version > 0", name="event_stream_version_check"),
     sa.CheckConstraint("cause_position < position", name="event_cause_position_check"),
     sa.CheckConstraint("octet_length(hash) = 32", name="event_hash_check"),
-    sa.Index("event_root_position_idx", "root", "position"),
+    sa.Index("event_gang_position_idx", "gang", "position"),
     sa.Index("event_type_position_idx", "type", "position"),
     sa.Index("event_at_us_position_idx", "at_us", "position"),
-    sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
+    sa.Index("event_namespace_position_idx", sa.text("split_part(gang, '/', 1)"), "position"),
     # for reports by time; the expression must equal that of the views
     sa.Index(
         "event_reported_idx",
         "type",
         sa.text("to_timestamp(at_us / 1e6::double precision)"),
         postgresql_where=sa.text(
-            "type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured')"
+            "type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'GangInvalid', 'MemberTerminated', 'CapacityMeasured')"
         ),
     ),
 )
 
-LEADER = sa.Table(
-    "leader",
+LEASE = sa.Table(
+    "lease",
     METADATA,
     sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("lease", UUID(as_uuid=False), nullable=False),
+    sa.Column("lease_id", UUID(as_uuid=False), nullable=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("address", sa.Text, nullable=False),
     sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=True),  # NULL: released
@@ -68,14 +68,14 @@ LEADER = sa.Table(
         "backend", sa.Integer, nullable=True
     ),  # pid of the writing session, for administrators
     sa.Column("timeline", sa.Text, nullable=False),  # WAL timeline at acquisition: shows a failover
-    sa.PrimaryKeyConstraint("id", name="leader_pkey"),
-    sa.CheckConstraint("id = 1", name="leader_id_check"),
+    sa.PrimaryKeyConstraint("id", name="lease_pkey"),
+    sa.CheckConstraint("id = 1", name="lease_id_check"),
     # Half-empty pages keep renewals heap-only (HOT) updates: no index entry, pruned in place.
     postgresql_with={"fillfactor": "50"},
 )
 
-CHECKPOINT = sa.Table(
-    "checkpoint",
+SNAPSHOT = sa.Table(
+    "snapshot",
     METADATA,
     sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
     sa.Column("codec", sa.Text, nullable=False),
@@ -85,18 +85,18 @@ CHECKPOINT = sa.Table(
     sa.Column(
         "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
     ),
-    sa.PrimaryKeyConstraint("position", "codec", name="checkpoint_pkey"),
+    sa.PrimaryKeyConstraint("position", "codec", name="snapshot_pkey"),
 )
 
-DECISION_PART = sa.Table(
-    "decision_part",
+DECISION_INPUT_CHUNK = sa.Table(
+    "decision_input_chunk",
     METADATA,
     sa.Column("id", sa.BigInteger, sa.Identity(always=True), nullable=False),
     sa.Column("digest", sa.LargeBinary, nullable=False),  # SHA-256 of the bytes before compression
     sa.Column("body", sa.LargeBinary, nullable=False),  # zlib
-    sa.PrimaryKeyConstraint("id", name="decision_part_pkey"),
-    sa.UniqueConstraint("digest", name="decision_part_digest_key"),
-    sa.CheckConstraint("octet_length(digest) = 32", name="decision_part_digest_check"),
+    sa.PrimaryKeyConstraint("id", name="decision_input_chunk_pkey"),
+    sa.UniqueConstraint("digest", name="decision_input_chunk_digest_key"),
+    sa.CheckConstraint("octet_length(digest) = 32", name="decision_input_chunk_digest_check"),
 )
 
 DECISION_INPUT = sa.Table(
@@ -112,25 +112,25 @@ DECISION_INPUT = sa.Table(
     sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
 )
 
-# The names that events contain beside their root; gx.note_mentions fills it after the appends, up to the position in NOTED.
-MENTION = sa.Table(
-    "mention",
+# The names that events contain beside their root; gx.index_references fills it after the appends, up to the position in EVENT_REFERENCE_CURSOR.
+EVENT_REFERENCE = sa.Table(
+    "event_reference",
     METADATA,
-    sa.Column("what", sa.Text, nullable=False),  # node | victim | plan
+    sa.Column("kind", sa.Text, nullable=False),  # node | victim | plan
     sa.Column(
         "name", sa.Text, nullable=False
     ),  # name of the node, UID of the victim, id of the plan
     sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
-    sa.PrimaryKeyConstraint("what", "name", "position", name="mention_pkey"),
+    sa.PrimaryKeyConstraint("kind", "name", "position", name="event_reference_pkey"),
 )
 
-NOTED = sa.Table(
-    "noted",
+EVENT_REFERENCE_CURSOR = sa.Table(
+    "event_reference_cursor",
     METADATA,
     sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
     sa.Column("position", sa.BigInteger, nullable=False),
-    sa.PrimaryKeyConstraint("id", name="noted_pkey"),
-    sa.CheckConstraint("id = 1", name="noted_id_check"),
+    sa.PrimaryKeyConstraint("id", name="event_reference_cursor_pkey"),
+    sa.CheckConstraint("id = 1", name="event_reference_cursor_id_check"),
     postgresql_with={"fillfactor": "50"},
 )
 
@@ -144,9 +144,9 @@ PLACEMENT = sa.Table(
     METADATA,
     sa.Column("pod_uid", sa.Text, nullable=False),
     sa.Column("pod", sa.Text, nullable=False),
-    sa.Column("root_uid", sa.Text, nullable=False),
-    sa.Column("root", sa.Text, nullable=False),
-    sa.Column("leaf", sa.Text, nullable=False),
+    sa.Column("gang_uid", sa.Text, nullable=False),
+    sa.Column("gang", sa.Text, nullable=False),
+    sa.Column("pod_group", sa.Text, nullable=False),
     sa.Column("node", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
@@ -158,74 +158,74 @@ PLACEMENT = sa.Table(
     sa.Column("to_position", sa.BigInteger, nullable=True),
     sa.Column("to_at_us", sa.BigInteger, nullable=True),
     sa.Column("end_type", sa.Text, nullable=True),
-    sa.Column("end_why", sa.Text, nullable=True),
-    sa.Column("by_root", sa.Text, nullable=True),
+    sa.Column("end_reason", sa.Text, nullable=True),
+    sa.Column("by_gang", sa.Text, nullable=True),
     sa.Column("by_position", sa.BigInteger, nullable=True),
     sa.PrimaryKeyConstraint("pod_uid", "from_position", name="placement_pkey"),
-    sa.CheckConstraint("kind IN ('reserved', 'bound', 'kept')", name="placement_kind_check"),
+    sa.CheckConstraint("kind IN ('reserved', 'bound', 'replacement')", name="placement_kind_check"),
     # coalesce: one range of the index finds open intervals and those that ended later
     sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
     sa.Index("placement_pod_idx", "pod", "from_position"),
-    sa.Index("placement_root_idx", "root", "from_position"),
+    sa.Index("placement_gang_idx", "gang", "from_position"),
     sa.Index(
         "placement_reserved_idx", _UNTIL, _SINCE, postgresql_where=sa.text("kind = 'reserved'")
     ),
     # both columns: a gang has a thousand open intervals; an event about one member must not read the others
     sa.Index(
         "placement_open_pod_idx",
-        "root_uid",
+        "gang_uid",
         "pod_uid",
         postgresql_where=sa.text("to_position IS NULL"),
     ),
-    sa.Index(  # in the order of gx.kept_longest
-        "placement_kept_idx",
-        "root_uid",
-        "leaf",
+    sa.Index(  # in the order of gx.oldest_replacement_hold
+        "placement_replacement_idx",
+        "gang_uid",
+        "pod_group",
         "from_at_us",
         sa.text('pod COLLATE "C"'),
         sa.text('pod_uid COLLATE "C"'),
-        postgresql_where=sa.text("to_position IS NULL AND kind = 'kept'"),
+        postgresql_where=sa.text("to_position IS NULL AND kind = 'replacement'"),
     ),
     postgresql_with={"fillfactor": "80"},
 )
 
-ROOT_STATE = sa.Table(
-    "root_state",
+GANG_STATE = sa.Table(
+    "gang_state",
     METADATA,
-    sa.Column("root_uid", sa.Text, nullable=False),
-    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("gang_uid", sa.Text, nullable=False),
+    sa.Column("gang", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("priority", sa.BigInteger, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("phase", sa.Text, nullable=False),
     sa.Column("outcome", sa.Text, nullable=True),
     sa.Column("reasons", ARRAY(sa.Text), nullable=False),
-    sa.Column("answer_position", sa.BigInteger, nullable=True),
+    sa.Column("last_decision_position", sa.BigInteger, nullable=True),
     sa.Column("from_position", sa.BigInteger, nullable=False),
     sa.Column("from_at_us", sa.BigInteger, nullable=False),
     sa.Column("to_position", sa.BigInteger, nullable=True),
     sa.Column("to_at_us", sa.BigInteger, nullable=True),
-    sa.PrimaryKeyConstraint("root_uid", "from_position", name="root_state_pkey"),
+    sa.PrimaryKeyConstraint("gang_uid", "from_position", name="gang_state_pkey"),
     sa.CheckConstraint(
-        "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid', 'admitted', 'satisfied', 'gone')",
-        name="root_state_state_check",
+        "state IN ('observed', 'waiting', 'unschedulable', 'preempting', 'invalid', 'admitted', 'scheduled', 'removed')",
+        name="gang_state_state_check",
     ),
     sa.Index(
-        "root_state_open_idx",
-        "root_uid",
+        "gang_state_open_idx",
+        "gang_uid",
         unique=True,
         postgresql_where=sa.text("to_position IS NULL"),
     ),
-    sa.Index("root_state_root_idx", "root", "from_position"),
+    sa.Index("gang_state_gang_idx", "gang", "from_position"),
     sa.Index(
-        "root_state_pending_idx",
+        "gang_state_pending_idx",
         _UNTIL,
         _SINCE,
         postgresql_where=sa.text(
-            "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')"
+            "state IN ('observed', 'waiting', 'unschedulable', 'preempting', 'invalid')"
         ),
     ),
-    sa.Index("root_state_state_idx", "state", "from_position"),
+    sa.Index("gang_state_state_idx", "state", "from_position"),
     postgresql_with={"fillfactor": "80"},
 )
 
@@ -235,11 +235,11 @@ PREEMPTION = sa.Table(
     sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("preemption", sa.Text, nullable=False),
-    sa.Column("root_uid", sa.Text, nullable=False),
-    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("gang_uid", sa.Text, nullable=False),
+    sa.Column("gang", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("priority", sa.BigInteger, nullable=False),
-    sa.Column("begun", ARRAY(sa.Text), nullable=False),
+    sa.Column("started_units", ARRAY(sa.Text), nullable=False),
     sa.Column("evicted", sa.Integer, nullable=False),
     sa.Column("pending", sa.Boolean, nullable=False),
     sa.Column("outcome", sa.Text, nullable=True),
@@ -247,9 +247,9 @@ PREEMPTION = sa.Table(
     sa.Column("ended_at_us", sa.BigInteger, nullable=True),
     sa.PrimaryKeyConstraint("position", name="preemption_pkey"),
     sa.Index(
-        "preemption_pending_idx", "root_uid", unique=True, postgresql_where=sa.text("pending")
+        "preemption_pending_idx", "gang_uid", unique=True, postgresql_where=sa.text("pending")
     ),
-    sa.Index("preemption_root_idx", "root", "position"),
+    sa.Index("preemption_gang_idx", "gang", "position"),
 )
 
 VICTIM = sa.Table(
@@ -261,12 +261,12 @@ VICTIM = sa.Table(
     sa.Column("node", sa.Text, nullable=False),
     sa.Column("unit", sa.Text, nullable=False),
     sa.Column("unit_priority", sa.BigInteger, nullable=False),
-    sa.Column("fate", sa.Text, nullable=False),
-    sa.Column("how", sa.Text, nullable=True),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("via", sa.Text, nullable=True),
     sa.Column("gone_position", sa.BigInteger, nullable=True),
     sa.Column("gone_at_us", sa.BigInteger, nullable=True),
     sa.PrimaryKeyConstraint("position", "pod_uid", name="victim_pkey"),
-    sa.CheckConstraint("fate IN ('going', 'gone', 'spared')", name="victim_fate_check"),
+    sa.CheckConstraint("status IN ('terminating', 'gone', 'spared')", name="victim_status_check"),
     sa.Index("victim_pod_uid_idx", "pod_uid", "position"),
     sa.Index("victim_pod_idx", "pod", "position"),
 )

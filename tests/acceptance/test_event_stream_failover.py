@@ -63,7 +63,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         await led(replicas)
         urls = [replica.url for replica in replicas]
         everything = [Reader(urls, "&after=0"), Reader(urls[::-1], "&after=0")]
-        admitted = Reader(urls, "&after=0&type=GangAdmitted&type=LeaseTaken")
+        admitted = Reader(urls, "&after=0&type=GangAdmitted&type=LeaseAcquired")
         ends = []  # the position at which it is enough
         done = lambda reader: bool(ends) and int(reader.last_id or 0) >= ends[0]
         reading = [asyncio.create_task(r.read(done)) for r in (*everything, admitted)]
@@ -97,7 +97,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         assert positions == list(range(1, len(log) + 1))
         ends.append(positions[-1])
         await asyncio.wait_for(asyncio.gather(*reading), WITHIN_S)
-        kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseTaken")]
+        kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseAcquired")]
         for reader in everything:
             assert reader.positions[: len(positions)] == positions
             assert reader.facts[: len(log)] == log

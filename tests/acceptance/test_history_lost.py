@@ -124,7 +124,7 @@ async def before_the_copy(world):
     world.create("kept")
     world.create("waiting", pods=SIZE - 1, minimum=SIZE)
     await until(
-        lambda: len(recorded(world.service, "gate-lifted", "kept")) == SIZE, "let go", WITHIN_S
+        lambda: len(recorded(world.service, "gate-removed", "kept")) == SIZE, "let go", WITHIN_S
     )
     player.reload()
     await play_until(player, lambda: count_of(world, "PodBound", "kept") == SIZE, "kept recorded")
@@ -135,7 +135,7 @@ async def after_the_copy(world, player):
     """Half a gang bound, the other half admitted and nominated; all of it will be missing in the copy."""
     world.create("half")
     await until(
-        lambda: len(recorded(world.service, "gate-lifted", "half")) == SIZE, "let go", WITHIN_S
+        lambda: len(recorded(world.service, "gate-removed", "half")) == SIZE, "let go", WITHIN_S
     )
     player.reload()
     mine = [pod for pod in player.pending() if pod.name.startswith("half-")]
@@ -175,7 +175,7 @@ async def all_ends_well(world, player, lost, evidence):
 
     world.create("waiting", minimum=SIZE)  # its last member comes
     await until(
-        lambda: len(recorded(world.service, "gate-lifted", "waiting")) == SIZE, "let go", WITHIN_S
+        lambda: len(recorded(world.service, "gate-removed", "waiting")) == SIZE, "let go", WITHIN_S
     )
     player.reload()
     for name in ("kept", "half", "waiting"):
@@ -196,7 +196,7 @@ async def all_ends_well(world, player, lost, evidence):
     assert len(done) == 3 * SIZE, "every pod is bound once"
     assert {e["uid"]: e["node"] for e in done} == {u: f["data"]["node"] for u, f in bound.items()}
     assert max(Counter(e["node"] for e in done).values()) <= 2, "no room was used twice"
-    found = [f for f in log if f["type"] == "DriftFound"]
+    found = [f for f in log if f["type"] == "DriftDetected"]
     ran = {
         f["data"]["pod"] for f in lost if f["type"] == "PodBound" and f["gang"] == "default/half"
     }

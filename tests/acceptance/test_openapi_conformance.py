@@ -62,7 +62,7 @@ async def until_answered(replica):
     """Wait until two gangs have been decided on."""
     deadline = time.monotonic() + WITHIN_S
     while True:
-        found = await replica.facts("?type=GangRefused&type=GangAdmitted")
+        found = await replica.facts("?type=GangUnschedulable&type=GangAdmitted")
         if len({fact["gang"] for fact in found}) >= 2:
             return
         assert time.monotonic() < deadline, found
@@ -156,13 +156,13 @@ def post(service, body):
 def test_plan_answers_as_the_command_does(service):
     """The same verdicts for the same objects; what is wrong is named with its place in the body."""
     cluster = a_fleet("2 racks x 2 nodes", gpu=2)
-    status, answer = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=4, topo=RACK)})
+    status, answer = post(service, {"cluster": cluster, "workload": a_gang("g", pods=4, topo=RACK)})
     assert (status, answer["verdict"]) == (200, "placed")
-    assert len(answer["roots"][0]["assignments"]) == 4
-    status, answer = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=9)})
+    assert len(answer["gangs"][0]["assignments"]) == 4
+    status, answer = post(service, {"cluster": cluster, "workload": a_gang("g", pods=9)})
     assert (status, answer["verdict"]) == (200, "impossible")
     for body, words in (
-        ({"cluster": cluster, "wanted": [{"kind": "Pod"}]}, ["wanted[0]", "apiVersion"]),
+        ({"cluster": cluster, "workload": [{"kind": "Pod"}]}, ["workload[0]", "apiVersion"]),
         (
             {"cluster": [{**cluster[0], "status": {"capacity": {"cpu": "x"}}}]},
             ["cluster[0]", "cpu", '"x"'],
@@ -182,10 +182,10 @@ def test_plan_answers_as_the_command_does(service):
 
 def test_plan_on_the_cluster_of_the_service(service, tmp_path):
     """What runs and what is reserved count; the question changes nothing; the command answers the same."""
-    status, answer = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1m"})})
+    status, answer = post(service, {"workload": a_gang("asked", pods=1, requests={"cpu": "1m"})})
     assert (status, answer["verdict"]) == (200, "placed"), answer
     assert answer["as_of"].endswith("Z")
-    status, answer = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1M"})})
+    status, answer = post(service, {"workload": a_gang("asked", pods=1, requests={"cpu": "1M"})})
     assert (status, answer["verdict"]) == (200, "impossible")
     wanted = tmp_path / "asked.yaml"
     wanted.write_text(yaml.safe_dump_all(a_gang("asked", pods=1, requests={"cpu": "1m"})))

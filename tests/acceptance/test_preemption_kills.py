@@ -57,7 +57,7 @@ async def reached(service, point, number):
     low, hi = f"low{number}", f"hi{number}"
     looks = {
         "planned": lambda: of_gang(service, "PreemptionPlanned", number),
-        "marked": lambda: recorded(service, "doomed", low),
+        "marked": lambda: recorded(service, "disruption-target", low),
         "first gone": lambda: recorded(service, "evicted", low),
         "all gone": lambda: len(recorded(service, "evicted", low)) == VICTIMS,
         "nominated": lambda: recorded(service, "nominated", hi),
@@ -84,7 +84,7 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
             service.start()
             player.reload()
             await until(
-                lambda n=number: len(recorded(service, "gate-lifted", f"hi{n}")) == 2,
+                lambda n=number: len(recorded(service, "gate-removed", f"hi{n}")) == 2,
                 "let go",
                 WITHIN_S,
             )
@@ -98,12 +98,12 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
     for number, point in enumerate(points):
         (plan,) = of_gang(service, "PreemptionPlanned", number)
         victims = {p["uid"] for unit in plan["data"]["victims"] for p in unit["pods"]}
-        gone = Counter(f["data"]["uid"] for f in of_gang(service, "VictimEvicted", number))
+        gone = Counter(f["data"]["uid"] for f in of_gang(service, "VictimGone", number))
         assert gone == dict.fromkeys(victims, 1), point
         assert len(victims) == VICTIMS, point
         assert {e["uid"] for e in recorded(service, "evicted", f"low{number}")} == victims, point
         assert not recorded(service, "evicted", "beside"), "no other pod"
-        assert of_gang(service, "PreemptionAbandoned", number) == [], point
+        assert of_gang(service, "PreemptionCancelled", number) == [], point
         where = {e["node"] for e in recorded(service, "bound", f"hi{number}")}
         assert where == {f"s{number}-0", f"s{number}-1"}, point
     (line,) = service.get("/v1/preemptions?preemptor=default/hi0")

@@ -108,7 +108,7 @@ async def at_bind(service, player, name, count):
     """Bring `count` members to bind; return the calls."""
     player.reload()
     await until(
-        lambda: len(recorded(service, "gate-lifted", name)) == SIZE, f"{name} let go", WITHIN_S
+        lambda: len(recorded(service, "gate-removed", name)) == SIZE, f"{name} let go", WITHIN_S
     )
     calls = []
     mine = [p for p in player.pending() if p.name.startswith(f"{name}-")]
@@ -129,7 +129,7 @@ async def kill_at(service, player, name, point):
         await until(lambda: recorded(service, "nominated", name), "a nomination", WITHIN_S)
     elif point == "before the first filter":
         await until(
-            lambda: len(recorded(service, "gate-lifted", name)) == SIZE, "all let go", WITHIN_S
+            lambda: len(recorded(service, "gate-removed", name)) == SIZE, "all let go", WITHIN_S
         )
         held = members_of(service, name)
     elif point == "in the barrier":
@@ -167,13 +167,13 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
                 assert members_of(service, name) == held, point
             player.reload()
             await until(
-                lambda name=name: len(recorded(service, "gate-lifted", name)) == SIZE,
+                lambda name=name: len(recorded(service, "gate-removed", name)) == SIZE,
                 "let go",
                 WITHIN_S,
             )
             await play_until(
                 player,
-                lambda name=name: service.get(f"/v1/gangs/default/{name}")["state"] == "satisfied",
+                lambda name=name: service.get(f"/v1/gangs/default/{name}")["state"] == "scheduled",
                 f"{name} satisfied after a kill {point}",
             )
             assert service.get(f"/v1/gangs/default/{name}")["bound"] == SIZE
@@ -187,14 +187,14 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
     once = Counter(
         (f["type"], f["gang"])
         for f in log
-        if f["type"] in ("GangAdmitted", "GangSatisfied", "RootObserved")
+        if f["type"] in ("GangAdmitted", "GangScheduled", "GangObserved")
     )
     assert once == {
         (kind, f"default/gang{n}"): 1
-        for kind in ("GangAdmitted", "GangSatisfied", "RootObserved")
+        for kind in ("GangAdmitted", "GangScheduled", "GangObserved")
         for n in range(len(points))
     }
-    assert [f for f in log if f["type"] in ("DriftFound", "MemberLost")] == []
+    assert [f for f in log if f["type"] in ("DriftDetected", "MemberTerminated")] == []
     where = {
         e["uid"]: e["node"]
         for n in range(len(points))
@@ -227,11 +227,11 @@ async def renewed_for(url, lease_s):
     try:
         began = await connection.fetchval("SELECT now()")
         while not await connection.fetchval(
-            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.leader",
+            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.lease",
             began,
             lease_s,
         ):
-            assert time.monotonic() < deadline, await connection.fetch("SELECT * FROM gx.leader")
+            assert time.monotonic() < deadline, await connection.fetch("SELECT * FROM gx.lease")
             await asyncio.sleep(0.05)
     finally:
         await connection.close()
@@ -262,11 +262,11 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         assert {fact["actor"] for fact in after} == {"first"}
         assert second.process.poll() is None
         first.end()
-        await second.until_facts("?type=LeaseTaken&after=1")
+        await second.until_facts("?type=LeaseAcquired&after=1")
         await second.until("/readyz", 200)
         assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]
         log = await second.facts("?limit=1000")
-        assert [f["type"] for f in log[len(before) :]] == ["LeaseTaken"]
+        assert [f["type"] for f in log[len(before) :]] == ["LeaseAcquired"]
         assert log[-1]["epoch"] == 2
     finally:
         for replica in (first, second):

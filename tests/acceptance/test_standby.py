@@ -154,7 +154,7 @@ def once(facts):
     assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
     bound = Counter(f["data"]["uid"] for f in facts if f["type"] == "PodBound")
     assert set(bound.values()) <= {1}
-    drift = [f for f in facts if f["type"] == "DriftFound"]
+    drift = [f for f in facts if f["type"] == "DriftDetected"]
     assert [f["summary"] for f in drift if "/low" not in f["data"]["object"]] == []
     return bound
 
@@ -287,7 +287,7 @@ async def complete(group, name):
         await play_until(
             player,
             lambda: (
-                group.get(f"/v1/gangs/default/{name}")["state"] == "satisfied"
+                group.get(f"/v1/gangs/default/{name}")["state"] == "scheduled"
                 and not group.get(f"/v1/gangs/default/{name}")["reserved"]
             ),
             f"{name} bound",

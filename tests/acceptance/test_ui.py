@@ -100,7 +100,7 @@ async def placed(service, player, browser, folder):
     write(service, "tree", a_service_tree("tree"))
     player.reload()
     await play_until(player, lambda: len(recorded(service, "bound", "tree")) == 4, "tree bound")
-    await seen(browser, lambda: "satisfied" in gang_row(browser, "tree"), "tree in the list")
+    await seen(browser, lambda: "scheduled" in gang_row(browser, "tree"), "tree in the list")
     assert not browser.shown("#empty")
     browser.click("#gang-list .name", "default/tree")
     await seen(browser, lambda: browser.texts("#detail .level .badge") == ["bound"] * 3, "levels")
@@ -126,10 +126,10 @@ async def preempts(service, player, browser, folder):
     write(service, "hi", preemptor(0))
     player.reload()
     await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
-    await seen(browser, lambda: "satisfied" in gang_row(browser, "hi0"), "hi0 in the list")
+    await seen(browser, lambda: "scheduled" in gang_row(browser, "hi0"), "hi0 in the list")
     types = browser.text("#facts .type")
     assert "PreemptionPlanned" in types
-    assert "VictimEvicted" in types
+    assert "VictimGone" in types
     browser.picture(folder / "preempted.png")
 
 
@@ -169,7 +169,7 @@ async def back_in_time(service, browser, folder):
         "its facts alone",
     )
     browser.one("#feed-gang").click()
-    await seen(browser, lambda: "LeaseTaken" in browser.texts("#facts .type"), "all facts again")
+    await seen(browser, lambda: "LeaseAcquired" in browser.texts("#facts .type"), "all facts again")
 
 
 async def a_time_before_the_log(browser, position):

@@ -52,7 +52,7 @@ async def passes_of(objects: Iterable[Object]) -> float:
         begun = time.perf_counter()
         await stage.one_pass()
         took = (time.perf_counter() - begun) * 1e3
-        admitted = len(stage.leader.committed.root_of)
+        admitted = len(stage.leader.committed.gang_of)
         assert admitted == len(stage.cluster.seen.pods), "not everything was admitted"
         return took
 
@@ -85,8 +85,8 @@ async def binding_passes(objects: Iterable[Object], bite: int) -> list[float]:
             for name in names[start : start + bite]:
                 pod = stage.cluster.pod(name)
                 node = (
-                    stage.leader.committed.roots[stage.leader.committed.root_of[pod.uid]]
-                    .held[pod.uid]
+                    stage.leader.committed.gangs[stage.leader.committed.gang_of[pod.uid]]
+                    .reservations[pod.uid]
                     .node
                 )
                 stage.cluster.change_pod(name, node=node, nominated=None, gates=(), phase="Running")
@@ -128,7 +128,7 @@ async def waiting_passes(nodes: list[Object], gangs: int, rounds: int) -> list[f
         for _ in range(3):
             await stage.one_pass()
             stage.clock.advance(2)
-        answered = [root.answer is not None for root in stage.leader.committed.roots.values()]
+        answered = [root.last_decision is not None for root in stage.leader.committed.gangs.values()]
         assert answered == [True] * gangs
         node = stage.cluster.seen.nodes[next(iter(stage.cluster.seen.nodes))].name
         times = []

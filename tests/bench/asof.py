@@ -43,12 +43,12 @@ PLANS = {
     "what was on a node at a position": (f"SELECT * FROM {AT} AND node = $1", ("node-00042.cluster.internal", "half")),
     "where a pod ever was": ("SELECT * FROM gx.placement WHERE pod = $1 ORDER BY from_position", ("serve/model-0000100-decode-1",)),
     "where a gang ever was": ("SELECT * FROM gx.placement WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
-    "how a gang stood": ("SELECT * FROM gx.root_state WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
+    "how a gang stood": ("SELECT * FROM gx.gang_state WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
     "whom a pod gave way to": ("SELECT * FROM gx.victim WHERE pod = $1 ORDER BY position", ("serve/a",)),
     "the position of a time": ("SELECT position FROM gx.event WHERE at_us <= $1 ORDER BY at_us DESC, position DESC LIMIT 1", ("half_us",)),
     "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(root, '/', 1) = $1 LIMIT 1", ("absent",)),
     "the facts to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
-    "the checkpoint in front of a position": ("SELECT c.position FROM gx.checkpoint c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
+    "the checkpoint in front of a position": ("SELECT c.position FROM gx.snapshot c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
 }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ async def nodes(
 
 async def analyze(url: str) -> None:
     connection = await asyncpg.connect(url)
-    for table in ("placement", "root_state", "checkpoint", "event"):
+    for table in ("placement", "gang_state", "checkpoint", "event"):
         await connection.execute(f"VACUUM (ANALYZE) gx.{table}", timeout=900)
     await connection.close()
 

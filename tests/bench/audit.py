@@ -48,7 +48,7 @@ QUESTIONS = (
     "/v1/events?limit=1000",
     "/v1/events?limit=1000&order=newest",
     "/v1/events?limit=1000&type=GangAdmitted",
-    "/v1/events?limit=1000&type=GangRefused&order=newest",
+    "/v1/events?limit=1000&type=GangUnschedulable&order=newest",
     "/v1/events?limit=1000&namespace=serve",
     "/v1/events?limit=1000&node=node-00007.cluster.internal",
     "/v1/gangs/serve/model-0000007/history?decisions",

@@ -10,24 +10,24 @@ from uuid import UUID
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
-    BarrierExpired,
+    BindBarrierTimedOut,
+    CapacityMeasured,
+    FreeDomainRecord,
     GangAdmitted,
-    GangRefused,
-    GangSatisfied,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
     GroupRecord,
-    LeaseTaken,
-    MemberLost,
-    NodeVetoed,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
     PodBound,
     RecordedEvent,
     ReleasedPod,
     ReservationReleased,
-    RoomMeasured,
-    RoomRecord,
-    RootCompleted,
-    RootObserved,
 )
-from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.reference_index import PostgresReferenceIndex
@@ -101,10 +101,10 @@ def admission(
 
 def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
     """Yield the facts of one root from its first to its last."""
-    yield RootObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
+    yield GangObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
     for why in ("waiting", "impossible"):
         if chance.random() < 0.4:
-            yield GangRefused(
+            yield GangUnschedulable(
                 outcome=why,
                 reasons=(f"CompositePodGroup serve/{name} needs 4 pods in one rack, 2 fit",),
                 planner="bench",
@@ -116,37 +116,37 @@ def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
     if chance.random() < 0.1:  # a node is vetoed and the whole tree placed again
         first = fact.assignments[0]
         if chance.random() < 0.5:
-            yield NodeVetoed(
+            yield NodeRejected(
                 pod=first.pod, uid=first.uid, node=first.node, by_shape=True, until_ms=1 << 41
             )
         else:
             names = tuple(record.pod for record in fact.assignments)
-            yield BarrierExpired(
+            yield BindBarrierTimedOut(
                 plan=fact.plan, waited_ms=20_000, arrived=names[1:], missing=names[:1]
             )
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in fact.assignments)
-        yield ReservationReleased(plan=fact.plan, why="vetoed", pods=pods)
+        yield ReservationReleased(plan=fact.plan, reason="node-rejected", pods=pods)
         fact = admission(chance, name)
         yield fact
     for record in fact.assignments:
         yield PodBound(
             plan=fact.plan, pod=record.pod, uid=record.uid, node=record.node, group=record.group
         )
-    yield GangSatisfied(plan=fact.plan, bound=len(fact.assignments))
+    yield GangScheduled(plan=fact.plan, bound=len(fact.assignments))
     for record in fact.assignments:
         if chance.random() < 0.25:
-            yield MemberLost(pod=record.pod, uid=record.uid, node=record.node, cause="gone")
-    yield RootCompleted(why="deleted")
+            yield MemberTerminated(pod=record.pod, uid=record.uid, node=record.node, cause="gone")
+    yield GangRemoved(reason="deleted")
 
 
-def measured_room(chance: random.Random, known: int) -> RoomMeasured:
+def measured_room(chance: random.Random, known: int) -> CapacityMeasured:
     """Measure the room on some node and in its domains."""
     name, labels = node_of(chance.randrange(NODES))
     places = {"": name, **labels}
-    return RoomMeasured(
-        known=Position(known),
-        rooms=tuple(
-            RoomRecord(
+    return CapacityMeasured(
+        as_of=Position(known),
+        largest_free=tuple(
+            FreeDomainRecord(
                 resource="nvidia.com/gpu", key=key, domain=domain, free=chance.randrange(400),
                 nodes=1 + chance.randrange(50), total=8 * NODES,
             )
@@ -169,33 +169,33 @@ def history(
     chance = random.Random(seed)
     number = position = 0
     at_us = START_US
-    lives: list[tuple[RootUid, str, Iterator[AnyEventData], int]] = []
+    lives: list[tuple[GangUid, str, Iterator[AnyEventData], int]] = []
     while True:
         while len(lives) < LIVING:
             name = f"model-{number:07}"
-            lives.append((RootUid(uuid_of(chance)), f"serve/{name}", life(chance, name), 0))
+            lives.append((GangUid(uuid_of(chance)), f"serve/{name}", life(chance, name), 0))
             number += 1
         if position == 0:
-            root_uid, root, version = NIL_ROOT, "", 1
-            fact: AnyEventData = LeaseTaken(holder="bench-0", address="10.0.0.1:8888")
+            gang_uid, root, version = NIL_GANG, "", 1
+            fact: AnyEventData = LeaseAcquired(holder="bench-0", address="10.0.0.1:8888")
         elif measured_every and position % measured_every == 0:
-            root_uid, root, version = NIL_ROOT, "", 1 + position // measured_every
+            gang_uid, root, version = NIL_GANG, "", 1 + position // measured_every
             fact = measured_room(chance, position)
         else:
             at = chance.randrange(LIVING)
-            root_uid, root, facts, version = lives[at]
+            gang_uid, root, facts, version = lives[at]
             version += 1
             fact = next(facts)
-            lives[at] = (root_uid, root, facts, version)
-            if isinstance(fact, RootCompleted):
+            lives[at] = (gang_uid, root, facts, version)
+            if isinstance(fact, GangRemoved):
                 lives[at] = lives[-1]
                 lives.pop()
         position += 1
         at_us += chance.randrange(2 * pace_us)
         yield RecordedEvent(
             position=Position(position), event_id=event_id_of(chance, at_us), epoch=Epoch(epoch), at_us=at_us,
-            root_uid=root_uid, version=version, root=root, actor="gang-extender-0",
-            cause="filter of pod serve/x" if position % 3 else "", fact=fact,
+            gang_uid=gang_uid, stream_version=version, gang=root, actor="gang-extender-0",
+            cause="filter of pod serve/x" if position % 3 else "", data=fact,
         )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ async def write_history(url: str, count: int, **paced: int) -> int:
         while chunk := list(islice(events, CHUNK)):
             previous, bytes_ = await copy_events(connection, chunk, previous)
             size += bytes_
-        await connection.execute("UPDATE gx.leader SET epoch = 1")
+        await connection.execute("UPDATE gx.lease SET epoch = 1")
         await connection.execute("VACUUM (ANALYZE) gx.event", timeout=600)
         await connection.execute("CHECKPOINT", timeout=600)
     finally:

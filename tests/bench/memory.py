@@ -109,7 +109,7 @@ async def inputs_kb(url: str) -> tuple[float, int]:
     try:
         taken = await connection.fetchval(
             "SELECT pg_total_relation_size('gx.decision_input')"
-            " + pg_total_relation_size('gx.decision_part')"
+            " + pg_total_relation_size('gx.decision_input_chunk')"
         )
         decisions = await connection.fetchval("SELECT count(*) FROM gx.decision_input")
     finally:

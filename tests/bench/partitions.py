@@ -34,14 +34,14 @@ CREATE TABLE gx.event_1 PARTITION OF gx.event FOR VALUES FROM (1) TO ({PARTITION
 CREATE TABLE gx.event_2 PARTITION OF gx.event FOR VALUES FROM ({PARTITION}) TO ({2 * PARTITION});
 CREATE TABLE gx.event_3 PARTITION OF gx.event FOR VALUES FROM ({2 * PARTITION}) TO ({3 * PARTITION});
 CREATE TABLE gx.event_key (
-    event_id uuid PRIMARY KEY, position bigint NOT NULL, root_uid text NOT NULL, version integer NOT NULL,
-    UNIQUE (root_uid, version)
+    event_id uuid PRIMARY KEY, position bigint NOT NULL, gang_uid text NOT NULL, stream_version integer NOT NULL,
+    UNIQUE (gang_uid, stream_version)
 );
 """
 KEYS = {
-    "append_one": "    INSERT INTO gx.event_key VALUES (p_event_id, p_first, p_root_uid, p_version);\n",
-    "append": """    INSERT INTO gx.event_key SELECT u.event_id, p_first + u.n - 1, u.root_uid, u.version
-    FROM unnest(p_event_id, p_root_uid, p_version) WITH ORDINALITY AS u (event_id, root_uid, version, n);
+    "append_one": "    INSERT INTO gx.event_key VALUES (p_event_id, p_first, p_gang_uid, p_stream_version);\n",
+    "append": """    INSERT INTO gx.event_key SELECT u.event_id, p_first + u.n - 1, u.gang_uid, u.stream_version
+    FROM unnest(p_event_id, p_gang_uid, p_stream_version) WITH ORDINALITY AS u (event_id, gang_uid, stream_version, n);
 """,
 }
 NOTIFY = "    PERFORM pg_notify("

@@ -213,7 +213,7 @@ async def fill(stand: Stand, side: Side, case: Case, api: Api) -> list[Object]:
             return True
         gangs = await stand.service.get("/v1/gangs")
         mine = [g for g in gangs if g["gang"].rpartition("/")[2].startswith("low")]
-        return [g["state"] for g in mine].count("satisfied") == case.composites
+        return [g["state"] for g in mine].count("scheduled") == case.composites
 
     await eventually(all_run, timeout_s=DEADLINE_S, every_s=0.5)
     await eventually(known, timeout_s=DEADLINE_S, every_s=0.5)

@@ -27,7 +27,7 @@ from tests.support.logs.postgres import fresh_database
 PACE_US = 2_600_000  # a million in 30 days
 HOUR_US = DAY_US // 24
 ASKED = 5  # times in a round
-WHOLE = re.compile(r"Seq Scan on (event|placement|root_state)\b")
+WHOLE = re.compile(r"Seq Scan on (event|placement|gang_state)\b")
 
 
 def run(scale: Scale) -> list[Figure]:

@@ -22,7 +22,7 @@ import uvloop
 from extender.control.log.leader import Leader, LeaseIdentity
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import RecordedEvent
-from extender.core.model.ids import Epoch, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, Position
 from extender.ports.log_ports import LeaseGrant, LogHead, Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import EventLine, event_line, parse_time
@@ -135,8 +135,8 @@ class Admissions:
         return RecordedEvent(
             position=self._position, event_id=self._clock.new_id(), epoch=Epoch(self._epoch),
             at_us=1_800_000_000_000_000 + self._position,
-            root_uid=RootUid(f"{self._position:032x}"), version=1, root="serve/model",
-            actor="gang-extender-0", cause="pass", fact=self._facts[self._position % 100],
+            gang_uid=GangUid(f"{self._position:032x}"), stream_version=1, gang="serve/model",
+            actor="gang-extender-0", cause="pass", data=self._facts[self._position % 100],
         )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     wanted = {
         "the last 100 facts": EventFilter(newest_first=True, limit=100),
         "100 facts from the middle": EventFilter(after=half, limit=100),
-        "1,000 refusals": EventFilter(types=("GangRefused",), limit=1000),
+        "1,000 refusals": EventFilter(types=("GangUnschedulable",), limit=1000),
         "a type without events": EventFilter(types=("HistoryTruncated",)),
         "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
         "a namespace without facts": EventFilter(namespace="absent"),
@@ -392,7 +392,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         what: lambda _, one=one: facts(one) for what, one in wanted.items()
     }
     works["whole history of a gang, by name"] = lambda n: history(
-        reader, inputs, HistoryQuery(root=f"serve/model-{n:07}")
+        reader, inputs, HistoryQuery(gang=f"serve/model-{n:07}")
     )
     seen: dict[str, list[float]] = {}
     for number in range(rounds * 10):

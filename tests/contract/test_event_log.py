@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from extender.core.log.events import GangRefused, LeaseTaken
+from extender.core.log.events import GangUnschedulable, LeaseAcquired
 from extender.core.model.errors import (
     CorruptLog,
     DuplicateEvent,
@@ -17,7 +17,7 @@ from extender.core.model.errors import (
     InvariantBroken,
     LeaseHeld,
 )
-from extender.core.model.ids import NIL_ROOT, Position
+from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.log_ports import LogHead, LogMark
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
@@ -65,11 +65,11 @@ async def test_what_is_appended_is_read_back(log):
     """Every field comes back as it was given, in order, over several pages."""
     grant = await take(log)
     script = Script(grant)
-    events = [script.next(LeaseTaken(holder="a", address="a:8888"), root="", uid=NIL_ROOT)]
+    events = [script.next(LeaseAcquired(holder="a", address="a:8888"), gang="", uid=NIL_GANG)]
     events += [
         script.next(
-            GangRefused(outcome="impossible", reasons=('no room: "rack" \u0000 \U0001f600',)),
-            root=f"ns/{number}",
+            GangUnschedulable(outcome="impossible", reasons=('no room: "rack" \u0000 \U0001f600',)),
+            gang=f"ns/{number}",
             actor="extender",
             cause="filter of pod ns/pod-\u00e9",
             cause_position=Position(1),
@@ -264,7 +264,7 @@ async def test_only_the_bad_call_of_a_batch_fails(log):
     first = Script(grant).some(2)
     await log.append(grant, first)
     script = Script(await take(log))
-    script.versions = {first[0].root_uid: 2}
+    script.versions = {first[0].gang_uid: 2}
     calls = [script.some(2), [script.next(event_id=first[0].event_id)], script.some(2)]
     outcomes = await asyncio.gather(
         *(log.append(script.grant, events) for events in calls), return_exceptions=True
@@ -286,7 +286,7 @@ async def test_what_no_log_may_hold_is_refused(log):
         [script().next(), script().next()],
         [script().next(epoch=grant.epoch + 1)],
         [script().next(at_us=999)],
-        [script().next(), script().next(position=Position(3), version=2, at_us=7)],
+        [script().next(), script().next(position=Position(3), stream_version=2, at_us=7)],
         [script().next(uid="uid-of-ns/root-1")],
         [script().next(cause="a\0b")],
         [script().next(event_id="no uuid")],

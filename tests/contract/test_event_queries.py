@@ -6,21 +6,21 @@ import pytest
 
 from extender.core.log.events import (
     AssignmentRecord,
-    BindFailed,
     GangAdmitted,
-    GangRefused,
-    LeaseTaken,
-    MemberLost,
+    GangObserved,
+    GangUnschedulable,
+    LeaseAcquired,
+    MemberTerminated,
+    PodBindFailed,
     PodBound,
     PreemptionPlanned,
     ReleasedPod,
-    RootObserved,
     SupersededRecord,
-    VictimEvicted,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
-from extender.core.model.ids import NIL_ROOT, Position
+from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -50,15 +50,15 @@ async def reader(store):
     log, reader = store
     grant = await log.take(holder="a", address="", ttl_ms=60_000)
     script = Script(grant)
-    events = [script.next(LeaseTaken(holder="a", address=""), root="", uid=NIL_ROOT)]
+    events = [script.next(LeaseAcquired(holder="a", address=""), gang="", uid=NIL_GANG)]
     for round_ in range(1, 5):
         at_us = round_ * 1000
         uid = "old" if round_ < 3 else "new"
         events.append(
-            script.next(RootObserved(kind="PodGroup"), root="team-a/serve", uid=uid, at_us=at_us)
+            script.next(GangObserved(kind="PodGroup"), gang="team-a/serve", uid=uid, at_us=at_us)
         )
-        refused = GangRefused(outcome="unknown", reasons=("budget",))
-        events.append(script.next(refused, root="team-b/train", uid="train", at_us=at_us))
+        refused = GangUnschedulable(outcome="unknown", reasons=("budget",))
+        events.append(script.next(refused, gang="team-b/train", uid="train", at_us=at_us))
     await log.append(grant, events)
     return reader
 
@@ -71,12 +71,12 @@ async def positions(reader, **wanted):
     ("wanted", "expected"),
     [
         ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        ({"root": "team-a/serve"}, [2, 4, 6, 8]),
-        ({"root": "team-a/serve", "root_uid": "new"}, [6, 8]),
-        ({"root_uid": NIL_ROOT}, [1]),
+        ({"gang": "team-a/serve"}, [2, 4, 6, 8]),
+        ({"gang": "team-a/serve", "gang_uid": "new"}, [6, 8]),
+        ({"gang_uid": NIL_GANG}, [1]),
         ({"namespace": "team-b"}, [3, 5, 7, 9]),
         ({"namespace": "team"}, []),
-        ({"types": ("GangRefused", "LeaseTaken")}, [1, 3, 5, 7, 9]),
+        ({"types": ("GangUnschedulable", "LeaseAcquired")}, [1, 3, 5, 7, 9]),
         ({"types": ("NoSuchFact",)}, []),
         ({"since_us": 2000}, [4, 5, 6, 7, 8, 9]),
         ({"since_us": 2001, "until_us": 3000}, [6, 7]),
@@ -103,13 +103,13 @@ async def test_facts_come_whole(store, reader):
 async def test_a_name_had_two_lives(reader):
     """A root that was deleted and made again is two roots, the older first."""
     old, new = await reader.incarnations("team-a/serve")
-    assert (old.uid, old.first_position, old.last_position, old.facts) == ("old", 2, 4, 2)
-    assert (new.uid, new.first_us, new.last_us, new.facts) == ("new", 3000, 4000, 2)
-    assert {old.root, new.root} == {"team-a/serve"}
+    assert (old.uid, old.first_position, old.last_position, old.events) == ("old", 2, 4, 2)
+    assert (new.uid, new.first_us, new.last_us, new.events) == ("new", 3000, 4000, 2)
+    assert {old.gang, new.gang} == {"team-a/serve"}
     assert tuple(await reader.incarnations("", uid="new")) == (new,)
     assert tuple(await reader.incarnations("team-a/other")) == ()
     assert tuple(await reader.incarnations("")) == ()
-    assert tuple(await reader.incarnations("", uid=NIL_ROOT)) == ()
+    assert tuple(await reader.incarnations("", uid=NIL_GANG)) == ()
 
 
 # What facts name
@@ -133,8 +133,8 @@ async def naming(request, store, store_url):
         PodBound(plan="plan-1", pod="ns/p", uid="uid-p", node="n1"),
         GangAdmitted(plan="plan-1", kind="PodGroup", priority=0, groups=(), shapes=SHAPES,
                      assignments=(assignment,), unplaced=("ns/q",)),
-        MemberLost(pod="ns/p", uid="uid-p", node="n2", cause="gone"),
-        GangRefused(outcome="unknown", reasons=("n1 is full \0 of \\u0000 it",)),
+        MemberTerminated(pod="ns/p", uid="uid-p", node="n2", cause="unknown"),
+        GangUnschedulable(outcome="unknown", reasons=("n1 is full \0 of \\u0000 it",)),
         PreemptionPlanned(
             preemption="plan-2", kind="PodGroup", priority=9, cost={}, alternatives=(), shapes=SHAPES,
             assignments=(assignment,),
@@ -143,11 +143,11 @@ async def naming(request, store, store_url):
             superseded=(SupersededRecord(gang="ns/s", gang_uid="uid-s", plan="plan-0", priority=1,
                                          pods=(ReleasedPod(pod="ns/s-0", uid="uid-s-0", node="n4"),)),),
         ),
-        VictimEvicted(preemption="plan-2", unit="PodGroup/ns/v", pod="ns/v-0", uid="uid-v-0", node="n2",
-                      how="deleted", asked_us=0, gone_us=0),
-        BindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
+        VictimGone(preemption="plan-2", unit="PodGroup/ns/v", pod="ns/v-0", uid="uid-v-0", node="n2",
+                      via="deleted", requested_us=0, gone_us=0),
+        PodBindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
     ]  # fmt: skip
-    await log.append(grant, [script.next(fact, root="ns/g") for fact in facts])
+    await log.append(grant, [script.next(fact, gang="ns/g") for fact in facts])
     if store_url is not None:
         engine = create_engine(store_url, name="test")
         assert await PostgresReferenceIndex(engine).note(request.param or 1) > 0
@@ -163,7 +163,7 @@ async def naming(request, store, store_url):
         ({"node": "n1", "newest_first": True, "limit": 2, "after": Position(7)}, [5, 2]),
         ({"node": "n1", "limit": 3}, [1, 2, 5]),
         ({"node": "n1", "after": Position(2)}, [5, 7]),
-        ({"node": "n1", "types": ("PodBound", "BindFailed")}, [1, 7]),
+        ({"node": "n1", "types": ("PodBound", "PodBindFailed")}, [1, 7]),
         ({"node": "n2"}, [3, 5, 6]),
         ({"node": "n4"}, [5]),
         ({"node": "n"}, []),

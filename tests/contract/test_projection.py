@@ -64,7 +64,7 @@ async def test_forgotten_and_made_again(store, script):
 async def test_nodes_are_known_as_far_as_they_are_projected(store, script):
     log, projection, reader = store
     bound = PodBound(plan=PlanId(""), pod="team-c/p", uid=PodUid("p"), node=NodeName("n1"))
-    await log.append(script.grant, [script.next(bound, root="team-c/r")])
+    await log.append(script.grant, [script.next(bound, gang="team-c/r")])
     await projection.project(Position(10), max_events=100)
     assert not await reader.has_node(NodeName("n1"))
     await projection.project(Position(11), max_events=100)

@@ -95,7 +95,7 @@ async def gone_from_view(place, gone=True):
         (None, PodEnd("deleted")),
         (
             the_pod(**REFUSED),
-            PodEnd("refused-by-kubelet", "UnexpectedAdmissionError: no such device"),
+            PodEnd("rejected-by-kubelet", "UnexpectedAdmissionError: no such device"),
         ),
         (the_pod(phase="Succeeded"), PodEnd("ended", "Succeeded")),
         (

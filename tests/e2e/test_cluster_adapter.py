@@ -18,7 +18,7 @@ from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection
 from extender.core.log.control_plane_features import NAME, SchedulerGates, features_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid, Position
 from extender.core.model.pod_groups import composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
@@ -209,7 +209,7 @@ async def test_finalizers_are_written_on_what_was_seen(
         return list((await api.get(path))["metadata"]["finalizers"])
 
     first = await eventually(wanted)
-    other = msgspec.structs.replace(first.guard, uid=RootUid("another"))
+    other = msgspec.structs.replace(first.guard, uid=GangUid("another"))
     with pytest.raises((RequestRejected, ClusterUnavailable)):
         await cluster.set_finalizers(msgspec.structs.replace(first, guard=other))
     await cluster.set_finalizers(first)
@@ -335,7 +335,7 @@ async def test_full_objects_are_tried_and_never_made(
     dry_runs = await cluster.dry_runs()
     assert [t.problem for t in dry_runs if t.kept is None] == []
     found = features_of(dry_runs, SchedulerGates({}), GATE["name"], None)
-    gates = {(one.object.split()[-1], one.gate) for one in found.lost}
+    gates = {(one.object.split()[-1], one.gate) for one in found.dropped_fields}
     assert ("PodGroup", "DRAWorkloadResourceClaims") in gates
     assert (("PodGroup", "TopologyAwareWorkloadScheduling") in gates) == (plane.minor == "1.36")
     assert "Pod" not in {kind for kind, _ in gates}

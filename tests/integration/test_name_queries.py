@@ -17,18 +17,18 @@ from aiohttp.test_utils import TestServer
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
-    GangRefused,
+    GangObserved,
+    GangRemoved,
+    GangUnschedulable,
     HistoryTruncated,
-    MemberLost,
+    MemberTerminated,
     PodBound,
     PreemptionPlanned,
-    RootCompleted,
-    RootObserved,
-    VictimEvicted,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
-from extender.core.model.ids import NIL_ROOT
+from extender.core.model.ids import NIL_GANG
 from extender.http.responses.error_responses import problems
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
@@ -78,7 +78,7 @@ def facts_of(script):
     victim = VictimPod(pod="ns/job-0", uid="u-0", node="n1", group="job")
     unit = VictimUnit(kind="PodGroup", path="ns/job", uid="g-1", priority=1, pods=(victim,))
     first = [
-        RootObserved(kind="PodGroup"),
+        GangObserved(kind="PodGroup"),
         GangAdmitted(plan="p1", kind="PodGroup", priority=1, groups=(), shapes=({},),
                      assignments=(assignment,)),
         PodBound(plan="p1", pod="ns/job-0", uid="u-0", node="n1"),
@@ -86,23 +86,23 @@ def facts_of(script):
     by_big = [
         PreemptionPlanned(preemption="pre", kind="PodGroup", priority=9, cost={}, alternatives=(),
                           shapes=(), assignments=(), victims=(unit,)),
-        VictimEvicted(preemption="pre", unit="PodGroup/ns/job", pod="ns/job-0", uid="u-0", node="n1",
-                      how="deleted", asked_us=1, gone_us=2),
+        VictimGone(preemption="pre", unit="PodGroup/ns/job", pod="ns/job-0", uid="u-0", node="n1",
+                      via="deleted", requested_us=1, gone_us=2),
     ]  # fmt: skip
     lost = HistoryTruncated(
         evidence="memory", known_position=9, known_epoch=1, found_position=7, found_epoch=1
     )
-    preempted = MemberLost(pod="ns/job-0", uid="u-0", node="n1", cause="preempted")
-    yield from (script.next(fact, root="ns/job", uid="life-1") for fact in first)
-    yield from (script.next(fact, root="ns/big", uid="big") for fact in by_big)
-    yield script.next(preempted, root="ns/job", uid="life-1")
-    yield script.next(RootCompleted(why="deleted"), root="ns/job", uid="life-1")
-    yield script.next(lost, root="", uid=NIL_ROOT)
-    refused = GangRefused(outcome="unknown", reasons=("'; DROP TABLE gx.event; --",))
-    yield script.next(RootObserved(kind="PodGroup"), root="ns/job", uid="life-2")
-    yield script.next(refused, root="ns/job", uid="life-2")
-    elsewhere = MemberLost(pod=f"{LONG[:60]}/p", uid="u-9", node=LONG, cause="preempted")
-    yield script.next(elsewhere, root=f"{LONG[:60]}/{LONG}", uid="life-3")
+    preempted = MemberTerminated(pod="ns/job-0", uid="u-0", node="n1", cause="preempted")
+    yield from (script.next(fact, gang="ns/job", uid="life-1") for fact in first)
+    yield from (script.next(fact, gang="ns/big", uid="big") for fact in by_big)
+    yield script.next(preempted, gang="ns/job", uid="life-1")
+    yield script.next(GangRemoved(reason="deleted"), gang="ns/job", uid="life-1")
+    yield script.next(lost, gang="", uid=NIL_GANG)
+    refused = GangUnschedulable(outcome="unknown", reasons=("'; DROP TABLE gx.event; --",))
+    yield script.next(GangObserved(kind="PodGroup"), gang="ns/job", uid="life-2")
+    yield script.next(refused, gang="ns/job", uid="life-2")
+    elsewhere = MemberTerminated(pod=f"{LONG[:60]}/p", uid="u-9", node=LONG, cause="preempted")
+    yield script.next(elsewhere, gang=f"{LONG[:60]}/{LONG}", uid="life-3")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ EVERY_GET = {
     "/v1/nodes/{name}": "/v1/nodes/n1",
     "/v1/state": "/v1/state?at=5",
     "/v1/reports": "/v1/reports",
-    "/v1/reports/{name}": "/v1/reports/losses?since=2020-01-01T00:00:00Z",
+    "/v1/reports/{name}": "/v1/reports/terminations?since=2020-01-01T00:00:00Z",
 }
 
 
@@ -217,7 +217,7 @@ async def test_a_hundred_readers_ask_everything_while_facts_are_written(written)
             for n in range(100):
                 await log.append(
                     grant,
-                    [script.next(RootObserved(kind="PodGroup"), root=f"ns/r{n}", uid=f"r{n}")],
+                    [script.next(GangObserved(kind="PodGroup"), gang=f"ns/r{n}", uid=f"r{n}")],
                 )
                 await asyncio.sleep(0.005)
 
@@ -238,10 +238,10 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
     async with asking(written) as ask:
         _, every = await ask("/v1/gangs/ns/job/history", decisions="true")
         assert [line["position"] for line in every] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-        by_big = {4: "PreemptionPlanned", 5: "VictimEvicted"}
+        by_big = {4: "PreemptionPlanned", 5: "VictimGone"}
         assert {f["position"]: f["type"] for f in every if f["gang"] == "ns/big"} == by_big
         lost = every[5]
-        assert (lost["who"], lost["why"]) == ("ns/big", "preempted by a recorded preemption")
+        assert (lost["caused_by"], lost["reason"]) == ("ns/big", "preempted by a recorded preemption")
         _, first = await ask("/v1/gangs/ns/job/history", uid="life-1")
         assert [line["position"] for line in first] == [1, 2, 3, 4, 5, 6, 7, 8]
         assert tuple(first[0]) == EventLine.__struct_fields__
@@ -257,7 +257,7 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
         # not done by a gang of ours: it is kube-scheduler's own
         name = urllib.parse.quote(f"{LONG[:60]}/{LONG}", safe="/")
         status, alone = await ask(f"/v1/gangs/{name}/history", decisions="true")
-        assert (status, alone[0]["who"]) == (200, "kube-scheduler")
+        assert (status, alone[0]["caused_by"]) == (200, "kube-scheduler")
         _, at_node = await ask("/v1/events", node=LONG)
         assert [f["position"] for f in at_node] == [11]
         _, decided = await ask("/v1/decisions/pre")
@@ -271,7 +271,7 @@ async def test_the_command_reports_that_a_name_was_used_again(written):
     assert "life-1: 5 events" in result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 10
-    assert "VictimEvicted (ns/big)" in lines[4]
+    assert "VictimGone (ns/big)" in lines[4]
     assert "by ns/big" in lines[5]
     alone = command(written, "history", "ns/job", "--uid", "life-2", "-o", "json")
     assert [f["position"] for f in json.loads(alone.stdout)] == [9, 10]

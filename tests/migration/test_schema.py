@@ -137,7 +137,7 @@ async def test_live_functions_and_views_are_those_of_the_files(database_url):
     assert public == []
     assert [(table, name) for table, name, _ in triggers] == [
         (f"gx.{table}", f"refuse_{what}")
-        for table in ("decision_input", "decision_part", "event")
+        for table in ("decision_input", "decision_input_chunk", "event")
         for what in ("change", "truncate")
     ]
     assert {state for *_, state in triggers} == {b"O"}

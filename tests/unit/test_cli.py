@@ -45,9 +45,9 @@ def write(tmp_path):
     return to_file
 
 
-TOP = {"verdict", "roots"}
+TOP = {"verdict", "gangs"}
 FIELDS = {
-    "root",
+    "gang",
     "kind",
     "verdict",
     "domains",
@@ -75,9 +75,9 @@ def test_plan_prints_exactly_the_stated_fields(run, write):
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert set(answer) == TOP
-    (root,) = answer["roots"]
+    (root,) = answer["gangs"]
     assert set(root) == FIELDS
-    assert (answer["verdict"], root["verdict"], root["root"], root["kind"]) == (
+    assert (answer["verdict"], root["verdict"], root["gang"], root["kind"]) == (
         "placed",
         "placed",
         "default/g",
@@ -95,11 +95,11 @@ def test_a_gang_that_does_not_fit_is_a_no(run, write):
     gang = write("g.yaml", *a_gang("g", pods=2))
     code, out, err = run("plan", "--cluster", cluster, "-f", gang, "-o", "json")
     assert (code, err) == (1, "")
-    (root,) = json.loads(out)["roots"]
+    (root,) = json.loads(out)["gangs"]
     assert root["verdict"] == "impossible"
     assert root["search"]["exhausted"]
     assert root["unplaced"] == ["default/g-0", "default/g-1"]
-    assert all(set(c) == {"kind", "object", "text"} for c in root["conflict"])
+    assert all(set(c) == {"kind", "object", "message"} for c in root["conflict"])
     assert root["reasons"]
     code, out, _ = run("plan", "--cluster", cluster, "-f", gang)
     assert code == 1
@@ -147,7 +147,7 @@ def test_the_worst_verdict_stands_on_top(run, write):
     )
     answer = json.loads(out)
     assert (code, answer["verdict"]) == (1, "waiting")
-    assert [r["verdict"] for r in answer["roots"]] == ["placed", "waiting"]
+    assert [r["verdict"] for r in answer["gangs"]] == ["placed", "waiting"]
 
 
 BAD = [
@@ -278,7 +278,7 @@ def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
     """Every `preempt` vector as manifests: `victims` as wanted, and none with --no-preemption."""
     path = write("v.yaml", *vector_objects(vector))
     code, out, _ = run("plan", "--cluster", path, "-o", "json")
-    (root,) = json.loads(out)["roots"]
+    (root,) = json.loads(out)["gangs"]
     best = [name.lower() for name in vector.get("best", [])]
     units = [v["unit"].rpartition("/")[2] for v in root["victims"]]
     if vector.get("any"):
@@ -290,7 +290,7 @@ def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
     assert all(set(v) == {"unit", "pods"} for v in root["victims"])
     assert all(v["unit"].count("/") == 2 and v["pods"] for v in root["victims"])
     code, out, _ = run("plan", "--cluster", path, "-o", "json", "--no-preemption")
-    (alone,) = json.loads(out)["roots"]
+    (alone,) = json.loads(out)["gangs"]
     assert alone["victims"] == []
     assert (code, alone["verdict"]) == ((1, "impossible") if best else (code, root["verdict"]))
     code, out, _ = run("plan", "--cluster", path)
@@ -301,6 +301,6 @@ def test_plan_has_the_reason_why_evicting_does_not_help(run, write):
     """P08: the reasons have how many pods could be placed by evicting every unit."""
     path = write("v.yaml", *vector_objects(spec_vectors.by_id("P08")))
     _, out, _ = run("plan", "--cluster", path, "-o", "json")
-    (root,) = json.loads(out)["roots"]
+    (root,) = json.loads(out)["gangs"]
     text = "evicting Pod/default/a, the only lower-priority unit, yields 1 of 2 pods"
     assert text in root["reasons"]

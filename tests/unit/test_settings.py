@@ -158,7 +158,7 @@ def test_every_setting_has_values_to_try():
     """The table of these tests is complete; every setting has a sentence for people."""
     assert list(VALUES) == [setting.name for setting in all_settings()]
     assert list(VALUES) == list(Settings.__struct_fields__)
-    assert all(setting.about.endswith(".") for setting in all_settings())
+    assert all(setting.help.endswith(".") for setting in all_settings())
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -56,7 +56,7 @@ async def follow_facts(
             wanted = msgspec.structs.replace(wanted, after=await feed.head())
         async with aclosing(feed.follow(wanted)) as batches:
             async for batch in batches:
-                for _, body in batch.facts:
+                for _, body in batch.events:
                     sys.stdout.write(line_of_body(body, output))
                 sys.stdout.flush()
 

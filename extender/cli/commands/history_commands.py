@@ -16,12 +16,12 @@ from extender.cli.output.printing import Output, complain, console, print_table,
 from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
-    GangRefused,
+    GangUnschedulable,
     HistoryTruncated,
     PreemptionPlanned,
 )
 from extender.core.model.errors import BadInput, CorruptLog
-from extender.core.model.ids import Position, RootUid
+from extender.core.model.ids import GangUid, Position
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import EventLine, event_line, parse_time
 from extender.queries.log.gang_history import GangHistory, HistoryQuery
@@ -89,8 +89,8 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
     alone = _UUID.fullmatch(gang) is not None and not uid
     wanted = HistoryQuery(
-        root="" if alone else checked_path(root_path(gang, namespace), "gang"),
-        uid=RootUid(checked_text(gang.lower() if alone else uid, "--uid"))
+        gang="" if alone else checked_path(root_path(gang, namespace), "gang"),
+        uid=GangUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
         else None,
         after=Position(after),
@@ -112,7 +112,7 @@ def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
     if len(found.lives) > 1 and wanted.uid is None:
         yield f"{found.gang} was the name of {len(found.lives)} root groups; select one with --uid:"
         for life in found.lives:
-            yield f"  {life.uid}: {life.facts} events from {life.first} to {life.last}"
+            yield f"  {life.uid}: {life.events} events from {life.first} to {life.last}"
     if found.more and found.lines:
         yield f"cut off after {len(found.lines)} events; --after {found.lines[-1].position} goes on"
 
@@ -155,7 +155,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
 ) -> None:
     """List events of the log, oldest first, or follow the log."""
     wanted = EventFilter(
-        root=checked_path(gang, "--gang") if gang else "",
+        gang=checked_path(gang, "--gang") if gang else "",
         namespace=checked_name(namespace, "--namespace") if namespace else "",
         node=checked_name(node, "--node") if node else "",
         types=tuple(checked_type(name, "--type") for name in kind or ()),
@@ -188,7 +188,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
 def _query_of(wanted: EventFilter, after: int | None, since: str | None) -> list[tuple[str, str]]:
     """Return a filter as parameters of GET /v1/events."""
     single = {
-        "gang": wanted.root,
+        "gang": wanted.gang,
         "namespace": wanted.namespace,
         "node": wanted.node,
         "since": since or "",
@@ -215,8 +215,8 @@ def replay(
         if not found or found[0].position != position:
             msg = f"position {position}: the log has no such event"
             raise BadInput(msg)
-        fact = found[0].fact
-        decisions = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+        fact = found[0].data
+        decisions = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
         if not isinstance(fact, decisions) or not fact.input_digest:
             msg = f"position {position}: {type(fact).__name__} is not a decision of the planner"
             raise BadInput(msg)
@@ -251,7 +251,7 @@ def verify(
         count, lost = 0, []
         async for page in opened.log.read():
             count += len(page)
-            lost += [event_line(e) for e in page if isinstance(e.fact, HistoryTruncated)]
+            lost += [event_line(e) for e in page if isinstance(e.data, HistoryTruncated)]
         return count, lost
 
     try:

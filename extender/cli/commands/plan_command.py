@@ -14,7 +14,7 @@ from extender.cli.output.printing import Output, complain, console, print_table,
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from extender.queries.plan.plan_query import PlanAnswer, PlanReply, RootVerdict
+    from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply
 
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
@@ -85,7 +85,7 @@ def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -
     from extender.queries.plan.plan_query import PlanReply
 
     objects = [d.value for name in files_of(paths) for d in read_file(name) if d.value is not None]
-    body = msgspec.json.encode({"wanted": objects, **options})
+    body = msgspec.json.encode({"workload": objects, **options})
     return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
 
 
@@ -98,27 +98,27 @@ def _finish(result: PlanAnswer, output: Output) -> NoReturn:
 
 
 def _print(result: PlanAnswer) -> None:
-    if not result.roots:
+    if not result.gangs:
         console().print("Nothing to plan: there is no group and no pending pod.")
         return
-    for root in result.roots:
+    for root in result.gangs:
         _print_root(root)
-    if len(result.roots) > 1:
+    if len(result.gangs) > 1:
         console().print(f"All together: {result.verdict}")
 
 
-def _print_root(root: RootVerdict) -> None:
+def _print_root(root: GangVerdict) -> None:
     out = console()
     proof = "proved" if root.search.exhausted else "not proved"
     out.print(
-        f"[bold]{root.kind} {root.root}: {root.verdict}[/bold] "
+        f"[bold]{root.kind} {root.gang}: {root.verdict}[/bold] "
         f"({len(root.assignments)} placed, {len(root.unplaced)} without a node; "
         f"{root.search.nodes} search nodes, {proof})"
     )
     for reason in root.reasons:
         out.print(f"  {reason}")
     for conflict in root.conflict:
-        out.print(f"  cannot hold together: {conflict.object}: {conflict.text}")
+        out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
     rows = []
     for line in root.assignments:
         domain = root.domains.get(line.group, {})

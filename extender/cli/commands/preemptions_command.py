@@ -53,7 +53,7 @@ def _print(line: PreemptionLine) -> None:
         f"{line.planned[:19].replace('T', ' ')}  {line.preemptor} (priority {line.priority}): {_end(line)}"
     )
     rows = [
-        [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.how]
+        [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.via]
         for unit in line.victims
         for pod in unit.pods
     ]
@@ -62,18 +62,18 @@ def _print(line: PreemptionLine) -> None:
     )
     print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=no_victims)
     for unit in line.victims:
-        if unit.doubt:
-            console().print(f"  {unit.unit} is not reprieved: {unit.doubt}")
+        if unit.not_reprieved_reason:
+            console().print(f"  {unit.unit} is not reprieved: {unit.not_reprieved_reason}")
     console().print(f"  cost: {_cost(line.cost)}")
     for other in line.alternatives[:ALTERNATIVES_MAX]:
-        console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.why}")
+        console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.reason}")
 
 
 def _end(line: PreemptionLine) -> str:
     if line.outcome == "completed":
-        return f"completed after {line.took_ms / 1000:.1f} s, {line.bound} bound"
-    if line.outcome == "abandoned":
-        return f"abandoned ({line.why})" + (f": {line.text}" if line.text else "")
+        return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound"
+    if line.outcome == "cancelled":
+        return f"abandoned ({line.reason})" + (f": {line.message}" if line.message else "")
     return "pending"
 
 

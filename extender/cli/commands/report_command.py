@@ -73,7 +73,7 @@ def _list(output: Output) -> None:
     lines = catalogue()
     if output is Output.table:
         print_table(
-            ["report", "description"], [[line.name, line.about] for line in lines], empty=""
+            ["report", "description"], [[line.name, line.description] for line in lines], empty=""
         )
     else:
         print_value(lines, output)
@@ -94,7 +94,7 @@ def _print(found: Report) -> None:
     if found.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")
     span = f"{found.since[:19]}Z to {found.until[:19]}Z"
-    console().print(f"{span}, log up to position {found.position}. {found.unknown}")
+    console().print(f"{span}, log up to position {found.position}. {found.limitations}")
 
 
 def _cell(name: str, value: Value) -> str:

@@ -24,7 +24,7 @@ def _flags() -> list[inspect.Parameter]:
     for setting in settings_module.all_settings():
         if setting.name in OF_OTHER_COMMANDS:
             continue
-        about = setting.about
+        about = setting.help
         if setting.listed:
             about += " Repeatable."
         elif setting.default != "":

@@ -124,7 +124,7 @@ def _print_state(found: StateAt) -> None:
             f"preemption for {preemption.preemptor} since {preemption.planned}: {preemption.evicted} victims gone, "
             f"{len(preemption.victims)} to go"
         )
-    _notes(found.not_known)
+    _notes(found.limitations)
 
 
 def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
@@ -171,7 +171,7 @@ def _print_change(change: StateDiff) -> None:
             (_moved(line) for line in change.members),
             empty="",
         )
-    _notes(change.not_known)
+    _notes(change.limitations)
 
 
 def _changed(line: GangChange) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def _place(place: MemberPlacement | None) -> str:
 
 
 def _moment(moment: PointInTime) -> str:
-    asked = f" (asked for {moment.asked})" if moment.asked else ""
+    asked = f" (asked for {moment.requested})" if moment.requested else ""
     return f"position {moment.position}, {moment.time}{asked}"
 
 

@@ -14,9 +14,9 @@ def print_line(line: HistoryLine, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     about = f" ({line.gang})" if line.gang and line.gang != gang else ""
-    why = f"; why: {line.why}" if line.why else ""
+    why = f"; why: {line.reason}" if line.reason else ""
     led = f", position {line.cause_position}" if line.cause_position else ""
-    print(f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.who}")
+    print(f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.caused_by}")
     if isinstance(line.decision, Decision):
         for text in _decided(line.decision):
             print(f"      {text}")
@@ -27,7 +27,7 @@ def _decided(decision: Decision) -> Iterator[str]:
     if planned.stored:
         yield (
             f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
-            f"{planned.groups} groups, {planned.nodes} nodes, {planned.vetoes} node rejections, {planned.rules} rules "
+            f"{planned.groups} groups, {planned.nodes} nodes, {planned.rejected_nodes} node rejections, {planned.rules} rules "
             f"between pods, {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
         )
     else:
@@ -40,7 +40,7 @@ def _decided(decision: Decision) -> Iterator[str]:
         yield f"without a node: {names}{more}"
     yield from (f"reason: {reason}" for reason in decision.reasons)
     for conflict in decision.conflict:
-        yield f"cannot hold together: {conflict.object}: {conflict.text}"
-    yield from (f"preemption: {text}" for text in decision.considered)
+        yield f"cannot hold together: {conflict.object}: {conflict.message}"
+    yield from (f"preemption: {text}" for text in decision.preemption_notes)
     for other in decision.alternatives[:NAMED_MAX]:
-        yield f"not {', '.join(other.units)}: {other.why}"
+        yield f"not {', '.join(other.units)}: {other.reason}"

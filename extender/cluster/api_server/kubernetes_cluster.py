@@ -36,7 +36,7 @@ from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
-from extender.core.log.events import EvictionHow
+from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
@@ -233,7 +233,7 @@ class KubernetesCluster:
         """Mark a pod as about to be disrupted; see the port."""
         await self._evictions.mark_disrupted(pod, message)
 
-    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+    async def evict(self, pod: PodRef, how: GoneVia) -> None:
         """Delete or evict a pod; see the port."""
         await self._evictions.evict(pod, how)
 

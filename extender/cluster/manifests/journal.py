@@ -6,15 +6,15 @@ them. Manifests are never written; a binding exists only here.
 Each line is an object with `type` and `at_us` (microseconds since the epoch):
 
     {"type":"nominated","at_us":1,"namespace":"default","name":"p-0","uid":"...","node":"n1"}
-    {"type":"gate-lifted","at_us":2,"namespace":"default","name":"p-0","uid":"..."}
+    {"type":"gate-removed","at_us":2,"namespace":"default","name":"p-0","uid":"..."}
     {"type":"bound","at_us":3,"namespace":"default","name":"p-0","uid":"...","node":"n1","plan":"..."}
     {"type":"conditions","at_us":4,"kind":"PodGroup","source":"crd","namespace":"default","name":"p",
      "uid":"...","conditions":[{"type":"...","status":"True","reason":"...","message":"..."}]}
-    {"type":"notice","at_us":5,"kind":"Pod","namespace":"default","name":"p-0","uid":"...",
+    {"type":"event","at_us":5,"kind":"Pod","namespace":"default","name":"p-0","uid":"...",
      "reason":"...","message":"...","warning":false,"action":"Scheduling"}
-    {"type":"doomed","at_us":6,"namespace":"default","name":"p-0","uid":"...","message":"..."}
+    {"type":"disruption-target","at_us":6,"namespace":"default","name":"p-0","uid":"...","message":"..."}
     {"type":"evicted","at_us":7,"namespace":"default","name":"p-0","uid":"..."}
-    {"type":"gone","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
+    {"type":"deleted","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
 
 `evicted`: the pod is removed at once, because there is no kubelet, though its manifest may still
 exist. `gone`: the object was removed from the manifests; an object of its name that is added later is a new
@@ -59,7 +59,7 @@ class Nominated(_Line, frozen=True, kw_only=True, tag="nominated"):
     node: str
 
 
-class GateLifted(_Line, frozen=True, kw_only=True, tag="gate-lifted"):
+class GateLifted(_Line, frozen=True, kw_only=True, tag="gate-removed"):
     """Our scheduling gate was removed from a pod."""
 
 
@@ -70,7 +70,7 @@ class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
     plan: str = ""
 
 
-class MarkedDisrupted(_Line, frozen=True, kw_only=True, tag="doomed"):
+class MarkedDisrupted(_Line, frozen=True, kw_only=True, tag="disruption-target"):
     """A pod got the condition DisruptionTarget."""
 
     message: str
@@ -88,7 +88,7 @@ class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
     conditions: tuple[Condition, ...]
 
 
-class EventRecorded(_Line, frozen=True, kw_only=True, tag="notice"):
+class EventRecorded(_Line, frozen=True, kw_only=True, tag="event"):
     """A Kubernetes Event was recorded."""
 
     kind: str
@@ -99,7 +99,7 @@ class EventRecorded(_Line, frozen=True, kw_only=True, tag="notice"):
     related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID
 
 
-class DeletedObject(_Line, frozen=True, kw_only=True, tag="gone"):
+class DeletedObject(_Line, frozen=True, kw_only=True, tag="deleted"):
     """An object was removed from the manifests."""
 
     kind: str

@@ -55,7 +55,7 @@ from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.log_head_configmap import published_form, read_mark
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
-from extender.core.log.events import EvictionHow
+from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
@@ -301,7 +301,7 @@ class ManifestCluster:
                 )
             )
 
-    async def evict(self, pod: PodRef, how: EvictionHow) -> None:  # noqa: ARG002 -- no budgets here
+    async def evict(self, pod: PodRef, how: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
         """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)

@@ -67,7 +67,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         raise BadInput(
             f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
         )
-    entries = (*_read(given, "cluster", Role.CLUSTER), *_read(asked.wanted, "wanted", Role.WANTED))
+    entries = (*_read(given, "cluster", Role.CLUSTER), *_read(asked.workload, "workload", Role.WANTED))
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
         entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
@@ -78,7 +78,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=asked.all_pending or not asked.wanted,
+        all_pending=asked.all_pending or not asked.workload,
         budget=asked.budget,
         preemption=asked.preemption,
         order=found.order,
@@ -90,7 +90,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     result = answer_plan_query(view, question)
     reply = PlanReply(
         verdict=result.verdict,
-        roots=result.roots,
+        gangs=result.gangs,
         warnings=tuple(dict.fromkeys((*found.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )

@@ -21,7 +21,7 @@ from extender.cluster.read.dropped_group_fields import dropped_fields_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity
-from extender.core.model.ids import GroupKey, GroupKind, NodeName, RootUid
+from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
@@ -316,14 +316,14 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
     parent, source = parent_of(found), source_of(found)
     return Group(
         key=key_of(found),
-        uid=RootUid(found.metadata.uid),
+        uid=GangUid(found.metadata.uid),
         parent=parent or None,
         workload=workload or None,
         template=template or None,
         basic=basic,
         minimum=minimum,
         topology=_topology(found),
-        mode=_mode(found),
+        disruption_mode=_mode(found),
         priority=priority.value,
         priority_class=priority.class_name,
         preemption_policy=priority.preemption_policy,
@@ -343,7 +343,7 @@ def guard_of(found: api.Group) -> Guard:
     """Return the metadata on which the deletion of a group depends; works for an invalid spec too."""
     metadata = found.metadata
     return Guard(
-        uid=RootUid(metadata.uid),
+        uid=GangUid(metadata.uid),
         parent=parent_of(found) or None,
         deleting=metadata.deletion_timestamp is not None,
         finalizers=metadata.finalizers,

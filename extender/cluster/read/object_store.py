@@ -304,8 +304,8 @@ class ObjectStore:
         if name in self._kept:
             self._unlink(name)
         pod = self.view.pods.get(uid)
-        if pod is not None and pod.group is not None and (pod.deleting or pod.doomed):
-            self._keep_end(uid, end_of_terminating(pod.doomed))
+        if pod is not None and pod.group is not None and (pod.deleting or pod.disruption_target):
+            self._keep_end(uid, end_of_terminating(pod.disruption_target))
         self.view = without_pod(self.view, uid)
 
     def _keep_end(self, uid: PodUid, end: PodEnd) -> None:

@@ -88,7 +88,7 @@ def end_of(found: api.Pod) -> PodEnd:
     if status.reason in ENDED_BY:
         return PodEnd(ENDED_BY[status.reason], words)
     started = status.container_statuses or status.init_container_statuses
-    return PodEnd("ended" if started else "refused-by-kubelet", words)
+    return PodEnd("ended" if started else "rejected-by-kubelet", words)
 
 
 def end_of_terminating(reason: str) -> PodEnd:
@@ -135,7 +135,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=disruption_reason(found),
+        disruption_target=disruption_reason(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (

@@ -23,7 +23,7 @@ from extender.cluster.read.pod_conversion import (
 )
 from extender.cluster.write.group_status import MESSAGE_MAX, rfc3339
 from extender.cluster.write.pod_writer import fault_of, patch_pod, pod_path, read_pod
-from extender.core.log.events import EvictionHow
+from extender.core.log.events import GoneVia
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import PodRef
 from extender.ports.log_ports import Clock
@@ -48,7 +48,7 @@ class PodEvictions:
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
 
-    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+    async def evict(self, pod: PodRef, how: GoneVia) -> None:
         """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
 
         Source:

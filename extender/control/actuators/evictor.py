@@ -28,12 +28,12 @@ from extender.core.decisions.preempt.preemption_lifecycle import (
     stuck_victims_text,
     victims_to_evict,
 )
-from extender.core.log.events import EvictionHow
+from extender.core.log.events import GoneVia
 from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Group
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
@@ -48,7 +48,7 @@ WORKERS: Final = (
 RETRY_MS: Final = 2_000  # a deletion that was refused is requested again after this time, ...
 RETRY_MS_MAX: Final = 30_000  # ... doubled each time, up to this
 DISRUPTED: Final = "PreemptionByScheduler"
-HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
+HOW: Final[Mapping[Literal["delete", "evict"], GoneVia]] = {
     "delete": "deleted",
     "evict": "evicted",
 }
@@ -58,14 +58,14 @@ class _EvictionJob(msgspec.Struct, frozen=True):
     """One victim to delete."""
 
     preemption: PlanId
-    root_uid: RootUid
+    gang_uid: GangUid
     victim: Victim
 
 
 class _Retry(msgspec.Struct, frozen=True):
     """A deletion that was refused or not answered."""
 
-    why: str
+    reason: str
     not_before_ms: int
     pause_ms: int
 
@@ -87,7 +87,7 @@ class Evictor:
         ] = {}  # pods on the claimed nodes when it was first seen
         self._retries: dict[PodUid, _Retry] = {}
         self._marked: set[tuple[PlanId, str]] = set()  # groups with DisruptionTarget, by UID
-        self.stall_reasons: dict[RootUid, str] = {}  # by root: why its victims are not deleted
+        self.stall_reasons: dict[GangUid, str] = {}  # by root: why its victims are not deleted
 
     # -- for the control loop --------------------------------------------------------------------
 
@@ -115,8 +115,8 @@ class Evictor:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._asked:
                     continue
-                if pod.deleting and pod.doomed in EVICTION_BY_REASON:
-                    self._asked[uid] = EvictionRequest(how=EVICTION_BY_REASON[pod.doomed], at_us=0)
+                if pod.deleting and pod.disruption_target in EVICTION_BY_REASON:
+                    self._asked[uid] = EvictionRequest(via=EVICTION_BY_REASON[pod.disruption_target], at_us=0)
                 else:
                     self._seen.add(uid)
 
@@ -131,7 +131,7 @@ class Evictor:
                 waits = retry is not None and now_ms < retry.not_before_ms
                 if victim.uid not in self._queued and not waits:
                     self._queued.add(victim.uid)
-                    self._queue.put_nowait(_EvictionJob(preemption.id, preemption.root_uid, victim))
+                    self._queue.put_nowait(_EvictionJob(preemption.id, preemption.gang_uid, victim))
         self._report(view, state)
 
     def _forget(self, state: ReservationState) -> None:
@@ -144,9 +144,9 @@ class Evictor:
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
-        refused = {uid: retry.why for uid, retry in self._retries.items()}
+        refused = {uid: retry.reason for uid, retry in self._retries.items()}
         now_us, total = self._clock.now_us(), 0
-        stall_reasons: dict[RootUid, str] = {}
+        stall_reasons: dict[GangUid, str] = {}
         for uid, preemption in state.preemptions.items():
             found = stuck_victims(view, preemption, refused, now_us)
             total += len(found)
@@ -207,7 +207,7 @@ class Evictor:
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
         # see the pod gone before the answer arrives.
         how = HOW[self._settings.eviction]
-        self._asked[victim.uid] = EvictionRequest(how=how, at_us=self._clock.now_us())
+        self._asked[victim.uid] = EvictionRequest(via=how, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, how)
         except (RequestRejected, ClusterUnavailable) as error:
@@ -223,7 +223,7 @@ class Evictor:
         return durable if durable and self._wanted(self._leader.pending_state, job) else None
 
     def _wanted(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
-        preemption = state.preemptions.get(job.root_uid)
+        preemption = state.preemptions.get(job.gang_uid)
         if preemption is None or preemption.id != job.preemption:
             return None
         if self._cluster.not_ready_reason():
@@ -264,14 +264,14 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
 def _message(preemption: PendingPreemption, victim: Victim) -> str:
     unit = preemption.units.index(victim.unit)
     return (
-        f"{preemption.kind} {preemption.root} (priority {preemption.priority}) needs the room of "
+        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the room of "
         f"{victim.unit} (priority {preemption.priorities[unit]})"
     )
 
 
 def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
-    by_namespace, _, by_name = preemption.root.partition("/")
+    by_namespace, _, by_name = preemption.gang.partition("/")
     return K8sEvent(
         kind="Pod",
         namespace=namespace,
@@ -280,5 +280,5 @@ def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sE
         reason="Preempted",
         message=text,
         action="Preempting",
-        related=(preemption.kind, by_namespace, by_name, preemption.root_uid),
+        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid),
     )

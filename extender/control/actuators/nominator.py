@@ -33,7 +33,7 @@ from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.ports.cluster_ports import Cluster, PodRef
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class ClaimedSeat(msgspec.Struct, frozen=True):
     """Capacity that becomes free for a gated member when victims are gone."""
 
     preemption: PlanId
-    root_uid: RootUid
+    gang_uid: GangUid
     claim: CapacityClaim
 
 
@@ -92,7 +92,7 @@ class Nominator:
         at_once = native_on(state.features)
         done: list[Reservation] = []
         stages = GateRemovalStages(view, state, self._arrived)
-        for held in state.held_on.values():
+        for held in state.reservations_on.values():
             for reservation in held.values():
                 known = self._started.get(reservation.uid) == reservation.plan
                 if known or _assigned(view, reservation.uid):
@@ -122,7 +122,7 @@ class Nominator:
                 current[reservation.uid] = reservation.plan
                 fresh.append(reservation)
                 later.discard(reservation.uid)
-        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.root_uid, r.pod)):
+        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
             self._queue.put_nowait(reservation)
         self._started, self._later = current, later
         self._held_back &= {*current, *later}
@@ -204,7 +204,7 @@ class Nominator:
         """Return whether a reservation or claim is still in the committed state."""
         state = self._leader.committed
         if isinstance(seat, ClaimedSeat):
-            preemption = state.preemptions.get(seat.root_uid)
+            preemption = state.preemptions.get(seat.gang_uid)
             return (
                 preemption is not None
                 and preemption.id == seat.preemption
@@ -254,10 +254,10 @@ class Nominator:
 
 def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
     """Yield the claimed capacity of all pending preemptions."""
-    for root_uid, preemption in state.preemptions.items():
+    for gang_uid, preemption in state.preemptions.items():
         for claims in preemption.claims.values():
             for claim in claims:
-                yield ClaimedSeat(preemption.id, root_uid, claim)
+                yield ClaimedSeat(preemption.id, gang_uid, claim)
 
 
 def _named_by_field(view: ClusterView, reservation: Reservation) -> bool:

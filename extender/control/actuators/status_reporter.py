@@ -30,7 +30,7 @@ from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
@@ -44,7 +44,7 @@ MISMATCH = "TemplateMismatch"
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
-NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
+NO_HOLDUPS: Final[Mapping[GangUid, str]] = {}
 # When thousands of reasons change at once, the writer leaves time to the API server.
 REST_PER_WRITE = 2
 REST_MS_MAX = 100
@@ -89,7 +89,7 @@ class StatusReporter:
         self._clock = clock
         self._jobs: asyncio.Queue[_ConditionJob | K8sEvent] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
-        self._trees: dict[RootUid, tuple[object, ...]] = {}  # inputs of the last conditions
+        self._trees: dict[GangUid, tuple[object, ...]] = {}  # inputs of the last conditions
         self._made: tuple[Any, ...] = (None,) * 9  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`
@@ -98,7 +98,7 @@ class StatusReporter:
         self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last reported
         self._pruned_for: object = None  # the groups for which `_wrote` was last pruned
         self._labels = NodeLabels(ClusterView().nodes)
-        self._warned: dict[RootUid, _Warned] = {}
+        self._warned: dict[GangUid, _Warned] = {}
         # Forest and node generation of the last warnings
         self._looked: tuple[Forest | None, int] = (None, -1)
 
@@ -107,7 +107,7 @@ class StatusReporter:
         view: ClusterView,
         state: ReservationState,
         forest: Forest,
-        stall_reasons: Mapping[RootUid, str] = NO_HOLDUPS,
+        stall_reasons: Mapping[GangUid, str] = NO_HOLDUPS,
     ) -> None:
         """Queue the conditions and Events that differ from those reported before.
 
@@ -118,7 +118,7 @@ class StatusReporter:
             holdups: By root: why its victims are not deleted.
         """
         made = (
-            forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
+            forest, state.gangs, state.gang_of, view.groups, view.members, view.blueprints,
             native_on(state.features), view.generation, dict(stall_reasons),
         )  # fmt: skip
         if (
@@ -132,9 +132,9 @@ class StatusReporter:
         if native != self._native:
             # conditions get another type
             self._native, self._trees, self._orphans = native, {}, {}
-        trees: dict[RootUid, tuple[object, ...]] = {}
+        trees: dict[GangUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
-            root = state.roots.get(tree.root.uid)
+            root = state.gangs.get(tree.root.uid)
             holdup = stall_reasons.get(tree.root.uid, "")
             made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
             before = self._trees.get(tree.root.uid, (None, None, None, ""))
@@ -155,7 +155,7 @@ class StatusReporter:
                 type=_type(orphan.group),
                 status="False",
                 reason="Invalid" if orphan.problem.rule in {"B6", "E15"} else "Unschedulable",
-                message=orphan.problem.text,
+                message=orphan.problem.message,
             )
             self._condition(orphan.group, condition)
         self._orphans = forest.orphans
@@ -166,7 +166,7 @@ class StatusReporter:
 
     def _broken(self, tree: Tree, before: object) -> None:
         """Queue conditions that report broken rules on the groups of a tree; unchanged groups are skipped."""
-        text = "; ".join(problem.text for problem in tree.problems)
+        text = "; ".join(problem.message for problem in tree.problems)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
         reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
         known: set[int] = set()
@@ -228,7 +228,7 @@ class StatusReporter:
         if self._labels.nodes is not view.nodes:
             self._labels = NodeLabels(view.nodes)
         reported = {key: texts for w in self._warned.values() for key, texts in w.reported.items()}
-        warned: dict[RootUid, _Warned] = {}
+        warned: dict[GangUid, _Warned] = {}
         for tree in forest.trees.values():
             uid = tree.root.uid
             before = self._warned.get(uid)
@@ -248,7 +248,7 @@ class StatusReporter:
         for leaf, members in view.members.items():
             root_key = forest.root_of.get(leaf)
             tree = forest.trees.get(root_key) if root_key is not None else None
-            root = state.roots.get(tree.root.uid) if tree is not None else None
+            root = state.gangs.get(tree.root.uid) if tree is not None else None
             before = self._leaves.get(leaf)
             seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
             if before is None:
@@ -259,7 +259,7 @@ class StatusReporter:
             waiting = [
                 pod
                 for pod in members.values()
-                if pod.node is None and not pod.deleting and pod.uid not in state.root_of
+                if pod.node is None and not pod.deleting and pod.uid not in state.gang_of
             ]
             if not waiting:
                 continue
@@ -364,13 +364,13 @@ def _condition_of(
     """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
         return None
-    if root.phase == "satisfied":
+    if root.phase == "scheduled":
         return _satisfied_condition(tree, group, root)
-    if root.answer is None:
-        if not root.taken or root.held:
+    if root.last_decision is None:
+        if not root.capacity_used_times or root.reservations:
             return None
         return Condition(type=_type(group), status="False", reason="Unschedulable", message=TAKEN)
-    text = "; ".join((*root.answer.reasons, *((holdup,) if holdup else ())))
+    text = "; ".join((*root.last_decision.reasons, *((holdup,) if holdup else ())))
     gates = foreign_gates(tree)
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
@@ -385,8 +385,8 @@ def _satisfied_condition(tree: Tree, group: Group, root: GangState) -> Condition
     if not bound:
         return None
     text = f"{bound} members bound, the minimum of the tree is met"
-    if root.answer is not None:
-        text += f"; the rest waits: {'; '.join(root.answer.reasons)}"
+    if root.last_decision is not None:
+        text += f"; the rest waits: {'; '.join(root.last_decision.reasons)}"
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
 
 

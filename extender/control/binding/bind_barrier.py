@@ -28,9 +28,9 @@ from extender.core.decisions.reconcile.reservation_checks import oversubscribed_
 from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
 from extender.core.log.events import (
     AnyEventData,
-    BarrierExpired,
-    BindFailed,
+    BindBarrierTimedOut,
     NewEvent,
+    PodBindFailed,
     ReleasedPod,
     ReservationReleased,
 )
@@ -46,7 +46,7 @@ from extender.core.model.errors import (
     RequestRejected,
     StoreUnavailable,
 )
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
@@ -92,8 +92,8 @@ class _Arrival(msgspec.Struct, eq=False):
 class _Barrier:
     """The members of one unit that have arrived and are not answered yet."""
 
-    def __init__(self, root_uid: RootUid, key: UnitKey) -> None:
-        self.root_uid = root_uid
+    def __init__(self, gang_uid: GangUid, key: UnitKey) -> None:
+        self.gang_uid = gang_uid
         self.key = key
         self.unit = key[1]  # name, for log lines
         self.arrivals: dict[PodUid, _Arrival] = {}
@@ -118,8 +118,8 @@ class BindBarriers:
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
-        self._progress_us: dict[RootUid, int] = {}
+        self._barriers: dict[tuple[GangUid, UnitKey], _Barrier] = {}
+        self._progress_us: dict[GangUid, int] = {}
         self.prebinding = PreBindTracker(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,11 +127,11 @@ class BindBarriers:
 
     # -- for the control loop -------------------------------------------------------------------
 
-    def started(self) -> frozenset[RootUid]:
+    def started(self) -> frozenset[GangUid]:
         """Return the roots of which members are, or may be, bound: they are not released as a whole."""
         now_ms = self._clock.monotonic_ms()
         return frozenset(
-            b.root_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
+            b.gang_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
         )
 
     def binding(self) -> frozenset[PodUid]:
@@ -157,8 +157,8 @@ class BindBarriers:
         """Count a member with volumes or claims as arrived, because filter has let it through."""
         if not self.prebinding.mark(reservation, pod):
             return
-        self._progress_us[reservation.root_uid] = self._clock.now_us()
-        root = self._leader.committed.roots[reservation.root_uid]
+        self._progress_us[reservation.gang_uid] = self._clock.now_us()
+        root = self._leader.committed.gangs[reservation.gang_uid]
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
@@ -167,16 +167,16 @@ class BindBarriers:
                 self._evaluate(barrier)
         self.wakeup.wake()  # the next stage of gate removals may begin
 
-    def progress_us(self, root_uid: RootUid) -> int:
+    def progress_us(self, gang_uid: GangUid) -> int:
         """Return when a member of this root last arrived (wall clock), or 0."""
-        return self._progress_us.get(root_uid, 0)
+        return self._progress_us.get(gang_uid, 0)
 
     def sync(self, state: ReservationState) -> None:
         """Drop arrivals without a current reservation and barriers without reservations; evaluate the others."""
         for key, barrier in list(self._barriers.items()):
-            root = state.roots.get(barrier.root_uid)
+            root = state.gangs.get(barrier.gang_uid)
             for uid, arrival in list(barrier.arrivals.items()):
-                current = root.held.get(uid) if root is not None else None
+                current = root.reservations.get(uid) if root is not None else None
                 if not arrival.posting and (
                     current is None or current.plan != arrival.reservation.plan
                 ):
@@ -185,13 +185,13 @@ class BindBarriers:
                         f"the reservation of pod {arrival.reservation.pod} was released; "
                         "it will be planned again"
                     )
-            if (root is None or not root.held) and not barrier.arrivals:
+            if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
             elif not barrier.opened and barrier.arrivals:
                 self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
         self.prebinding.retain_reserved(state)
-        self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
+        self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.gangs}
 
     # -- the bind verb --------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class BindBarriers:
                 f"pod {reservation.pod} has its reservation on node {reservation.node}, "
                 f"not on {call.node}; nothing was bound"
             )
-        root = self._leader.committed.roots[reservation.root_uid]
+        root = self._leader.committed.gangs[reservation.gang_uid]
         unit = unit_key(root, reservation.group)
         if unit is None:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
@@ -216,7 +216,7 @@ class BindBarriers:
         return await call.answer
 
     def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
-        self._progress_us[barrier.root_uid] = self._clock.now_us()
+        self._progress_us[barrier.gang_uid] = self._clock.now_us()
         if not any(other.alive() for other in barrier.arrivals.values()):
             self._stop_timer(barrier)  # no live caller: restart the deadline
         arrival = barrier.arrivals.get(call.pod.uid)
@@ -251,7 +251,7 @@ class BindBarriers:
 
     def _evaluate(self, barrier: _Barrier) -> None:
         """Open the barrier if its minimum has arrived, and bind the arrived members of an open one."""
-        root = self._leader.committed.roots.get(barrier.root_uid)
+        root = self._leader.committed.gangs.get(barrier.gang_uid)
         if root is None:
             return
         if not barrier.opened:
@@ -268,7 +268,7 @@ class BindBarriers:
             log.info(
                 "barrier open",
                 extra={
-                    "root": root.root,
+                    "gang": root.gang,
                     "unit": barrier.unit,
                     "arrived": len(barrier.arrivals),
                     "waited_ms": self._clock.monotonic_ms() - barrier.first_ms,
@@ -284,7 +284,7 @@ class BindBarriers:
         leaves = {uid: member.group for uid, member in root.bound.items()}
         leaves |= {r.uid: r.group for r in self.prebinding.arrived_of(root)}
         for uid, arrival in barrier.arrivals.items():
-            current = root.held.get(uid)
+            current = root.reservations.get(uid)
             if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
                 leaves[uid] = current.group
         leaves |= barrier.posted
@@ -310,7 +310,7 @@ class BindBarriers:
 
     def _close_unless_started(self, barrier: _Barrier) -> None:
         """Close an open barrier that bound no member, because callers disconnected or the lease expired."""
-        root = self._leader.committed.roots.get(barrier.root_uid)
+        root = self._leader.committed.gangs.get(barrier.gang_uid)
         bound = root is not None and any(
             unit_key(root, member.group) == barrier.key for member in root.bound.values()
         )
@@ -386,7 +386,7 @@ class BindBarriers:
         return reservation.uid in oversubscribed_on(view, state, reservation.node)
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
-        fact = BindFailed(
+        fact = PodBindFailed(
             plan=reservation.plan,
             pod=reservation.pod,
             uid=reservation.uid,
@@ -394,7 +394,7 @@ class BindBarriers:
             error=error,
         )
         try:
-            if reservation.root_uid in self._leader.pending_state.roots:  # else the tree is gone
+            if reservation.gang_uid in self._leader.pending_state.gangs:  # else the tree is gone
                 await self._leader.append([self._draft(reservation, fact, "bind verb")])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning(
@@ -403,11 +403,11 @@ class BindBarriers:
         self.wakeup.wake()
 
     def _draft(self, reservation: Reservation, fact: AnyEventData, cause: str) -> NewEvent:
-        root = self._leader.pending_state.roots[reservation.root_uid]
+        root = self._leader.pending_state.gangs[reservation.gang_uid]
         return NewEvent(
-            root_uid=root.uid,
-            root=root.root,
-            fact=fact,
+            gang_uid=root.uid,
+            gang=root.gang,
+            data=fact,
             actor=self._settings.holder,
             cause=cause,
         )
@@ -429,10 +429,10 @@ class BindBarriers:
         self.wakeup.wake()
 
     async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
-        root = self._leader.pending_state.roots.get(barrier.root_uid)
-        if root is None or not root.held:
+        root = self._leader.pending_state.gangs.get(barrier.gang_uid)
+        if root is None or not root.reservations:
             return "the gang was released while its members waited"
-        unit = {uid: r for uid, r in root.held.items() if unit_key(root, r.group) == barrier.key}
+        unit = {uid: r for uid, r in root.reservations.items() if unit_key(root, r.group) == barrier.key}
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
@@ -441,7 +441,7 @@ class BindBarriers:
             self.prebinding.unmark(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
         facts: list[AnyEventData] = [
-            BarrierExpired(
+            BindBarrierTimedOut(
                 plan=any_held.plan,
                 waited_ms=waited_ms,
                 arrived=tuple(sorted(r.pod for uid, r in unit.items() if uid in came)),
@@ -458,13 +458,13 @@ class BindBarriers:
             )
             text = "the minimum did not reach bind in time"
             facts.append(
-                ReservationReleased(plan=any_held.plan, why="expired", pods=released, text=text)
+                ReservationReleased(plan=any_held.plan, reason="expired", pods=released, message=text)
             )
         try:
             await self._leader.append([self._draft(any_held, f, "bind barrier") for f in facts])
         except (NotLeading, StoreUnavailable) as fault:
-            log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
-        return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
+            log.warning("expiry not recorded", extra={"gang": root.gang, "error": str(fault)})
+        return f"gang {root.gang}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
 
     def fail_waiting_calls(self) -> None:
         """Answer all waiting calls with an error, because this process does not lead any more."""

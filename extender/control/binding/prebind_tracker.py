@@ -67,7 +67,7 @@ class PreBindTracker:
 
     def arrived_of(self, root: GangState) -> tuple[Reservation, ...]:
         """Return the reservations of a root whose members count as arrived."""
-        held = (root.held.get(uid) for uid in self._marks)
+        held = (root.reservations.get(uid) for uid in self._marks)
         return tuple(r for r in held if r is not None and self.has_arrived(r))
 
     def in_progress(self, pod: Pod) -> bool:

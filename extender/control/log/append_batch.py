@@ -10,14 +10,14 @@ from extender.control.log.leader import Leader
 from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
-    GangRefused,
+    GangUnschedulable,
     NewEvent,
     PreemptionPlanned,
     RecordedEvent,
 )
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 
-_HAS_INPUT = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+_HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
 
 
 class AppendBatch:
@@ -40,7 +40,7 @@ class AppendBatch:
         """Fold drafts into the pending state now, and start to append them after their decision input."""
         if not drafts:
             return
-        has_input = encoded and any(isinstance(d.fact, _HAS_INPUT) for d in drafts)
+        has_input = encoded and any(isinstance(d.data, _HAS_INPUT) for d in drafts)
         save = functools.partial(self._inputs.save, encoded) if encoded and has_input else None
         self._appends.append(self._leader.append_nowait(drafts, save))
 

@@ -20,21 +20,21 @@ def stamp_events(
     for draft in drafts:
         position = Position(position + 1)
         at_us = max(at_us, clock.now_us())
-        version = versions.get(draft.root_uid, state.versions.get(draft.root_uid, 0)) + 1
-        versions[draft.root_uid] = version
+        version = versions.get(draft.gang_uid, state.versions.get(draft.gang_uid, 0)) + 1
+        versions[draft.gang_uid] = version
         events.append(
             RecordedEvent(
                 position=position,
                 event_id=clock.new_id(),
                 epoch=epoch,
                 at_us=at_us,
-                root_uid=draft.root_uid,
-                version=version,
-                root=draft.root,
+                gang_uid=draft.gang_uid,
+                stream_version=version,
+                gang=draft.gang,
                 actor=draft.actor,
                 cause=draft.cause,
                 cause_position=draft.cause_position,
-                fact=draft.fact,
+                data=draft.data,
             )
         )
     return tuple(events)

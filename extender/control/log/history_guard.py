@@ -45,7 +45,7 @@ class HistoryGuard:
     def observe_committed(self, event: RecordedEvent) -> None:
         """Record the newest committed event, which was appended or followed by this process."""
         self._seen = LogMark(position=event.position, epoch=event.epoch, event_id=event.event_id)
-        if isinstance(event.fact, HistoryTruncated):
+        if isinstance(event.data, HistoryTruncated):
             self.unrecorded = None
 
     async def read_published(self, grant: LeaseGrant) -> bool:
@@ -123,5 +123,5 @@ def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -
         found_epoch=grant.previous_epoch,
         found_hash=found.chain.hex() if found.position else "",
         timeline=grant.timeline,
-        text=text,
+        message=text,
     )

@@ -28,7 +28,7 @@ from extender.core.log.events import (
     AnyEventData,
     GangAdmitted,
     GangExtended,
-    LeaseTaken,
+    LeaseAcquired,
     NewEvent,
     PreemptionPlanned,
     RecordedEvent,
@@ -43,7 +43,7 @@ from extender.core.model.errors import (
     NotLeading,
     StoreUnavailable,
 )
-from extender.core.model.ids import NIL_ROOT, Epoch
+from extender.core.model.ids import NIL_GANG, Epoch
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.wakeup import Wakeup
 from extender.snapshots.snapshot_writer import SnapshotWriter
@@ -191,7 +191,7 @@ class Leader:
                 else f"{self.role}: cannot append"
             )
         promises = GangAdmitted | GangExtended | PreemptionPlanned
-        if self.recovery_reason and any(isinstance(d.fact, promises) for d in drafts):
+        if self.recovery_reason and any(isinstance(d.data, promises) for d in drafts):
             raise NotLeading(self.recovery_reason)
         events = stamp_events(drafts, self.pending_state, self.lease.grant.epoch, self._clock)
         self.pending_state = fold(self.pending_state, events)
@@ -428,7 +428,7 @@ class Leader:
             if self.lease.grant is not grant:
                 return  # lost meanwhile; `history` keeps what was found
             if truncated is not None:
-                self.recovery_reason = f"history lost: {truncated.text}; comparing with the cluster"
+                self.recovery_reason = f"history lost: {truncated.message}; comparing with the cluster"
             self.committed = self.pending_state = state
             self.role, self.not_leading_reason = "leading", ""
             await self._record_lease(grant)
@@ -437,7 +437,7 @@ class Leader:
                 extra={
                     "epoch": grant.epoch,
                     "position": state.position,
-                    "roots": len(state.roots),
+                    "roots": len(state.gangs),
                     "replay_ms": self._clock.monotonic_ms() - started_ms,
                 },
             )
@@ -478,16 +478,16 @@ class Leader:
 
     async def _record_lease(self, grant: LeaseGrant) -> None:
         facts: list[AnyEventData] = [
-            LeaseTaken(
+            LeaseAcquired(
                 holder=self._identity.holder,
                 address=self._identity.address,
-                previous=grant.previous_holder,
+                previous_holder=grant.previous_holder,
             )
         ]
         if self.history.unrecorded is not None:
             facts.append(self.history.unrecorded)
         drafts = [
-            NewEvent(root_uid=NIL_ROOT, root="", fact=f, actor=self._identity.holder) for f in facts
+            NewEvent(gang_uid=NIL_GANG, gang="", data=f, actor=self._identity.holder) for f in facts
         ]
         try:
             await self.append(drafts)

@@ -77,7 +77,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_after
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
@@ -144,8 +144,8 @@ class ControlLoop:
         self._refused = UnschedulableCache()
         self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption == "on")
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
-        self._not_before: dict[RootUid, int] = {}  # monotonic, in milliseconds
-        self._answered_ms: dict[RootUid, int] = {}  # when a verdict on a tree was last recorded
+        self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
+        self._answered_ms: dict[GangUid, int] = {}  # when a verdict on a tree was last recorded
         self._compared = ClusterView()  # the view that was last compared with the log
         self._predicted_pending, self._predicted_committed = PredictedLosses(), PredictedLosses()
         self._leaving: Mapping[GroupKey, int] = {}
@@ -237,7 +237,7 @@ class ControlLoop:
             )
             return (
                 paused
-                or bool(state.vetoes)
+                or bool(state.rejections)
                 or self._preemption_policy.lower_priority_exists(view, state, priority)
             )
 
@@ -376,17 +376,17 @@ class ControlLoop:
         prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
         return prebinding or self._barriers.at_bind(uid)
 
-    def _expired(self, state: ReservationState) -> frozenset[RootUid]:
-        found: set[RootUid] = set()
-        if not state.held_on:
+    def _expired(self, state: ReservationState) -> frozenset[GangUid]:
+        found: set[GangUid] = set()
+        if not state.reservations_on:
             return frozenset(found)
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
-        for root in state.roots.values():
+        for root in state.gangs.values():
             pending = state.preemptions.get(root.uid)
             if pending is not None and pending.victims:
                 continue  # recorded victims still terminate
-            if root.held and not root.bound:
-                progress_us = max(r.at_us for r in root.held.values())
+            if root.reservations and not root.bound:
+                progress_us = max(r.at_us for r in root.reservations.values())
                 progress_us = max(progress_us, self._barriers.progress_us(root.uid))
                 if pending is not None:
                     progress_us = max(progress_us, pending.progress_us)
@@ -461,8 +461,8 @@ class ControlLoop:
     def _refused_at_bind(self, tree: Tree, request: PlanRequest) -> bool:
         """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
         state = self._leader.pending_state
-        root = state.roots.get(tree.root.uid)
-        if root is not None and (root.held or root.bound):
+        root = state.gangs.get(tree.root.uid)
+        if root is not None and (root.reservations or root.bound):
             return False
         reasons = bind_blockers(tree, state.features)
         if not reasons:
@@ -505,7 +505,7 @@ class ControlLoop:
         uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
         answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
         if now_ms - answered_ms < COUNTS_MS and only_counts_more(
-            self._leader.pending_state.roots.get(uid), verdict
+            self._leader.pending_state.gangs.get(uid), verdict
         ):
             return  # members still arrive; a pass after `COUNTS_MS` records their number
         self._answered_ms[uid] = now_ms
@@ -540,7 +540,7 @@ class ControlLoop:
         uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return True
-        root = self._leader.pending_state.roots.get(uid)
+        root = self._leader.pending_state.gangs.get(uid)
         pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
             return self._readmissions.defers(self._cluster.view(), tree, self._clock.monotonic_ms())
@@ -570,8 +570,8 @@ class ControlLoop:
 
     def _answered(self, state: ReservationState, key: GroupKey) -> bool:
         tree = self.forest.trees.get(key)
-        root = state.roots.get(tree.root.uid) if tree is not None else None
-        return root is not None and root.answer is not None
+        root = state.gangs.get(tree.root.uid) if tree is not None else None
+        return root is not None and root.last_decision is not None
 
     async def _search(self, tree: Tree, request: PlanRequest) -> None:
         """Plan a tree in the planner process, and append the answer if the request is still current."""
@@ -581,7 +581,7 @@ class ControlLoop:
         try:
             verdict = await self.planner.plan(encoded)
         except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": tree.root.key.path})
+            log.exception("planner process died", extra={"gang": tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
         took_ms = self._clock.monotonic_ms() - started_ms
@@ -610,7 +610,7 @@ class ControlLoop:
         try:
             answer = await self.planner.preempt(encoded, verdict)
         except BrokenProcessPool:
-            log.exception("planner process died", extra={"root": tree.root.key.path})
+            log.exception("planner process died", extra={"gang": tree.root.key.path})
             self._preemption_policy.answered(uid, None, CRASHED_MS)
             return False
         took_ms = self._clock.monotonic_ms() - started_ms

@@ -15,7 +15,7 @@ from extender.core.decisions.admit.unschedulable_cache import only_less
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NIL_ROOT, NodeName, PodUid
+from extender.core.model.ids import NIL_GANG, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Forest
 from extender.core.planner.plan_types import PlanNode
@@ -116,7 +116,7 @@ class IdlePassFilter:
         self, view: ClusterView, state: ReservationState, priorities: Iterable[int]
     ) -> dict[int, tuple[PlanNode, ...]]:
         return {
-            p: self._rows.rows(view, self._rows.taken(view, state, priority=p, root_uid=NIL_ROOT))
+            p: self._rows.rows(view, self._rows.taken(view, state, priority=p, gang_uid=NIL_GANG))
             for p in sorted(priorities)
         }
 
@@ -124,4 +124,4 @@ class IdlePassFilter:
 def _compared_objects(
     view: ClusterView, state: ReservationState, forest: Forest
 ) -> tuple[object, ...]:
-    return (forest, state.roots, state.vetoes, state.preemptions, view.keeping_off)
+    return (forest, state.gangs, state.rejections, state.preemptions, view.keeping_off)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from extender.core.log.events import NewEvent, ReservationReleased, TakenHow
+from extender.core.log.events import CapacityUseReason, NewEvent, ReservationReleased
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-ADVICE: Final[dict[TakenHow, str]] = {
+ADVICE: Final[dict[CapacityUseReason, str]] = {
     "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
     "scope in which this extender is called (deploy/README.md, Other schedulers)",
     "higher-priority": "as it may; give gangs a priority above it to keep it out",
@@ -22,19 +22,19 @@ ADVICE: Final[dict[TakenHow, str]] = {
 def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
     """Log and count each pod that took reserved capacity, by events that have been appended."""
     for draft in drafts:
-        if not isinstance(draft.fact, ReservationReleased):
+        if not isinstance(draft.data, ReservationReleased):
             continue
-        for taking_pod in draft.fact.taken_by:
-            METRICS.room_taken.labels(taking_pod.how).inc()
+        for taking_pod in draft.data.taken_by:
+            METRICS.room_taken.labels(taking_pod.via).inc()
             log.warning(
                 "reserved room was taken",
                 extra={
-                    "root": draft.root,
+                    "gang": draft.gang,
                     "node": taking_pod.node,
                     "pod": taking_pod.pod,
                     "scheduler": taking_pod.scheduler,
                     "priority": taking_pod.priority,
-                    "how": taking_pod.how,
-                    "advice": ADVICE[taking_pod.how],
+                    "how": taking_pod.via,
+                    "advice": ADVICE[taking_pod.via],
                 },
             )

@@ -17,11 +17,11 @@ from extender.core.decisions.preempt.preemption_lifecycle import (
     abandonment,
     better_offer,
 )
-from extender.core.log.events import AbandonReason, NewEvent, PreemptionAbandoned
+from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
@@ -34,7 +34,7 @@ AGAIN_MS_MAX: Final = 300_000  # the longest wait after preemptions in vain
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
 
 
-def awaited_preemption(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
+def awaited_preemption(state: ReservationState, uid: GangUid) -> PendingPreemption | None:
     """Return the preemption that a tree waits for, or None.
 
     An admitted tree does not wait any more: later plans, for its extra members, do not concern the preemption.
@@ -42,13 +42,13 @@ def awaited_preemption(state: ReservationState, uid: RootUid) -> PendingPreempti
     preemption = state.preemptions.get(uid)
     if preemption is None or preemption.ended:
         return None
-    root = state.roots.get(uid)
+    root = state.gangs.get(uid)
     if root is None or preemption.claims:
         return preemption
     if preemption.extras:
-        got = any(uid in root.held or uid in root.bound for uid in preemption.extras)
+        got = any(uid in root.reservations or uid in root.bound for uid in preemption.extras)
     else:
-        got = bool(root.held) or root.phase == "satisfied"
+        got = bool(root.reservations) or root.phase == "scheduled"
     return None if got else preemption
 
 
@@ -82,13 +82,13 @@ def events_before_verdict(
     return [context.draft(preemption, fact)] if fact is not None else []
 
 
-def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
+def _why_refused(verdict: Verdict) -> tuple[CancelReason, str]:
     text = verdict.reasons[0] if verdict.reasons else "no room"
     if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
         return "invalid", f"the tree is not complete any more: {text}"
     if GIVEN in text:
-        return "vetoed", text
-    return "room-lost", text
+        return "node-rejected", text
+    return "capacity-lost", text
 
 
 def next_preemption_us(root: GangState) -> int:
@@ -96,10 +96,10 @@ def next_preemption_us(root: GangState) -> int:
 
     It follows from the log, so a restart does not shorten it.
     """
-    if not root.in_vain:
+    if not root.failed_preemptions:
         return 0
-    doubled = min(root.in_vain - 1, AGAIN_MS_MAX.bit_length())  # more would only make large numbers
-    return root.in_vain_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
+    doubled = min(root.failed_preemptions - 1, AGAIN_MS_MAX.bit_length())  # more would only make large numbers
+    return root.failed_preemption_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
 
 
 class PreemptionPolicy:
@@ -117,9 +117,9 @@ class PreemptionPolicy:
         """
         self._clock = clock
         self._wanted = wanted
-        self._not_before: dict[RootUid, int] = {}
-        self._incomplete: set[RootUid] = set()  # trees that were incomplete when their pause began
-        self._considered: dict[RootUid, tuple[str, ...]] = {}
+        self._not_before: dict[GangUid, int] = {}
+        self._incomplete: set[GangUid] = set()  # trees that were incomplete when their pause began
+        self._considered: dict[GangUid, tuple[str, ...]] = {}
         self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: int | None = None  # priority of trees with reservations
@@ -145,7 +145,7 @@ class PreemptionPolicy:
         paused = self._clock.monotonic_ms() < self._not_before.get(uid, 0)
         if paused and not (complete and uid in self._incomplete):
             return False
-        root = state.roots.get(uid)
+        root = state.gangs.get(uid)
         if root is not None and root.phase == "admitted":
             return False
         if root is not None and self._clock.now_us() < next_preemption_us(root):
@@ -163,21 +163,21 @@ class PreemptionPolicy:
             self._lowest_ms = now_ms
             running = (p.priority for pods in view.on_node.values() for p in pods.values())
             self._lowest = min(running, default=None)
-        if self._holders is not state.roots:
-            self._holders = state.roots
-            held = (root.priority for root in state.roots.values() if root.held)
+        if self._holders is not state.gangs:
+            self._holders = state.gangs
+            held = (root.priority for root in state.gangs.values() if root.reservations)
             self._lowest_held = min(held, default=None)
         lowest = [p for p in (self._lowest, self._lowest_held) if p is not None]
         lowest += [p.priority for p in state.preemptions.values() if p.claims]
         return min(lowest, default=priority) < priority
 
-    def start_pause(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
+    def start_pause(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> None:
         """Start a pause of a refused tree, after which it may preempt.
 
         A running pause is not extended: on a busy cluster a tree is refused again and again, and would never
         preempt. A tree that lacks members, or whose last victims still terminate, may preempt as soon as that ends.
         """
-        root = state.roots.get(uid)
+        root = state.gangs.get(uid)
         if root is not None and root.phase == "admitted":
             return
         now_ms = self._clock.monotonic_ms()
@@ -190,7 +190,7 @@ class PreemptionPolicy:
         else:
             self._incomplete.discard(uid)
 
-    def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
+    def answered(self, uid: GangUid, answer: NoPreemption | None, took_ms: int) -> None:
         """Record the answer of a search; None: there are victims."""
         pause_ms = max(AGAIN_MS, AGAIN_PER_MS * took_ms)
         self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
@@ -200,17 +200,17 @@ class PreemptionPolicy:
         else:
             self._considered[uid] = answer.reasons
 
-    def considered(self, uid: RootUid) -> tuple[str, ...]:
+    def considered(self, uid: GangUid) -> tuple[str, ...]:
         """Return the reasons of the last search that found no victims."""
         return self._considered.get(uid, ())
 
     def allow_retry(self, decided: Iterable[NewEvent]) -> None:
         """End the pause of preemptors whose capacity another one takes over by these drafts."""
         for draft in decided:
-            if isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why == "outranked":
-                self._not_before.pop(draft.root_uid, None)
+            if isinstance(draft.data, PreemptionCancelled) and draft.data.reason == "taken-over":
+                self._not_before.pop(draft.gang_uid, None)
 
-    def retain(self, roots: set[RootUid]) -> None:
+    def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._incomplete &= roots

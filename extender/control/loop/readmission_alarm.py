@@ -26,15 +26,15 @@ def report_loops(
         log.error(
             "a tree is given back and admitted again although nothing changed",
             extra={
-                "root": loop.root,
+                "gang": loop.gang,
                 "rounds": loop.rounds,
                 "pause_ms": loop.pause_ms,
-                "why": loop.why,
-                "text": loop.text,
+                "why": loop.reason,
+                "detail": loop.message,
                 "advice": _advice(loop),
             },
         )
-        if (root := roots.get(loop.root_uid)) is not None:
+        if (root := roots.get(loop.gang_uid)) is not None:
             reporter.warn(root, REASON, _message(loop))
 
 
@@ -43,9 +43,9 @@ def _message(loop: ReadmissionLoop) -> str:
     return (
         f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
         "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
-        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.why}): {loop.text}"
+        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {loop.message}"
     )
 
 
 def _advice(loop: ReadmissionLoop) -> str:
-    return f"Report the output of `gang-extender history {loop.root} --decisions`"
+    return f"Report the output of `gang-extender history {loop.gang} --decisions`"

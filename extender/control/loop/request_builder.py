@@ -12,7 +12,7 @@ from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.plan_types import PlanRequest
 
@@ -36,7 +36,7 @@ class RequestBuilder:
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Return the part of a request that depends on its tree only."""
-        return self._parts.of(tree, state.roots.get(tree.root.uid), hints)
+        return self._parts.of(tree, state.gangs.get(tree.root.uid), hints)
 
     def pending(
         self, state: ReservationState, forest: Forest, hints: Hints
@@ -52,7 +52,7 @@ class RequestBuilder:
                 found.append((tree, part))
         yield from sorted(found, key=lambda f: _queue_order(f[0]))
 
-    def retain(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:
+    def retain(self, trees: Collection[GangUid], wanting: set[GangUid]) -> None:
         """Forget trees outside of `trees`, and the rules of those outside of `wanting`."""
         self._parts.keep(trees)
         self._rules.keep(wanting)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from extender.core.log.events import MemberLost
+from extender.core.log.events import MemberTerminated
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
@@ -43,7 +43,7 @@ class TerminationReasons:
         self.known: Mapping[PodUid, PodEnd | None] = {}
         self.awaited: frozenset[PodUid] = frozenset()
 
-    def look_up(self, losses: Iterable[MemberLost]) -> bool:
+    def look_up(self, losses: Iterable[MemberTerminated]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
         new = [loss for loss in losses if loss.uid not in self.known]
         room = max(0, ASKED_MAX - len(self.awaited))
@@ -59,15 +59,15 @@ class TerminationReasons:
 
     def retain(self, state: ReservationState) -> None:
         """Forget answers about members that are not in the log any more."""
-        if any(uid not in state.root_of for uid in self.known):
-            self.known = {uid: end for uid, end in self.known.items() if uid in state.root_of}
+        if any(uid not in state.gang_of for uid in self.known):
+            self.known = {uid: end for uid, end in self.known.items() if uid in state.gang_of}
 
     def stop(self) -> None:
         """Cancel all lookups."""
         for task in self._tasks:
             task.cancel()
 
-    async def _look_up(self, losses: list[MemberLost]) -> None:
+    async def _look_up(self, losses: list[MemberTerminated]) -> None:
         found: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
@@ -81,7 +81,7 @@ class TerminationReasons:
             self.awaited -= found.keys()
             self._wake()
 
-    async def _look_up_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
+    async def _look_up_one(self, lost: MemberTerminated, found: dict[PodUid, PodEnd | None]) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:

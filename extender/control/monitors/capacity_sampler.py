@@ -1,4 +1,4 @@
-"""Record the largest free domains once a minute (`RoomMeasured`), if they have changed.
+"""Record the largest free domains once a minute (`CapacityMeasured`), if they have changed.
 
 A sample, not a decision: what admissions use between two samples follows from their own events. Gangs run much
 longer than a minute.
@@ -12,9 +12,9 @@ import logging
 from extender.control.log.leader import Leader
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.capacity.largest_free_domain import levels_of, measure_capacity
-from extender.core.log.events import NewEvent, RoomRecord
+from extender.core.log.events import FreeDomainRecord, NewEvent
 from extender.core.model.errors import NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_ROOT, Epoch
+from extender.core.model.ids import NIL_GANG, Epoch
 from extender.core.model.object_identity import same_objects
 from extender.ports.cluster_ports import Cluster
 from extender.settings import Settings
@@ -32,7 +32,7 @@ class CapacitySampler:
         self._rows = NodeRowCache()
         self._seen: tuple[object, ...] = (None,) * 5  # inputs of the last measurement
         self._epoch: Epoch | None = None  # of the last append
-        self._rooms: tuple[RoomRecord, ...] = ()
+        self._rooms: tuple[FreeDomainRecord, ...] = ()
 
     async def run(self) -> None:
         """Measure every `room_every_s`, until cancelled."""
@@ -57,15 +57,15 @@ class CapacitySampler:
         if not leader.may_record() or leader.recovery_reason or self._cluster.not_ready_reason():
             return False
         view, state, epoch = self._cluster.view(), leader.committed, leader.epoch
-        held = (state.held_on, state.preemptions, state.vacant_on)
+        held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
         seen = (view.nodes, view.pods, view.groups, *held)
         if epoch == self._epoch and same_objects(seen, self._seen):
             return False
         keys = levels_of(view, self._settings.topology_keys)
         found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
-        changed = epoch != self._epoch or found.rooms != self._rooms
+        changed = epoch != self._epoch or found.largest_free != self._rooms
         if changed:
-            draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+            draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.holder)
             await leader.append([draft])
-        self._seen, self._epoch, self._rooms = seen, epoch, found.rooms
+        self._seen, self._epoch, self._rooms = seen, epoch, found.largest_free
         return changed

@@ -10,8 +10,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-import msgspec
-
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.control_plane_features import (
@@ -21,13 +19,13 @@ from extender.core.log.control_plane_features import (
     features_of,
     features_summary,
 )
-from extender.core.log.events import FeaturesFound, NewEvent
+from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_ROOT
+from extender.core.model.ids import NIL_GANG
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.settings import Settings
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, log_fields
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class FeatureGateMonitor:
         self._try_at_ms = 0
         self._ask_at_ms = 0
         self._discoveries = -1  # `discovery_revision` at the last trials
-        self._shown: FeaturesFound | None = None
+        self._shown: ControlPlaneFeaturesDetected | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -97,23 +95,23 @@ class FeatureGateMonitor:
             self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
         before = leader.committed.features
         found = features_of(self._trials, self._gates, GATE, before)
-        if found.untested or found.policy != "on":
+        if found.untested or found.admission_policy != "on":
             self._try_at_ms = min(self._try_at_ms, now_ms + TRY_AGAIN_MS)
         self._show(found)
         if found == before:
             return False
-        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.holder)
         await leader.append([draft])
         return True
 
-    def _show(self, found: FeaturesFound) -> None:
+    def _show(self, found: ControlPlaneFeaturesDetected) -> None:
         """Update log lines and metrics."""
         if found == self._shown:
             return
         self._shown = found
-        METRICS.native_gangs.set(NATIVE[found.native])
+        METRICS.native_gangs.set(NATIVE[found.native_group_scheduling])
         METRICS.fields_lost.clear()
-        for one in found.lost:
+        for one in found.dropped_fields:
             METRICS.fields_lost.labels(one.object).inc()
         level = logging.WARNING if features_summary(found) else logging.INFO
-        log.log(level, "control plane features", extra=msgspec.structs.asdict(found))
+        log.log(level, "control plane features", extra=log_fields(found))

@@ -2,7 +2,7 @@
 
 Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
 log is folded again and compared with the state in memory, except the versions of streams that have ended: their
-number only grows, and the database checks them. A difference is recorded as `DriftFound`; then the fold replaces
+number only grows, and the database checks them. A difference is recorded as `DriftDetected`; then the fold replaces
 the state in memory.
 """
 
@@ -14,10 +14,10 @@ import logging
 from immutables import Map
 
 from extender.control.log.leader import Leader
-from extender.core.log.events import DriftFound, NewEvent
+from extender.core.log.events import DriftDetected, NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_ROOT
+from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import live_streams_only, load_live_streams, load_state
@@ -60,8 +60,8 @@ class StateVerifier:
         if await same(folded, memory):
             return False
         text = difference(memory, folded)
-        fact = DriftFound(kind="memory", object=f"position {memory.position}", text=text)
-        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
+        fact = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
+        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor=self._actor)
         events = await self._leader.append([draft])
         last = events[-1].position
         self._leader.replace_state(await load_state(self._log, self._snapshots, until=last))
@@ -88,8 +88,8 @@ async def same(one: ReservationState, other: ReservationState) -> bool:
 
 def difference(memory: ReservationState, folded: ReservationState) -> str:
     """Return the first difference of two states in one line."""
-    for uid in sorted({*memory.roots, *folded.roots}):
-        ours, theirs = memory.roots.get(uid), folded.roots.get(uid)
+    for uid in sorted({*memory.gangs, *folded.gangs}):
+        ours, theirs = memory.gangs.get(uid), folded.gangs.get(uid)
         if ours == theirs:
             continue
         if ours is None or theirs is None:
@@ -99,7 +99,7 @@ def difference(memory: ReservationState, folded: ReservationState) -> str:
             for name in type(ours).__struct_fields__
             if getattr(ours, name) != getattr(theirs, name)
         ]
-        return f"root {ours.root} differs in {', '.join(fields)}"
+        return f"root {ours.gang} differs in {', '.join(fields)}"
     fields = [
         name
         for name in type(memory).__struct_fields__

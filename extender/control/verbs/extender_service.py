@@ -48,7 +48,7 @@ from extender.core.model.errors import (
     RequestRejected,
     StoreUnavailable,
 )
-from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
@@ -207,7 +207,7 @@ class ExtenderService:
         choice = answer_without_choice(view, state, known)
         if choice is not None:
             return choice.candidates
-        spared = recently_evicted_units(state, RootUid(known.uid), self._clock.now_us())
+        spared = recently_evicted_units(state, GangUid(known.uid), self._clock.now_us())
         question = build_preempt_input(
             view, state, self._control_loop.forest, known, offered, spared=spared
         )
@@ -222,7 +222,7 @@ class ExtenderService:
             actor, cause = self._settings.holder, f"preempt of pod {known.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
             draft = NewEvent(
-                root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
+                gang_uid=GangUid(known.uid), gang=known.path, data=plan, actor=actor, cause=cause
             )
             eviction = self._control_loop.evictor.eviction_context(actor, cause, view)
             drafts = [

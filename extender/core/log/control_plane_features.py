@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.core.log.events import FeaturesFound, Known, LostField
+from extender.core.log.events import ControlPlaneFeaturesDetected, DroppedField, Known
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
 OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (SPEC A.0)
@@ -151,8 +151,8 @@ def features_of(
     dry_runs: Sequence[DryRunResult],
     scheduler: SchedulerGates,
     gate: str,
-    before: FeaturesFound | None,
-) -> FeaturesFound:
+    before: ControlPlaneFeaturesDetected | None,
+) -> ControlPlaneFeaturesDetected:
     """Return the detected features.
 
     Args:
@@ -161,7 +161,7 @@ def features_of(
         gate: Our scheduling gate, which the admission policy adds to members.
         before: The last record: its `native` is kept while kube-scheduler does not answer.
     """
-    lost: list[LostField] = []
+    lost: list[DroppedField] = []
     policy: Known = "unknown"
     for trial in dry_runs:
         if trial.kept is None:
@@ -171,17 +171,17 @@ def features_of(
             policy = "on" if any(one.get("name") == gate for one in gates) else "off"
         fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
-        lost += [LostField(object=label, field=field, gate=gate_of(field)) for field in fields]
+        lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]
     native, text = native_of(scheduler)
     if before is not None and native == "unknown" and scheduler.problem != NOT_CONFIGURED:
-        native, text = before.native, before.text
-    return FeaturesFound(
+        native, text = before.native_group_scheduling, before.message
+    return ControlPlaneFeaturesDetected(
         served=tuple(t.sample.label for t in dry_runs if t.sample.plural != "pods"),
-        lost=tuple(lost),
+        dropped_fields=tuple(lost),
         untested=tuple(f"{t.sample.label}: {t.problem}" for t in dry_runs if t.kept is None),
-        policy=policy,
-        native=native,
-        text=text,
+        admission_policy=policy,
+        native_group_scheduling=native,
+        message=text,
     )
 
 
@@ -211,28 +211,28 @@ def native_of(scheduler: SchedulerGates) -> tuple[Known, str]:
     return ("on" if scheduler.gates.get(NATIVE_GATE) else "off"), text
 
 
-def native_on(features: FeaturesFound | None) -> bool:
+def native_on(features: ControlPlaneFeaturesDetected | None) -> bool:
     """Return whether native gang scheduling of kube-scheduler is known to be on."""
-    return features is not None and features.native == "on"
+    return features is not None and features.native_group_scheduling == "on"
 
 
-def features_summary(features: FeaturesFound | None) -> str:
+def features_summary(features: ControlPlaneFeaturesDetected | None) -> str:
     """Return what an operator should know of the features, in one line, or an empty string."""
     if features is None:
         return ""
     lines = [f"kube-apiserver drops {text}" for text in dropped_field_texts(features)]
     lines += [f"not tried: {text}" for text in features.untested]
-    if features.native == "on":
+    if features.native_group_scheduling == "on":
         lines.append("kube-scheduler's own group scheduling is on")
-    if features.policy == "off":
+    if features.admission_policy == "off":
         lines.append("no admission policy of ours holds members at their creation")
     return "; ".join(lines)
 
 
-def dropped_field_texts(features: FeaturesFound) -> list[str]:
+def dropped_field_texts(features: ControlPlaneFeaturesDetected) -> list[str]:
     """Return a text per dropped field: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
     kinds: dict[str, dict[str, None]] = {}
-    for one in features.lost:
+    for one in features.dropped_fields:
         kind = one.object.rpartition(" ")[2]
         kinds.setdefault(one.field.rpartition(".")[2], {})[kind] = None
     return [

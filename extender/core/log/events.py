@@ -12,31 +12,31 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
 
 ReleaseReason = Literal[
-    "bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"
+    "bound", "deleted", "expired", "node-lost", "superseded", "node-rejected", "invalid"
 ]
-# "gone": unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
-LossCause = Literal[EndCause, "gone"]
+# "unknown": unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
+MemberTerminationCause = Literal[EndCause, "unknown"]
 
 # How a victim terminated. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or another client deleted
 # it; gone-before: before we deleted it; unseen: while there was no leader, perhaps by our own deletion
-EvictionHow = Literal["deleted", "evicted", "ended", "gone-before", "unseen"]
-AbandonReason = Literal[
+GoneVia = Literal["deleted", "evicted", "ended", "already-gone", "unobserved"]
+CancelReason = Literal[
     "preemptor-deleted",  # the preemptor does not exist any more
-    "victims-refuse",  # the API server rejects the deletion of all remaining victims
-    "better-offer",  # the tree fits without the evictions that had not begun
+    "deletion-rejected",  # the API server rejects the deletion of all remaining victims
+    "no-longer-needed",  # the tree fits without the evictions that had not begun
     "invalid",  # the tree breaks a rule, or is not complete any more
-    "vetoed",  # kube-scheduler rejects the nodes that were freed
-    "room-lost",  # the victims are gone, but the preemptor still does not fit
-    "outranked",  # a preemptor of higher priority takes the freed capacity over, or evicts this preemptor
+    "node-rejected",  # kube-scheduler rejects the nodes that were freed
+    "capacity-lost",  # the victims are gone, but the preemptor still does not fit
+    "taken-over",  # a preemptor of higher priority takes the freed capacity over, or evicts this preemptor
 ]
 
 # Why a pod runs in reserved capacity. pinned: it may run on that node only (DaemonSets); higher-priority: than the
 # reservations there; unaware: neither, so the scheduler that placed it did not see the reservation
-TakenHow = Literal["pinned", "higher-priority", "unaware"]
+CapacityUseReason = Literal["pinned", "higher-priority", "unaware"]
 
 # memory: the writing process had seen a later commit; published: the log head in the ConfigMap is later than the log;
 # epoch: the lease row is older than a lease that a process held
@@ -61,7 +61,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     minimum: int = 1  # minCount of a leaf, minGroupCount of a composite, 1 when basic
     domain: dict[str, str] = {}  # topology key -> value of the domain it was placed in
     members: int = 0  # of a leaf: its members at the admission
-    mode: str = "single"  # disruption mode: single or all
+    disruption_mode: str = "single"  # disruption mode: single or all
     uid: str = ""  # of the group object: a recreated group of the same name restarts the tree (B5)
 
 
@@ -76,7 +76,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit
     extra: bool = False  # beyond the minimum
 
 
-class RootObserved(EventData, frozen=True, kw_only=True):
+class GangObserved(EventData, frozen=True, kw_only=True):
     """A root group was seen for the first time."""
 
     kind: str
@@ -125,10 +125,10 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     kind: str  # minCount | minGroupCount | topology | selector | taint | resources | reservation
     object: str
-    text: str
+    message: str
 
 
-class GangRefused(EventData, frozen=True, kw_only=True):
+class GangUnschedulable(EventData, frozen=True, kw_only=True):
     """The planner found no plan for a tree; recorded when the answer changes, not on every attempt."""
 
     outcome: str  # impossible | unknown | waiting
@@ -138,10 +138,10 @@ class GangRefused(EventData, frozen=True, kw_only=True):
     input_digest: str = ""
     search_nodes: int = 0
     exhausted: bool = False
-    considered: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
+    preemption_notes: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
 
 
-class RootInvalid(EventData, frozen=True, kw_only=True):
+class GangInvalid(EventData, frozen=True, kw_only=True):
     """A tree breaks the rules of SPEC B and is not scheduled."""
 
     problems: tuple[str, ...]
@@ -157,7 +157,7 @@ class PodBound(EventData, frozen=True, kw_only=True):
     group: str = ""
 
 
-class BindFailed(EventData, frozen=True, kw_only=True):
+class PodBindFailed(EventData, frozen=True, kw_only=True):
     """The API server rejected a Binding."""
 
     plan: PlanId
@@ -167,7 +167,7 @@ class BindFailed(EventData, frozen=True, kw_only=True):
     error: str
 
 
-class BarrierExpired(EventData, frozen=True, kw_only=True):
+class BindBarrierTimedOut(EventData, frozen=True, kw_only=True):
     """Not all members of the minimum arrived at the bind barrier in time; none of the waiting members was bound."""
 
     plan: PlanId
@@ -176,7 +176,7 @@ class BarrierExpired(EventData, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
 
-class NodeVetoed(EventData, frozen=True, kw_only=True):
+class NodeRejected(EventData, frozen=True, kw_only=True):
     """kube-scheduler rejected a node on which the member fits by our model."""
 
     pod: str
@@ -202,38 +202,38 @@ class ReservedCapacityUser(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName
     scheduler: str  # its spec.schedulerName; the default value if its creator set spec.nodeName
     priority: int
-    how: TakenHow
+    via: CapacityUseReason
 
 
 class ReservationReleased(EventData, frozen=True, kw_only=True):
     """Reserved capacity is free again, or is counted as a running pod (`bound`)."""
 
     plan: PlanId
-    why: ReleaseReason
+    reason: ReleaseReason
     pods: tuple[ReleasedPod, ...]
-    text: str = ""
+    message: str = ""
     taken_by: tuple[
         ReservedCapacityUser, ...
     ] = ()  # the running pods that use it, if there are any (`superseded`)
 
 
-class GangSatisfied(EventData, frozen=True, kw_only=True):
+class GangScheduled(EventData, frozen=True, kw_only=True):
     """The bound members meet the minimum of the whole tree."""
 
     plan: PlanId
     bound: int
 
 
-class MemberLost(EventData, frozen=True, kw_only=True, omit_defaults=True):
+class MemberTerminated(EventData, frozen=True, kw_only=True, omit_defaults=True):
     """A bound member was deleted, or its node was lost."""
 
     pod: str
     uid: PodUid
     node: NodeName
-    cause: LossCause
+    cause: MemberTerminationCause
     # reason of the status of the pod, perhaps with its message; left out where it has none
-    text: str = ""
-    room_until_us: int = 0  # end of the replacement hold; 0: there is none
+    message: str = ""
+    held_until_us: int = 0  # end of the replacement hold; 0: there is none
 
 
 class NodeTopologyChanged(EventData, frozen=True, kw_only=True):
@@ -262,7 +262,7 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     priority: int
     pods: tuple[VictimPod, ...]
     cost: dict[str, int] = {}  # its part of the cost, by name (SPEC E-9)
-    doubt: str = (
+    not_reprieved_reason: str = (
         ""  # why it was not reprieved, although the counted capacity would allow it (SPEC L34)
     )
 
@@ -277,14 +277,14 @@ class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omi
 
     units: tuple[str, ...]  # Kind/namespace/name
     cost: dict[str, int]
-    why: str  # why it was not chosen
+    reason: str  # why it was not chosen
 
 
 class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Unbound reservations of a tree of lower priority that are released for the preemptor (DESIGN 9.8)."""
 
     gang: str  # namespace/name of its root
-    gang_uid: RootUid
+    gang_uid: GangUid
     plan: PlanId
     priority: int
     pods: tuple[ReleasedPod, ...]
@@ -305,7 +305,7 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
     superseded: tuple[SupersededRecord, ...] = ()
-    awaits: tuple[
+    already_terminating: tuple[
         VictimPod, ...
     ] = ()  # pods that already terminate on nodes of the assignments; the preemptor waits for them
     planner: str = ""
@@ -314,7 +314,7 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     exhausted: bool = False  # no cheaper set of victims exists
 
 
-class VictimEvicted(EventData, frozen=True, kw_only=True):
+class VictimGone(EventData, frozen=True, kw_only=True):
     """A victim is gone from its node, so that its capacity is free."""
 
     preemption: PlanId
@@ -322,8 +322,8 @@ class VictimEvicted(EventData, frozen=True, kw_only=True):
     pod: str
     uid: PodUid
     node: NodeName
-    how: EvictionHow
-    asked_us: int  # when the API server accepted its deletion; 0 if there was no request, or if it is unknown
+    via: GoneVia
+    requested_us: int  # when the API server accepted its deletion; 0 if there was no request, or if it is unknown
     gone_us: int  # when the informers reported that it is gone
 
 
@@ -333,10 +333,10 @@ class PreemptionCompleted(EventData, frozen=True, kw_only=True):
     preemption: PlanId
     bound: int  # members
     evicted: int  # victims that are gone
-    took_ms: int  # since it was planned
+    duration_ms: int  # since it was planned
 
 
-class PreemptionAbandoned(EventData, frozen=True, kw_only=True):
+class PreemptionCancelled(EventData, frozen=True, kw_only=True):
     """The preemption ended: no further unit is evicted and the claims end; a unit of which a pod was evicted is evicted whole.
 
     `by`, `by_uid` and `lost` are for the reason *outranked*: the freed capacity is for `by` from then on. The claims
@@ -344,23 +344,23 @@ class PreemptionAbandoned(EventData, frozen=True, kw_only=True):
     """
 
     preemption: PlanId
-    why: AbandonReason
-    spared: tuple[str, ...]  # units without a pod that was evicted
-    finishing: tuple[str, ...]  # units that were begun and still have pods
+    reason: CancelReason
+    units_spared: tuple[str, ...]  # units without a pod that was evicted
+    units_in_progress: tuple[str, ...]  # units that were begun and still have pods
     evicted: int  # victims that are gone
-    text: str = ""
-    by: str = ""  # Kind/namespace/name of the preemptor that takes the capacity over
-    by_uid: str = ""
-    lost: tuple[NodeName, ...] = ()  # nodes on which it takes the capacity over
+    message: str = ""
+    taken_over_by: str = ""  # Kind/namespace/name of the preemptor that takes the capacity over
+    taken_over_by_uid: str = ""
+    taken_over_nodes: tuple[NodeName, ...] = ()  # nodes on which it takes the capacity over
 
 
-class RootCompleted(EventData, frozen=True, kw_only=True):
+class GangRemoved(EventData, frozen=True, kw_only=True):
     """The root group was deleted, or all its members ended."""
 
-    why: str
+    reason: str
 
 
-class RoomRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class FreeDomainRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The largest free domain of one resource on one topology level."""
 
     resource: str
@@ -371,17 +371,17 @@ class RoomRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     total: int  # free in the whole cluster
 
 
-class RoomMeasured(EventData, frozen=True, kw_only=True):
+class CapacityMeasured(EventData, frozen=True, kw_only=True):
     """The largest free domains; recorded at most once a minute, and only when they differ from the last record.
 
     Free is what all running pods, reservations and capacity claims leave on schedulable nodes.
     """
 
-    known: Position  # the last event that is counted in it
-    rooms: tuple[RoomRecord, ...]
+    as_of: Position  # the last event that is counted in it
+    largest_free: tuple[FreeDomainRecord, ...]
 
 
-class LostField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DroppedField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A field that the API server does not keep when an object is created."""
 
     object: str  # version and kind, such as "scheduling.k8s.io/v1alpha3 PodGroup"
@@ -389,34 +389,34 @@ class LostField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gate: str = ""  # feature gate of kube-apiserver that keeps it, where we know it
 
 
-class FeaturesFound(EventData, frozen=True, kw_only=True):
+class ControlPlaneFeaturesDetected(EventData, frozen=True, kw_only=True):
     """Features of kube-apiserver and kube-scheduler; recorded when they differ from the last record.
 
     A server-side dry run of full objects shows the former, a metric the latter (DESIGN 9.9).
     """
 
-    served: tuple[str, ...]  # built-in kinds of groups, as in `LostField.object`
-    lost: tuple[LostField, ...]
+    served: tuple[str, ...]  # built-in kinds of groups, as in `DroppedField.object`
+    dropped_fields: tuple[DroppedField, ...]
     untested: tuple[str, ...]  # what the dry run did not show, and why
-    policy: Known  # whether a pod that names a group gets our gate at its creation
-    native: Known  # whether native gang scheduling of kube-scheduler is on
-    text: str = ""  # evidence for `native`, or why it is unknown
+    admission_policy: Known  # whether a pod that names a group gets our gate at its creation
+    native_group_scheduling: Known  # whether native gang scheduling of kube-scheduler is on
+    message: str = ""  # evidence for `native`, or why it is unknown
 
 
-class DriftFound(EventData, frozen=True, kw_only=True):
+class DriftDetected(EventData, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
     kind: str
     object: str
-    text: str
+    message: str
 
 
-class LeaseTaken(EventData, frozen=True, kw_only=True):
+class LeaseAcquired(EventData, frozen=True, kw_only=True):
     """The first event of its epoch: which process writes from here on."""
 
     holder: str
     address: str
-    previous: str = ""
+    previous_holder: str = ""
 
 
 class HistoryTruncated(EventData, frozen=True, kw_only=True):
@@ -431,42 +431,42 @@ class HistoryTruncated(EventData, frozen=True, kw_only=True):
     found_epoch: Epoch  # of the lease row as it was found
     found_hash: str = ""  # hash at the found position, hex
     timeline: str = ""  # timeline of the database; a promoted standby starts a new one
-    text: str = ""
+    message: str = ""
 
 
 AnyEventData: TypeAlias = (
-    RootObserved
+    GangObserved
     | GangAdmitted
     | GangExtended
-    | GangRefused
-    | RootInvalid
+    | GangUnschedulable
+    | GangInvalid
     | PodBound
-    | BindFailed
-    | BarrierExpired
-    | NodeVetoed
+    | PodBindFailed
+    | BindBarrierTimedOut
+    | NodeRejected
     | ReservationReleased
-    | GangSatisfied
-    | MemberLost
+    | GangScheduled
+    | MemberTerminated
     | PreemptionPlanned
-    | VictimEvicted
+    | VictimGone
     | PreemptionCompleted
-    | PreemptionAbandoned
+    | PreemptionCancelled
     | NodeTopologyChanged
-    | RootCompleted
-    | RoomMeasured
-    | FeaturesFound
-    | DriftFound
+    | GangRemoved
+    | CapacityMeasured
+    | ControlPlaneFeaturesDetected
+    | DriftDetected
     | HistoryTruncated
-    | LeaseTaken
+    | LeaseAcquired
 )
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that has no position in the log yet."""
 
-    root_uid: RootUid
-    root: str  # namespace/name, for display; empty for the nil stream
-    fact: AnyEventData
+    gang_uid: GangUid
+    gang: str  # namespace/name, for display; empty for the nil stream
+    data: AnyEventData
     actor: str  # identity of the extender, or a component of it
     cause: str = ""  # the kube-scheduler call or cluster change that led to it
     cause_position: Position | None = None
@@ -479,10 +479,10 @@ class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     event_id: str  # UUID; after an append with unknown outcome it is looked up
     epoch: Epoch
     at_us: int  # microseconds since the epoch, never before the event in front of it
-    root_uid: RootUid
-    version: int  # place in the stream of this root, contiguous from 1
-    root: str
+    gang_uid: GangUid
+    stream_version: int  # place in the stream of this root, contiguous from 1
+    gang: str
     actor: str
     cause: str
-    fact: AnyEventData
+    data: AnyEventData
     cause_position: Position | None = None

@@ -1,7 +1,7 @@
 """Pending preemptions and their capacity claims: part of the reservation state.
 
 A preemption is *pending* from `PreemptionPlanned` until it ended (`PreemptionCompleted`,
-`PreemptionAbandoned`) and all victims of the units that were begun are gone. A unit is *begun* when one
+`PreemptionCancelled`) and all victims of the units that were begun are gone. A unit is *begun* when one
 of its pods was evicted. A root has one preemption at a time, so a tree chooses no new victims while
 earlier ones terminate (SPEC E-2, P15).
 
@@ -24,17 +24,17 @@ from immutables import Map
 from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
-    VictimEvicted,
+    VictimGone,
 )
-from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 
 EVICTION_MEMORY_US: Final = (
     600_000_000  # for this time a preemptor does not evict a unit of the same name again
 )
 FAILED_REASONS: Final = (
-    "victims-refuse",
-    "vetoed",
-    "room-lost",
+    "deletion-rejected",
+    "node-rejected",
+    "capacity-lost",
 )  # reasons after which the preemptor did not get the freed capacity
 
 
@@ -61,8 +61,8 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pending preemption; `units` and the victims of a unit are in the order of the plan."""
 
     id: PlanId
-    root_uid: RootUid  # of the preemptor; the UID of the pod if that is an unmanaged pod
-    root: str  # namespace/name
+    gang_uid: GangUid  # of the preemptor; the UID of the pod if that is an unmanaged pod
+    gang: str  # namespace/name
     kind: str  # CompositePodGroup | PodGroup | Pod
     priority: int
     position: Position  # of the plan
@@ -72,10 +72,10 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     units: tuple[str, ...]  # all planned units, Kind/namespace/name
     priorities: tuple[int, ...]  # of the units, in the same order
     victims: Map[PodUid, Victim]  # victims not known to be gone
-    begun: frozenset[str] = frozenset()  # units of which we evicted a pod, or may have
+    started_units: frozenset[str] = frozenset()  # units of which we evicted a pod, or may have
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[CapacityClaim, ...]] = Map()  # empty once admitted or ended
-    awaits: frozenset[PodUid] = frozenset()  # pods that already terminated when it was planned
+    already_terminating: frozenset[PodUid] = frozenset()  # pods that already terminated when it was planned
     extras: frozenset[PodUid] = (
         frozenset()
     )  # extra members that it was planned for, after its minimum was bound
@@ -85,8 +85,8 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 EVICTED_BY_EXTENDER = (
     "deleted",
     "evicted",
-    "unseen",
-)  # values of `VictimEvicted.how` after which a unit counts as begun
+    "unobserved",
+)  # values of `VictimGone.how` after which a unit counts as begun
 
 
 def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
@@ -102,8 +102,8 @@ def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> P
     }
     return PendingPreemption(
         id=fact.preemption,
-        root_uid=event.root_uid,
-        root=event.root,
+        gang_uid=event.gang_uid,
+        gang=event.gang,
         kind=fact.kind,
         priority=fact.priority,
         position=event.position,
@@ -114,13 +114,13 @@ def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> P
         priorities=tuple(unit.priority for unit in fact.victims),
         victims=Map(victims),
         claims=Map({node: tuple(found) for node, found in claims.items()}),
-        awaits=frozenset(pod.uid for pod in fact.awaits),
+        already_terminating=frozenset(pod.uid for pod in fact.already_terminating),
         extras=frozenset(a.uid for a in fact.assignments) if extras else frozenset(),
     )
 
 
 def evicted(
-    event: RecordedEvent, before: PendingPreemption, fact: VictimEvicted
+    event: RecordedEvent, before: PendingPreemption, fact: VictimGone
 ) -> PendingPreemption | None:
     """Return the preemption without a victim that is gone; None when it is over."""
     if fact.uid not in before.victims:
@@ -128,7 +128,7 @@ def evicted(
     after = msgspec.structs.replace(
         before,
         victims=before.victims.delete(fact.uid),
-        begun=before.begun | {fact.unit} if fact.how in EVICTED_BY_EXTENDER else before.begun,
+        started_units=before.started_units | {fact.unit} if fact.via in EVICTED_BY_EXTENDER else before.started_units,
         evicted=before.evicted + 1,
         progress_us=event.at_us,
     )
@@ -157,20 +157,20 @@ def abandoned(
         finishing: Units that are evicted whole.
         lost: The nodes on which its claims end; None: all nodes.
     """
-    units = frozenset(finishing) | before.begun
+    units = frozenset(finishing) | before.started_units
     left = {uid: v for uid, v in before.victims.items() if v.unit in units}
     if not left:
         return None
     kept = {} if lost is None else {n: c for n, c in before.claims.items() if n not in lost}
     return msgspec.structs.replace(
-        before, ended=True, claims=Map(kept), begun=units, victims=Map(left)
+        before, ended=True, claims=Map(kept), started_units=units, victims=Map(left)
     )
 
 
-def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[RootUid, ...]]:
+def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[GangUid, ...]]:
     """Return the preemptors that hold claims, by node."""
-    found: dict[NodeName, list[RootUid]] = {}
+    found: dict[NodeName, list[GangUid]] = {}
     for preemption in preemptions:
         for node in preemption.claims:
-            found.setdefault(node, []).append(preemption.root_uid)
+            found.setdefault(node, []).append(preemption.gang_uid)
     return Map({node: tuple(roots) for node, roots in found.items()})

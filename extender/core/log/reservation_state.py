@@ -19,35 +19,35 @@ from immutables import Map
 
 from extender.core.log import preemption_state
 from extender.core.log.events import (
-    BarrierExpired,
-    BindFailed,
-    DriftFound,
-    FeaturesFound,
+    BindBarrierTimedOut,
+    CapacityMeasured,
+    ControlPlaneFeaturesDetected,
+    DriftDetected,
     GangAdmitted,
     GangExtended,
-    GangRefused,
-    GangSatisfied,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
     GroupRecord,
     HistoryTruncated,
-    LeaseTaken,
-    MemberLost,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
     NodeTopologyChanged,
-    NodeVetoed,
+    PodBindFailed,
     PodBound,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
-    RoomMeasured,
-    RootCompleted,
-    RootInvalid,
-    RootObserved,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.errors import CorruptLog
-from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 
 if TYPE_CHECKING:
     from immutables import MapMutation
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     _Open: TypeAlias = Callable[[Mapping[Any, Any]], MutableMapping[Any, Any]]
     _Close: TypeAlias = Callable[[MutableMapping[Any, Any]], Mapping[Any, Any]]
 
-Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
+Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
 EffectivePhase = Phase | Literal["preempting"]
 
 
@@ -63,7 +63,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     """Capacity held on a node for one pod."""
 
     plan: PlanId
-    root_uid: RootUid
+    gang_uid: GangUid
     pod: str  # namespace/name
     uid: PodUid
     group: str  # name of the leaf
@@ -89,7 +89,7 @@ class ReplacementHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     """Capacity of a lost member, held for its replacement against pods of equal or lower priority."""
 
     plan: PlanId
-    root_uid: RootUid
+    gang_uid: GangUid
     pod: str  # the lost member, namespace/name
     uid: PodUid
     group: str
@@ -112,40 +112,40 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The state of one root. Its maps are persistent, or plain dicts in a state that is only read."""
 
-    uid: RootUid
-    root: str  # namespace/name
+    uid: GangUid
+    gang: str  # namespace/name
     kind: str = ""
     priority: int = 0
     phase: Phase = "observed"
     plan: PlanId | None = None  # of the newest admission or extension
     groups: tuple[GroupRecord, ...] = ()
-    held: Mapping[PodUid, Reservation] = Map()
+    reservations: Mapping[PodUid, Reservation] = Map()
     bound: Mapping[PodUid, BoundMember] = Map()
-    away: Mapping[PodUid, BoundMember] = (
+    lost_with_node: Mapping[PodUid, BoundMember] = (
         Map()
     )  # lost with their node; the node may come back with them
-    vacant: Mapping[PodUid, ReplacementHold] = (
+    replacement_holds: Mapping[PodUid, ReplacementHold] = (
         Map()
     )  # replacement holds, by the UID of the lost member
-    tried: Mapping[PodUid, NodeName] = (
+    previous_nodes: Mapping[PodUid, NodeName] = (
         Map()
     )  # node of members whose reservations expired or were rejected
     topology: Mapping[NodeName, dict[str, str]] = (
         Map()
     )  # labels of used nodes; "" for a missing label
-    answer: LastDecision | None = None
+    last_decision: LastDecision | None = None
     observed_us: int = 0
     admitted_us: int = 0
-    in_vain: int = 0  # its failed preemptions since the last completed one
-    in_vain_us: int = 0  # time of the last failed one
-    taken: int = 0  # how often other pods used its reserved capacity, at short intervals
-    taken_us: int = 0  # time of the last such use
+    failed_preemptions: int = 0  # its failed preemptions since the last completed one
+    failed_preemption_us: int = 0  # time of the last failed one
+    capacity_used_times: int = 0  # how often other pods used its reserved capacity, at short intervals
+    capacity_used_us: int = 0  # time of the last such use
 
 
 class RejectionKey(msgspec.Struct, frozen=True):
     """Key of a node rejection: this pod (or pods of its shape) on this node."""
 
-    root_uid: RootUid
+    gang_uid: GangUid
     uid: PodUid
     node: NodeName
 
@@ -167,19 +167,19 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     position: Position = Position(0)
     epoch: Epoch = Epoch(0)
     at_us: int = 0
-    roots: Map[RootUid, GangState] = Map()
-    versions: Map[RootUid, int] = Map()  # stream -> version of its last event
-    held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
-    root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
-    vetoes: Map[RejectionKey, RejectionState] = Map()
-    preemptions: Map[RootUid, PendingPreemption] = Map()  # by the UID of the preemptor
-    claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors with claims there
+    gangs: Map[GangUid, GangState] = Map()
+    versions: Map[GangUid, int] = Map()  # stream -> version of its last event
+    reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
+    gang_of: Map[PodUid, GangUid] = Map()  # pods held or bound
+    rejections: Map[RejectionKey, RejectionState] = Map()
+    preemptions: Map[GangUid, PendingPreemption] = Map()  # by the UID of the preemptor
+    claimed_on: Map[NodeName, tuple[GangUid, ...]] = Map()  # preemptors with claims there
     # Units that each preemptor evicted, Kind/namespace/name -> time in microseconds: they are not evicted again soon.
-    took: Map[RootUid, Map[str, int]] = Map()
-    vacant_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
+    evicted_units: Map[GangUid, Map[str, int]] = Map()
+    replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
-    features: FeaturesFound | None = None  # the last record
+    features: ControlPlaneFeaturesDetected | None = None  # the last record
 
 
 EMPTY = ReservationState()
@@ -195,36 +195,36 @@ def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> Reservatio
 class _OpenGang(msgspec.Struct, eq=False):
     """A `GangState` while it changes: the same fields in the same order."""
 
-    uid: RootUid
-    root: str
+    uid: GangUid
+    gang: str
     kind: str
     priority: int
     phase: Phase
     plan: PlanId | None
     groups: tuple[GroupRecord, ...]
-    held: MutableMapping[PodUid, Reservation]
+    reservations: MutableMapping[PodUid, Reservation]
     bound: MutableMapping[PodUid, BoundMember]
-    away: MutableMapping[PodUid, BoundMember]
-    vacant: Map[PodUid, ReplacementHold]  # few: changed one by one
-    tried: Map[PodUid, NodeName]
+    lost_with_node: MutableMapping[PodUid, BoundMember]
+    replacement_holds: Map[PodUid, ReplacementHold]  # few: changed one by one
+    previous_nodes: Map[PodUid, NodeName]
     topology: MutableMapping[NodeName, dict[str, str]]
-    answer: LastDecision | None
+    last_decision: LastDecision | None
     observed_us: int
     admitted_us: int
-    in_vain: int
-    in_vain_us: int
-    taken: int
-    taken_us: int
+    failed_preemptions: int
+    failed_preemption_us: int
+    capacity_used_times: int
+    capacity_used_us: int
 
     def close(self, closed: _Close) -> GangState:
         """Return the current state of the root."""
         return GangState(
-            uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
-            plan=self.plan, groups=self.groups, held=closed(self.held), bound=closed(self.bound),
-            away=closed(self.away), vacant=self.vacant, tried=self.tried,
-            topology=closed(self.topology), answer=self.answer,
+            uid=self.uid, gang=self.gang, kind=self.kind, priority=self.priority, phase=self.phase,
+            plan=self.plan, groups=self.groups, reservations=closed(self.reservations), bound=closed(self.bound),
+            lost_with_node=closed(self.lost_with_node), replacement_holds=self.replacement_holds, previous_nodes=self.previous_nodes,
+            topology=closed(self.topology), last_decision=self.last_decision,
             observed_us=self.observed_us, admitted_us=self.admitted_us,
-            in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
+            failed_preemptions=self.failed_preemptions, failed_preemption_us=self.failed_preemption_us, capacity_used_times=self.capacity_used_times, capacity_used_us=self.capacity_used_us,
         )  # fmt: skip
 
 
@@ -233,13 +233,13 @@ TAKEN_LATELY_US: Final = (
 )
 PREEMPTING: Final = "preempting"  # outcome of an answer: its victims terminate
 _PreemptionEvent: TypeAlias = (
-    PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
+    PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
 )
 _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
-_HOLDS_CAPACITY: Final = ("admitted", "satisfied")  # phases that refusals do not end
+_HOLDS_CAPACITY: Final = ("admitted", "scheduled")  # phases that refusals do not end
 _WITHOUT_BIND: Final = (
     "expired",
-    "vetoed",
+    "node-rejected",
 )  # after which members are planned where they were first
 
 
@@ -309,23 +309,23 @@ class StateProjector:
         opened: _Open = dict if bulk else cast("_Open", Map.mutate)
         self._opened: _Open = dict if past else opened  # for maps of one root, or of one node
         self._known = opened(
-            state.roots
+            state.gangs
         )  # roots in `_roots` are missing here, or have their old state
-        self._roots: dict[RootUid, _OpenGang] = {}  # touched
+        self._roots: dict[GangUid, _OpenGang] = {}  # touched
         self._versions = opened(state.versions)
-        self._held_before = state.held_on
+        self._held_before = state.reservations_on
         self._held_on: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}  # touched
-        self._root_of = _DISCARD if past else opened(state.root_of)
-        self._vetoes = opened(state.vetoes)
+        self._root_of = _DISCARD if past else opened(state.gang_of)
+        self._vetoes = opened(state.rejections)
         self._preemptions = state.preemptions  # few: changed one by one
-        self._vacant_on = state.vacant_on  # few, too
+        self._vacant_on = state.replacement_holds_on  # few, too
         self._claimed_on = state.claimed_on
         self._claims_changed = False
-        self._took = state.took
+        self._took = state.evicted_units
         self._vetoes_before: Map[RejectionKey, RejectionState] | None = (
-            state.vetoes
+            state.rejections
         )  # until sorted into:
-        self._vetoed: dict[RootUid, set[RejectionKey]] = {}
+        self._vetoed: dict[GangUid, set[RejectionKey]] = {}
 
     def close(self) -> ReservationState:
         """Return the current state."""
@@ -333,30 +333,30 @@ class StateProjector:
         closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
             known[uid] = root.close(closed)
-        held_on = self._held_before
+        reservations_on = self._held_before
         if self._held_on:
-            nodes = held_on.mutate()
+            nodes = reservations_on.mutate()
             for node, here in self._held_on.items():
                 if here:
                     nodes[node] = _closed(here)
                 else:
                     nodes.pop(node, None)
-            held_on = nodes.finish()
+            reservations_on = nodes.finish()
         if self._claims_changed:
             self._claimed_on = preemption_state.claimed_on(self._preemptions.values())
         return ReservationState(
             position=self.position,
             epoch=self._epoch,
             at_us=self._at_us,
-            roots=_closed(known),
+            gangs=_closed(known),
             versions=_closed(self._versions),
-            held_on=held_on,
-            root_of=_closed(self._root_of),
-            vetoes=_closed(self._vetoes),
+            reservations_on=reservations_on,
+            gang_of=_closed(self._root_of),
+            rejections=_closed(self._vetoes),
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
-            took=self._took,
-            vacant_on=self._vacant_on,
+            evicted_units=self._took,
+            replacement_holds_on=self._vacant_on,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
         )
@@ -369,11 +369,11 @@ class StateProjector:
         """
         versions, apply, knows_ended = self._versions, self._apply, self._knows_ended
         for event in events:
-            uid = event.root_uid
-            version = versions.get(uid, 0 if knows_ended else event.version - 1) + 1
-            if event.position != self.position + 1 or event.version != version:
+            uid = event.gang_uid
+            version = versions.get(uid, 0 if knows_ended else event.stream_version - 1) + 1
+            if event.position != self.position + 1 or event.stream_version != version:
                 msg = (
-                    f"event at position {event.position}, version {event.version} of root {uid} does not "
+                    f"event at position {event.position}, version {event.stream_version} of root {uid} does not "
                     f"continue the log at position {self.position}, version {version - 1}"
                 )
                 raise CorruptLog(msg)
@@ -384,37 +384,37 @@ class StateProjector:
             apply(event)
 
     def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per event, the frequent ones first
-        match event.fact:
+        match event.data:
             case PodBound() as fact:
                 self._bind(event, fact)
             case GangAdmitted() | GangExtended() as fact:
                 self._reserve(event, fact)
-            case RootObserved() as fact:
+            case GangObserved() as fact:
                 root = self._root(event)
                 root.kind, root.priority = fact.kind, fact.priority
-            case GangSatisfied():
+            case GangScheduled():
                 root = self._root(event)
-                root.phase, root.taken = "satisfied", 0
-            case MemberLost() as fact:
-                if event.root_uid in self._roots or event.root_uid in self._known:
+                root.phase, root.capacity_used_times = "scheduled", 0
+            case MemberTerminated() as fact:
+                if event.gang_uid in self._roots or event.gang_uid in self._known:
                     self._lose_member(event, self._root(event), fact)
-            case RootCompleted():
+            case GangRemoved():
                 self._complete(event)
-            case GangRefused() as fact:
+            case GangUnschedulable() as fact:
                 self._refuse(event, fact)
             case ReservationReleased() as fact:
                 self._release(event, fact)
-            case RootInvalid() as fact:
+            case GangInvalid() as fact:
                 root = self._root(event)
                 if root.phase not in _HOLDS_CAPACITY:
                     root.phase = "invalid"
-                root.answer = LastDecision(
+                root.last_decision = LastDecision(
                     outcome="invalid",
                     reasons=fact.problems,
                     position=event.position,
                     at_us=event.at_us,
                 )
-            case NodeVetoed() as fact:
+            case NodeRejected() as fact:
                 self._reject_node(event, fact)
             case NodeTopologyChanged() as fact:
                 root = self._root(event)
@@ -423,32 +423,32 @@ class StateProjector:
                 root.topology[fact.node] = dict.fromkeys(before, "") | labels
             case (
                 PreemptionPlanned()
-                | VictimEvicted()
+                | VictimGone()
                 | PreemptionCompleted()
-                | PreemptionAbandoned()
+                | PreemptionCancelled()
             ) as fact:
                 self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
-            case FeaturesFound() as fact:
+            case ControlPlaneFeaturesDetected() as fact:
                 self._features = fact
-            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
+            case BindBarrierTimedOut() | PodBindFailed() | DriftDetected() | LeaseAcquired() | CapacityMeasured():
                 pass
 
     def _root(self, event: RecordedEvent) -> _OpenGang:
         """Return the root of an event to change it; an unknown root is created."""
-        uid = event.root_uid
+        uid = event.gang_uid
         root = self._roots.get(uid)
         if root is None:
             known = self._known.get(uid)
             if known is None:
-                known = GangState(uid=uid, root=event.root, observed_us=event.at_us)
+                known = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
             opened = self._opened
             root = self._roots[uid] = _OpenGang(
-                known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
-                known.groups, opened(known.held), opened(known.bound), opened(known.away),
-                _persistent(known.vacant), _persistent(known.tried), opened(known.topology), known.answer,
-                known.observed_us, known.admitted_us, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
+                known.uid, known.gang, known.kind, known.priority, known.phase, known.plan,
+                known.groups, opened(known.reservations), opened(known.bound), opened(known.lost_with_node),
+                _persistent(known.replacement_holds), _persistent(known.previous_nodes), opened(known.topology), known.last_decision,
+                known.observed_us, known.admitted_us, known.failed_preemptions, known.failed_preemption_us, known.capacity_used_times, known.capacity_used_us,
             )  # fmt: skip
         return root
 
@@ -463,11 +463,11 @@ class StateProjector:
 
     def _reserve(self, event: RecordedEvent, fact: GangAdmitted | GangExtended) -> None:
         root = self._root(event)
-        uid, at_us, plan, priority = event.root_uid, event.at_us, fact.plan, fact.priority
+        uid, at_us, plan, priority = event.gang_uid, event.at_us, fact.plan, fact.priority
         for record in fact.assignments:
             reservation = Reservation(
                 plan=plan,
-                root_uid=uid,
+                gang_uid=uid,
                 pod=record.pod,
                 uid=record.uid,
                 group=record.group,
@@ -477,11 +477,11 @@ class StateProjector:
                 extra=record.extra,
                 at_us=at_us,
             )
-            root.held[record.uid] = reservation
+            root.reservations[record.uid] = reservation
             self._reservations_on(record.node)[record.uid] = reservation
             self._root_of[record.uid] = uid
-        if root.tried:
-            root.tried = Map() if isinstance(fact, GangAdmitted) else _without(root.tried, fact)
+        if root.previous_nodes:
+            root.previous_nodes = Map() if isinstance(fact, GangAdmitted) else _without(root.previous_nodes, fact)
         self._use_holds(root, [(record.group, record.node) for record in fact.assignments])
         for name, labels in fact.topology.items():
             if labels:
@@ -490,52 +490,52 @@ class StateProjector:
         root.plan = plan
         root.priority = priority
         root.groups = fact.groups
-        root.answer = None
+        root.last_decision = None
         if uid in self._preemptions:
             self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
         if isinstance(fact, GangAdmitted):
-            if root.phase != "satisfied":
+            if root.phase != "scheduled":
                 root.phase = "admitted"
             root.admitted_us = at_us
             root.kind = fact.kind
 
     def _preempt(self, event: RecordedEvent, fact: _PreemptionEvent) -> None:
         """Apply an event of a preemption; events of an unknown preemption are ignored."""
-        uid = event.root_uid
+        uid = event.gang_uid
         before = self._preemptions.get(uid)
         match fact:
             case PreemptionPlanned():
                 extras = False
                 if fact.kind != "Pod":
                     root = self._root(event)
-                    extras = root.phase == "satisfied"
-                    root.answer = _preempting(event, fact)
+                    extras = root.phase == "scheduled"
+                    root.last_decision = _preempting(event, fact)
                 self._set_preemption(uid, preemption_state.planned(event, fact, extras=extras))
-            case VictimEvicted() if before is not None:
+            case VictimGone() if before is not None:
                 self._set_preemption(uid, preemption_state.evicted(event, before, fact))
-                if fact.how in preemption_state.EVICTED_BY_EXTENDER:
+                if fact.via in preemption_state.EVICTED_BY_EXTENDER:
                     self._remember(event, before, fact.unit)
             case PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemption_state.completed(before))
                 if uid in self._roots or uid in self._known:
-                    self._root(event).in_vain = 0
-            case PreemptionAbandoned() if before is not None:
-                lost = fact.lost if fact.why == "outranked" and before.kind != "Pod" else None
+                    self._root(event).failed_preemptions = 0
+            case PreemptionCancelled() if before is not None:
+                lost = fact.taken_over_nodes if fact.reason == "taken-over" and before.kind != "Pod" else None
                 self._set_preemption(
-                    uid, preemption_state.abandoned(before, fact.finishing, lost=lost)
+                    uid, preemption_state.abandoned(before, fact.units_in_progress, lost=lost)
                 )
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
-                    if root.answer is not None and root.answer.outcome == PREEMPTING:
-                        root.answer = None  # the next pass records a new answer
-                    if fact.why in preemption_state.FAILED_REASONS:
-                        root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
+                    if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
+                        root.last_decision = None  # the next pass records a new answer
+                    if fact.reason in preemption_state.FAILED_REASONS:
+                        root.failed_preemptions, root.failed_preemption_us = root.failed_preemptions + 1, event.at_us
             case _:
                 pass
 
     def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
-        uid = event.root_uid
+        uid = event.gang_uid
         if preemption.kind == "Pod":
             oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
             for other, taken in self._took.items():
@@ -546,7 +546,7 @@ class StateProjector:
             return
         self._took = self._took.set(uid, self._took.get(uid, Map()).set(unit, event.at_us))
 
-    def _set_preemption(self, uid: RootUid, after: PendingPreemption | None) -> None:
+    def _set_preemption(self, uid: GangUid, after: PendingPreemption | None) -> None:
         before = self._preemptions.get(uid)
         if after is not None:
             self._preemptions = self._preemptions.set(uid, after)
@@ -555,23 +555,23 @@ class StateProjector:
         if (before.claims if before else None) != (after.claims if after else None):
             self._claims_changed = True
 
-    def _refuse(self, event: RecordedEvent, fact: GangRefused) -> None:
+    def _refuse(self, event: RecordedEvent, fact: GangUnschedulable) -> None:
         root = self._root(event)
-        root.answer = LastDecision(
+        root.last_decision = LastDecision(
             outcome=fact.outcome,
-            reasons=fact.reasons + fact.considered,
+            reasons=fact.reasons + fact.preemption_notes,
             position=event.position,
             at_us=event.at_us,
         )
         if root.phase not in _HOLDS_CAPACITY:
-            root.phase = "waiting" if fact.outcome == "waiting" else "refused"
+            root.phase = "waiting" if fact.outcome == "waiting" else "unschedulable"
 
     def _bind(self, event: RecordedEvent, fact: PodBound) -> None:
         root, uid = self._root(event), fact.uid
-        before = root.held.get(uid) or root.away.get(uid) or root.bound.get(uid)
-        if uid in root.held:
+        before = root.reservations.get(uid) or root.lost_with_node.get(uid) or root.bound.get(uid)
+        if uid in root.reservations:
             self._drop_held(root, uid)
-        root.away.pop(uid, None)
+        root.lost_with_node.pop(uid, None)
         root.bound[uid] = BoundMember(
             plan=fact.plan,
             pod=fact.pod,
@@ -588,44 +588,44 @@ class StateProjector:
         """Remove reservations or replacement holds."""
         root = self._root(event)
         for pod in fact.pods:
-            if pod.uid in root.held:
-                if fact.why in _WITHOUT_BIND:
-                    root.tried = root.tried.set(pod.uid, root.held[pod.uid].node)
+            if pod.uid in root.reservations:
+                if fact.reason in _WITHOUT_BIND:
+                    root.previous_nodes = root.previous_nodes.set(pod.uid, root.reservations[pod.uid].node)
                 self._drop_held(root, pod.uid)
                 del self._root_of[pod.uid]
-            elif pod.uid in root.vacant:
+            elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if fact.taken_by:
-            lately = event.at_us - root.taken_us < TAKEN_LATELY_US
-            root.taken, root.taken_us = root.taken * lately + 1, event.at_us
+            lately = event.at_us - root.capacity_used_us < TAKEN_LATELY_US
+            root.capacity_used_times, root.capacity_used_us = root.capacity_used_times * lately + 1, event.at_us
         self._undo_if_empty(root)
 
     def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
-        del self._reservations_on(root.held.pop(uid).node)[uid]
+        del self._reservations_on(root.reservations.pop(uid).node)[uid]
 
-    def _lose_member(self, event: RecordedEvent, root: _OpenGang, fact: MemberLost) -> None:
+    def _lose_member(self, event: RecordedEvent, root: _OpenGang, fact: MemberTerminated) -> None:
         if fact.uid in root.bound:
             member = root.bound.pop(fact.uid)
             if fact.cause == "node-lost":
-                root.away[fact.uid] = member
-            elif fact.room_until_us:
-                self._add_hold(root, member, event.at_us, fact.room_until_us)
+                root.lost_with_node[fact.uid] = member
+            elif fact.held_until_us:
+                self._add_hold(root, member, event.at_us, fact.held_until_us)
             del self._root_of[fact.uid]
             self._undo_if_empty(root)
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""
         hold = ReplacementHold(
-            plan=member.plan, root_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
+            plan=member.plan, gang_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
             node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
         )  # fmt: skip
-        root.vacant = root.vacant.set(member.uid, hold)
+        root.replacement_holds = root.replacement_holds.set(member.uid, hold)
         here = self._vacant_on.get(member.node, Map()).set(member.uid, hold)
         self._vacant_on = self._vacant_on.set(member.node, here)
 
     def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
-        node = root.vacant[uid].node
-        root.vacant = root.vacant.delete(uid)
+        node = root.replacement_holds[uid].node
+        root.replacement_holds = root.replacement_holds.delete(uid)
         here = self._vacant_on[node].delete(uid)
         self._vacant_on = self._vacant_on.set(node, here) if here else self._vacant_on.delete(node)
 
@@ -637,38 +637,38 @@ class StateProjector:
             places: Leaf and node of each new member.
         """
         elsewhere: list[str] = []
-        for group, node in places if root.vacant else ():
-            same = [v for v in root.vacant.values() if (v.group, v.node) == (group, node)]
+        for group, node in places if root.replacement_holds else ():
+            same = [v for v in root.replacement_holds.values() if (v.group, v.node) == (group, node)]
             if same:
                 self._drop_hold(root, min(same, key=_hold_age).uid)
             else:
                 elsewhere.append(group)
         for group in elsewhere:
-            others = [v for v in root.vacant.values() if v.group == group]
+            others = [v for v in root.replacement_holds.values() if v.group == group]
             if others:
                 self._drop_hold(root, min(others, key=_hold_age).uid)
 
     def _undo_if_empty(self, root: _OpenGang) -> None:
         """Undo the admission of a root that is not satisfied and has no reservations and no bound members left."""
-        if root.phase == "admitted" and not root.held and not root.bound:
+        if root.phase == "admitted" and not root.reservations and not root.bound:
             root.phase, root.plan, root.groups = "observed", None, ()
             root.topology = self._opened(Map())
 
-    def _reject_node(self, event: RecordedEvent, fact: NodeVetoed) -> None:
-        key = RejectionKey(event.root_uid, fact.uid, fact.node)
+    def _reject_node(self, event: RecordedEvent, fact: NodeRejected) -> None:
+        key = RejectionKey(event.gang_uid, fact.uid, fact.node)
         before = self._vetoes.get(key)
         times = before.times + 1 if before is not None else 1
         self._vetoes[key] = RejectionState(fact.by_shape, fact.until_ms, event.at_us // 1000, times)
-        self._vetoed.setdefault(key.root_uid, set()).add(key)
+        self._vetoed.setdefault(key.gang_uid, set()).add(key)
 
     def _complete(self, event: RecordedEvent) -> None:
         root = self._root(event)
-        for uid, reservation in _closed(root.held).items():
+        for uid, reservation in _closed(root.reservations).items():
             del self._reservations_on(reservation.node)[uid]
             del self._root_of[uid]
         for uid in _closed(root.bound):
             del self._root_of[uid]
-        for uid in root.vacant:
+        for uid in root.replacement_holds:
             self._drop_hold(root, uid)
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log
@@ -677,7 +677,7 @@ class StateProjector:
             self._took = self._took.delete(root.uid)
         if self._vetoes_before is not None:
             for key in self._vetoes_before:
-                self._vetoed.setdefault(key.root_uid, set()).add(key)
+                self._vetoed.setdefault(key.gang_uid, set()).add(key)
             self._vetoes_before = None
         for key in self._vetoed.pop(root.uid, ()):
             del self._vetoes[key]
@@ -704,7 +704,7 @@ def _preempting(event: RecordedEvent, fact: PreemptionPlanned) -> LastDecision:
 
 
 def preemption_summary(fact: PreemptionPlanned) -> str:
-    """Return the text whose capacity a preemption takes; the SQL function `gx.preempting_text` returns the same."""
+    """Return the text whose capacity a preemption takes; the SQL function `gx.preempting_message` returns the same."""
     units = len(fact.victims)
     pods = sum(len(unit.pods) for unit in fact.victims)
     parts = []
@@ -712,8 +712,8 @@ def preemption_summary(fact: PreemptionPlanned) -> str:
         parts.append(
             f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
         )
-    if fact.awaits:
-        parts.append(f"{_plural(len(fact.awaits), 'pod')} on the way out")
+    if fact.already_terminating:
+        parts.append(f"{_plural(len(fact.already_terminating), 'pod')} on the way out")
     if fact.superseded:
         parts.append(f"reservations of {_plural(len(fact.superseded), 'tree')} of lower priority")
     return f"takes the room of {', '.join(parts)}" if parts else "the room is free"
@@ -728,7 +728,7 @@ def effective_phase(root: GangState) -> EffectivePhase:
 
     That is its phase, or *preempting* while it holds no capacity and its victims terminate.
     """
-    if root.phase in _HOLDS_CAPACITY or root.answer is None or root.answer.outcome != PREEMPTING:
+    if root.phase in _HOLDS_CAPACITY or root.last_decision is None or root.last_decision.outcome != PREEMPTING:
         return root.phase
     return PREEMPTING
 

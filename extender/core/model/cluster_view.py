@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import (
     Blueprint,
@@ -38,7 +38,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Deletion and finalizers of one group object of our API group (SPEC B12), also of one that is not used."""
 
-    uid: RootUid
+    uid: GangUid
     parent: str | None = None
     deleting: bool = False
     finalizers: tuple[str, ...] = ()

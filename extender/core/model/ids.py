@@ -8,12 +8,12 @@ import msgspec
 
 PodUid = NewType("PodUid", str)
 NodeName = NewType("NodeName", str)
-RootUid = NewType("RootUid", str)  # UID of a root group: the name of its stream in the log
+GangUid = NewType("GangUid", str)  # UID of a root group: the name of its stream in the log
 PlanId = NewType("PlanId", str)  # UUID of one admission; the annotation on each Binding made for it
 Epoch = NewType("Epoch", int)  # number of a lease, only growing
 Position = NewType("Position", int)  # place in the whole log, contiguous from 1
 
-NIL_ROOT = RootUid("00000000-0000-0000-0000-000000000000")  # stream of events that concern no root
+NIL_GANG = GangUid("00000000-0000-0000-0000-000000000000")  # stream of events that concern no root
 
 GroupKind = Literal["PodGroup", "CompositePodGroup"]
 

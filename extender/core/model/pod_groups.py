@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from extender.core.model.dropped_fields import dropped_field_text
-from extender.core.model.ids import GroupKey, GroupKind, RootUid
+from extender.core.model.ids import GangUid, GroupKey, GroupKind
 from extender.core.model.pods import Pod
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
@@ -33,14 +33,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
     key: GroupKey
-    uid: RootUid
+    uid: GangUid
     parent: str | None = None  # name of a CompositePodGroup in the same namespace
     workload: str | None = None  # name of the Workload it was made from
     template: str | None = None
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     topology: tuple[str, ...] = ()
-    mode: Mode = "single"
+    disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
     preemption_policy: str = "PreemptLowerPriority"
@@ -70,7 +70,7 @@ class TreeProblem(msgspec.Struct, frozen=True, order=True, gc=False):
     """A broken rule; `text` changes only when the groups or pods change."""
 
     rule: str  # B6, B7, ...
-    text: str
+    message: str
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -235,7 +235,7 @@ def _joined(
     pods_of: Callable[[GroupKey], Iterable[Pod]],
 ) -> Forest:
     """Return the forest of some groups: whole trees, and orphans."""
-    by_root: dict[GroupKey, list[Group]] = {}
+    by_gang: dict[GroupKey, list[Group]] = {}
     orphans: dict[GroupKey, Orphan] = {}
     root_of: dict[GroupKey, GroupKey] = {}
     children: dict[GroupKey, list[Group]] = {}
@@ -246,12 +246,12 @@ def _joined(
             orphans[key] = Orphan(group=group, problem=chain.problem)
             continue
         root_of[key] = chain.root
-        by_root.setdefault(chain.root, []).append(group)
+        by_gang.setdefault(chain.root, []).append(group)
         if group.parent is not None:
             parent = composite_key(key.namespace, group.parent)
             children.setdefault(parent, []).append(group)
     trees = {}
-    for root_key, found in by_root.items():
+    for root_key, found in by_gang.items():
         kids = {
             group.key: tuple(sorted(children.get(group.key, ()), key=_stored_order))
             for group in found
@@ -274,8 +274,8 @@ def same_position(before: Group, group: Group) -> bool:
 
 def _judged_alike(before: Group, group: Group) -> bool:
     """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
-    rules = (before.workload, before.priority, before.priority_class, before.mode, before.basic)
-    same = rules == (group.workload, group.priority, group.priority_class, group.mode, group.basic)
+    rules = (before.workload, before.priority, before.priority_class, before.disruption_mode, before.basic)
+    same = rules == (group.workload, group.priority, group.priority_class, group.disruption_mode, group.basic)
     return same and before.lost == group.lost
 
 
@@ -561,7 +561,7 @@ def _broken_disruption(
 ) -> list[TreeProblem]:
     problems = []
     for group in order:
-        if group.mode != "all":
+        if group.disruption_mode != "all":
             continue
         if group.key.kind == "PodGroup" and group.basic:
             text = f"{group.key} is disrupted as a whole (all), which needs a gang policy, but it is basic"
@@ -572,6 +572,6 @@ def _broken_disruption(
                 f"{child.key} is single under {group.key}, which is disrupted as a whole (all)",
             )
             for child in children.get(group.key, ())
-            if child.mode != "all"
+            if child.disruption_mode != "all"
         ]
     return problems

@@ -133,14 +133,14 @@ def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> b
 
 
 # ended: by itself, Succeeded or Failed. deleted: the API server has it no more, or it terminates without a stated reason
-EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "ended", "deleted"]
+EndCause = Literal["preempted", "evicted", "node-lost", "rejected-by-kubelet", "ended", "deleted"]
 
 
 class PodEnd(msgspec.Struct, frozen=True, gc=False):
     """How a pod ended, as the cluster reports it."""
 
     cause: EndCause
-    text: str = ""  # reason of its status, and the message if there is one
+    message: str = ""  # reason of its status, and the message if there is one
 
 
 TAINTED = "DeletionByTaintManager"
@@ -242,7 +242,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         False  # has a deletionTimestamp: not a member any more, but still uses capacity
     )
     deletes_us: int = 0  # its deletionTimestamp: when its grace period ends
-    doomed: str = (
+    disruption_target: str = (
         ""  # reason of DisruptionTarget=True: PreemptionByScheduler, EvictionByEvictionAPI, ...
     )
     phase: str = "Pending"

@@ -79,7 +79,7 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     members: tuple[PlanMember, ...] = ()  # in order of priority, then age
     bound: tuple[PlanBound, ...] = ()
     groups: tuple[PlanGroup, ...] = ()
-    mode: Literal["single", "all"] = "single"
+    disruption_mode: Literal["single", "all"] = "single"
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -116,7 +116,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root: PlanGroup
     nodes: tuple[PlanNode, ...]  # sorted by name
     shapes: tuple[PodShape, ...]
-    vetoes: tuple[NodeRejection, ...] = ()
+    rejected_nodes: tuple[NodeRejection, ...] = ()
     claims_in_use: tuple[
         str, ...
     ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
@@ -158,7 +158,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     kind: ConflictKind
     object: str  # Kind/namespace/name
-    text: str
+    message: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):

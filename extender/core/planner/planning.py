@@ -96,7 +96,7 @@ def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verd
 def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     """Return the refusal, after checking whether node rejections alone are the cause."""
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
-    rests_on = given(request, solved.problem, limited=bool(request.vetoes))
+    rests_on = given(request, solved.problem, limited=bool(request.rejected_nodes))
     status = _status(request, fleet)
     if not solved.proved:
         text = (
@@ -106,7 +106,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         return Refusal(
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
         )
-    if request.vetoes:
+    if request.rejected_nodes:
         free = solve(request, fleet, options=Options(no_vetoes=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
@@ -115,7 +115,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
             return Refusal(
                 outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
             )
-        request = msgspec.structs.replace(request, vetoes=())
+        request = msgspec.structs.replace(request, rejected_nodes=())
         rests_on = given(request, solved.problem, limited=False)
         solved = free
     explanation = (

@@ -47,12 +47,12 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     may_preempt: bool = (
         True  # its preemption policy allows it to evict others when it is created again
     )
-    doomed: bool = False  # it is a victim of another preemption already
+    disruption_target: bool = False  # it is a victim of another preemption already
 
     @property
     def has_cost(self) -> bool:
         """Return whether evicting it loses running work that no other preemption ends anyway."""
-        return self.kind != "reservation" and not self.doomed
+        return self.kind != "reservation" and not self.disruption_target
 
 
 class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

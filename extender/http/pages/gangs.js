@@ -14,7 +14,7 @@ export const STATES = {
   admitted: "its minimum is reserved",
   satisfied: "its minimum is bound",
 };
-export const RUNNING = new Set(["admitted", "satisfied"]);
+export const RUNNING = new Set(["admitted", "scheduled"]);
 
 export const badge = (state) => el("span", { class: `badge ${STATES[state] ? state : ""}`, text: state, title: STATES[state] });
 

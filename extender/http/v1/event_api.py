@@ -95,7 +95,7 @@ class EventApi:
         """Return a page of events, or a stream."""
         query = known(request, _QUERY, repeatable={"type"})
         wanted = EventFilter(
-            root=path_in(query, "gang"),
+            gang=path_in(query, "gang"),
             namespace=name_in(query, "namespace"),
             node=name_in(query, "node"),
             types=types_in(query, "type"),
@@ -190,12 +190,12 @@ def _newest_first(text: str) -> bool:
 def _chunks(batch: EventBatch) -> list[bytes]:
     """Return a batch as server-sent events, in chunks: a slow client is waited for between them."""
     chunks, chunk = [], b""
-    for event, body in batch.facts:
+    for event, body in batch.events:
         chunk += b"id: %d\ndata: %b\n\n" % (event.position, body)
         if len(chunk) > CHUNK_BYTES:
             chunks.append(chunk)
             chunk = b""
-    if not batch.facts or batch.facts[-1][0].position != batch.position:
+    if not batch.events or batch.events[-1][0].position != batch.position:
         chunk += _comment(batch.position)
     return [*chunks, chunk] if chunk else chunks
 

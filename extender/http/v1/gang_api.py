@@ -10,7 +10,7 @@ from immutables import Map
 
 from extender.core.log.reservation_state import GangState
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.http.responses.json_responses import answer, listed
 from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import gang_named, known, name_in
@@ -26,7 +26,7 @@ class GangExplanation(msgspec.Struct):
     """The state of a gang, and the last decision about it."""
 
     gang: GangAt
-    fact: EventLine | None = None
+    event: EventLine | None = None
     decision: Decision | None = None
 
 
@@ -67,7 +67,7 @@ OPERATIONS = (
         tagged=True,
     ),
 )
-ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
+ANSWERS = ("GangAdmitted", "GangExtended", "GangUnschedulable", "PreemptionPlanned")
 
 
 class GangApi:
@@ -78,7 +78,7 @@ class GangApi:
         self._inputs = inputs
         self._state = state
         self._index: dict[str, list[GangState]] = {}
-        self._indexed: Map[RootUid, GangState] | None = None  # the gangs of `_index`
+        self._indexed: Map[GangUid, GangState] | None = None  # the gangs of `_index`
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -94,10 +94,10 @@ class GangApi:
         state = self._state.committed
         roots = [
             root
-            for root in state.roots.values()
-            if not namespace or root.root.startswith(f"{namespace}/")
+            for root in state.gangs.values()
+            if not namespace or root.gang.startswith(f"{namespace}/")
         ]
-        roots.sort(key=lambda root: (root.root, root.uid))
+        roots.sort(key=lambda root: (root.gang, root.uid))
         pieces = await listed(gang_at(root, with_members=False) for root in roots)
         return await answer(request, pieces, state.position)
 
@@ -131,11 +131,11 @@ class GangApi:
         A name may have several: a PodGroup and a CompositePodGroup, or a group that was created again while
         the former one still exists in the state.
         """
-        roots = self._state.committed.roots
+        roots = self._state.committed.gangs
         if roots is not self._indexed:
             self._index = {}
             for root in roots.values():
-                self._index.setdefault(root.root, []).append(root)
+                self._index.setdefault(root.gang, []).append(root)
             self._indexed = roots
         return self._index
 
@@ -143,11 +143,11 @@ class GangApi:
         """Return one gang with the newest decision about it."""
         root = self._root(request)
         found = await self._reader.page(
-            EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
+            EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
         explained = GangExplanation(gang=gang_at(root))
         if found.events:
             (event,) = found.events
-            explained.fact = event_line(event)
+            explained.event = event_line(event)
             explained.decision = await decision_of(event, self._inputs)
         return await answer(request, [msgspec.json.encode(explained)], found.head)

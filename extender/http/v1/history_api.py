@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import Position, RootUid
+from extender.core.model.ids import GangUid, Position
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.v1.openapi import (
     GANG_NAME,
@@ -39,7 +39,7 @@ from extender.queries.log.preemption_report import PreemptionLine, PreemptionQue
 class DecisionAnswer(msgspec.Struct):
     """A decision of the planner."""
 
-    fact: EventLine
+    event: EventLine
     decision: Decision
 
 
@@ -122,8 +122,8 @@ class HistoryApi:
         name = gang_named(request)
         query = known(request, {"uid", "decisions", "after", "limit"})
         wanted = HistoryQuery(
-            root=name,
-            uid=RootUid(query["uid"]) if "uid" in query else None,
+            gang=name,
+            uid=GangUid(query["uid"]) if "uid" in query else None,
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             decisions=flag(query, "decisions"),
@@ -147,9 +147,9 @@ class HistoryApi:
             raise NotFound(f"decision {name}: the log has no such position, and no such plan")
         decision = await decision_of(at[0], self._inputs)
         if decision is None:
-            kind = type(at[0].fact).__name__
+            kind = type(at[0].data).__name__
             raise NotFound(f"decision {name}: a {kind} is not a decision of the planner")
-        body = msgspec.json.encode(DecisionAnswer(fact=event_line(at[0]), decision=decision))
+        body = msgspec.json.encode(DecisionAnswer(event=event_line(at[0]), decision=decision))
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:

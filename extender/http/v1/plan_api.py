@@ -51,7 +51,7 @@ class PlanApi:
             raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
         if not body:
             raise BadInput(
-                'body is empty; expected {"wanted": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
+                'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
         found = await self._plan(body)
         headers = {} if found.position is None else {"X-Log-Position": str(found.position)}

@@ -20,7 +20,7 @@ from extender.http.v1.query_parameters import field, known
 from extender.ports.cluster_ports import Cluster
 from extender.queries.log.parameter_validation import checked_name, checked_text
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
-from extender.queries.state.live_node import LiveNode, live_node
+from extender.queries.state.live_node import NodeNow, live_node
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 
 PARAMETERS = {"at", "diff", "node", "domain", "namespace"}
@@ -34,7 +34,7 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
 
     state: StateAt
     node: NodeAt | None  # None: no gang had anything there
-    live: LiveNode | None  # None: the query is for the past, or the cluster has no such node
+    live: NodeNow | None  # None: the query is for the past, or the cluster has no such node
 
 
 class _AnswerFromLog(msgspec.Struct, kw_only=True):
@@ -42,7 +42,7 @@ class _AnswerFromLog(msgspec.Struct, kw_only=True):
 
     state: msgspec.Raw
     node: NodeAt | None
-    live: LiveNode | None
+    live: NodeNow | None
 
 
 AT = Parameter(

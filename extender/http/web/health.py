@@ -58,8 +58,8 @@ class Probes:
         state = self._leader.committed
         METRICS.leading.set(int(self._leader.may_record()))
         METRICS.position.set(state.position)
-        METRICS.held.set(sum(len(held) for held in state.held_on.values()))
-        waiting = sum(root.answer is not None for root in state.roots.values())
+        METRICS.held.set(sum(len(held) for held in state.reservations_on.values()))
+        waiting = sum(root.last_decision is not None for root in state.gangs.values())
         METRICS.pending.labels("podgroup").set(waiting)
         body = generate_latest(METRICS.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -9,7 +9,7 @@ from extender.core.log.events import (
     ConflictRecord,
     GangAdmitted,
     GangExtended,
-    GangRefused,
+    GangUnschedulable,
     PreemptionPlanned,
     RecordedEvent,
 )
@@ -20,7 +20,7 @@ from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.queries.log.preemption_report import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
-DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+DecidingFact = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
 
 
 class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     waiting: int = 0  # members without a node
     bound: int = 0  # members on a node
-    vetoes: int = 0  # nodes that kube-scheduler had rejected
+    rejected_nodes: int = 0  # nodes that kube-scheduler had rejected
     rules: int = 0  # affinity, anti-affinity and spread rules
     evictable: int = 0  # disruption units of lower priority
     evictable_pods: int = 0  # pods of these units
@@ -49,7 +49,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     unplaced: tuple[str, ...] = ()  # members that got no node, namespace/name
     reasons: tuple[str, ...] = ()  # of a refusal
     conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
-    considered: tuple[str, ...] = ()  # why preemption does not help
+    preemption_notes: tuple[str, ...] = ()  # why preemption does not help
     alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not chosen
 
 
@@ -60,7 +60,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
         CorruptLog: The stored input is damaged.
         StoreUnavailable: The database did not answer.
     """
-    fact = event.fact
+    fact = event.data
     if not isinstance(fact, DecidingFact) or not fact.input_digest:
         return None
     stored = await inputs.load(fact.input_digest)
@@ -70,18 +70,18 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
     alternatives: tuple[AlternativeLine, ...] = ()
     if isinstance(fact, PreemptionPlanned):
         alternatives = tuple(
-            AlternativeLine(units=a.units, cost=a.cost, why=a.why) for a in fact.alternatives
+            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in fact.alternatives
         )
-    refusal = fact if isinstance(fact, GangRefused) else None
+    refusal = fact if isinstance(fact, GangUnschedulable) else None
     return Decision(
         input=line,
         planner=fact.planner,
         search_nodes=fact.search_nodes,
         exhausted=fact.exhausted,
-        unplaced=() if isinstance(fact, GangRefused | PreemptionPlanned) else fact.unplaced,
+        unplaced=() if isinstance(fact, GangUnschedulable | PreemptionPlanned) else fact.unplaced,
         reasons=refusal.reasons if refusal else (),
         conflict=refusal.conflict if refusal else (),
-        considered=refusal.considered if refusal else (),
+        preemption_notes=refusal.preemption_notes if refusal else (),
         alternatives=alternatives,
     )
 

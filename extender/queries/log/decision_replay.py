@@ -12,7 +12,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangExtended,
-    GangRefused,
+    GangUnschedulable,
     PreemptionPlanned,
     RecordedEvent,
 )
@@ -38,7 +38,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def replay_decision(
     event: RecordedEvent,
-    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    fact: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
     stored: DecisionInput,
 ) -> ReplayResult:
     """Plan the stored input again and return how the result differs from the recorded decision.
@@ -61,7 +61,7 @@ def replay_decision(
         answer = preempt(request)
         return _replayed(event, fact, _compare_victims(fact, answer), _evicts(fact), _found(answer))
     verdict = plan(request)
-    if isinstance(fact, GangRefused):
+    if isinstance(fact, GangUnschedulable):
         differences = _compare_refusal(fact, verdict)
         recorded = fact.outcome
     else:
@@ -72,7 +72,7 @@ def replay_decision(
 
 def _replayed(
     event: RecordedEvent,
-    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    fact: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
     differences: list[str],
     recorded: str,
     now: str,
@@ -146,7 +146,7 @@ def _word(verdict: Verdict) -> str:
     return verdict.outcome
 
 
-def _compare_refusal(fact: GangRefused, verdict: Verdict) -> list[str]:
+def _compare_refusal(fact: GangUnschedulable, verdict: Verdict) -> list[str]:
     if isinstance(verdict, Plan):
         if verdict.assignments:
             return [f"a plan for {len(verdict.assignments)} members is found now"]

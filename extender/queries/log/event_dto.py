@@ -10,33 +10,33 @@ import msgspec
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import (
     AnyEventData,
-    BarrierExpired,
-    BindFailed,
-    DriftFound,
-    FeaturesFound,
+    BindBarrierTimedOut,
+    CapacityMeasured,
+    ControlPlaneFeaturesDetected,
+    DriftDetected,
     GangAdmitted,
     GangExtended,
-    GangRefused,
-    GangSatisfied,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
     HistoryTruncated,
-    LeaseTaken,
-    MemberLost,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
     NodeTopologyChanged,
-    NodeVetoed,
+    PodBindFailed,
     PodBound,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
-    RoomMeasured,
-    RootCompleted,
-    RootInvalid,
-    RootObserved,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import Position, RootUid
+from extender.core.model.ids import GangUid, Position
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))
@@ -50,9 +50,9 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     time: str  # RFC 3339, UTC, microseconds
     type: str
-    version: int  # stream version: place in the stream of its gang
+    stream_version: int  # stream version: place in the stream of its gang
     gang: str
-    gang_uid: RootUid
+    gang_uid: GangUid
     epoch: int
     actor: str
     cause: str
@@ -65,15 +65,15 @@ def event_line(event: RecordedEvent) -> EventLine:
     return EventLine(
         position=event.position,
         time=rfc3339(event.at_us),
-        type=type(event.fact).__name__,
-        version=event.version,
-        gang=event.root,
-        gang_uid=event.root_uid,
+        type=type(event.data).__name__,
+        stream_version=event.stream_version,
+        gang=event.gang,
+        gang_uid=event.gang_uid,
         epoch=event.epoch,
         actor=event.actor,
         cause=event.cause,
-        summary=summary(event.fact),
-        data=event.fact,
+        summary=summary(event.data),
+        data=event.data,
     )
 
 
@@ -116,58 +116,58 @@ def parse_time(text: str, field: str) -> int:
 def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
     """Return a summary of an event in one line, for people."""
     match fact:
-        case RootObserved():
+        case GangObserved():
             return f"{fact.kind} seen with {_count(fact.groups, 'group')} and {_count(fact.members, 'member')}"
         case GangAdmitted() | GangExtended():
             return _admitted(fact)
-        case GangRefused():
+        case GangUnschedulable():
             return f"{fact.outcome}: {fact.reasons[0] if fact.reasons else 'no reason given'}"
-        case RootInvalid():
+        case GangInvalid():
             return f"invalid: {fact.problems[0]}"
         case PodBound():
             return f"{fact.pod} bound to {fact.node}"
-        case BindFailed():
+        case PodBindFailed():
             return f"{fact.pod} not bound to {fact.node}: {fact.error}"
-        case BarrierExpired():
+        case BindBarrierTimedOut():
             return (
                 f"{_count(len(fact.arrived), 'member')} waited {fact.waited_ms / 1000:.1f} s at bind, "
                 f"{len(fact.missing)} did not come; no member was bound"
             )
-        case NodeVetoed():
+        case NodeRejected():
             return f"kube-scheduler refused {fact.node} for {fact.pod}"
         case ReservationReleased():
             what = _count(len(fact.pods), "reservation")
-            return f"{what} given back ({fact.why})" + (f": {fact.text}" if fact.text else "")
-        case GangSatisfied():
+            return f"{what} given back ({fact.reason})" + (f": {fact.message}" if fact.message else "")
+        case GangScheduled():
             return f"minimum met, {_count(fact.bound, 'member')} bound"
-        case MemberLost():
-            return f"{fact.pod} lost from {fact.node} ({': '.join(filter(None, (fact.cause, fact.text)))})"
+        case MemberTerminated():
+            return f"{fact.pod} lost from {fact.node} ({': '.join(filter(None, (fact.cause, fact.message)))})"
         case NodeTopologyChanged():
             return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
         case PreemptionPlanned():
             return _preemption(fact)
-        case VictimEvicted():
-            return f"{fact.pod} of {fact.unit} gone from {fact.node} ({fact.how})"
+        case VictimGone():
+            return f"{fact.pod} of {fact.unit} gone from {fact.node} ({fact.via})"
         case PreemptionCompleted():
             return (
-                f"preemption completed after {fact.took_ms / 1000:.1f} s: {_count(fact.bound, 'member')} "
+                f"preemption completed after {fact.duration_ms / 1000:.1f} s: {_count(fact.bound, 'member')} "
                 f"bound, {_count(fact.evicted, 'victim')} evicted"
             )
-        case PreemptionAbandoned():
+        case PreemptionCancelled():
             return _abandoned(fact)
-        case RootCompleted():
-            return fact.why
-        case RoomMeasured():
+        case GangRemoved():
+            return fact.reason
+        case CapacityMeasured():
             return _room(fact)
-        case FeaturesFound():
+        case ControlPlaneFeaturesDetected():
             return _features(fact)
-        case DriftFound():
-            return f"{fact.kind}: {fact.object} {fact.text}"
+        case DriftDetected():
+            return f"{fact.kind}: {fact.object} {fact.message}"
         case HistoryTruncated():
-            return f"history lost ({fact.evidence}): {fact.text}"
-        case LeaseTaken():
+            return f"history lost ({fact.evidence}): {fact.message}"
+        case LeaseAcquired():
             return f"lease taken by {fact.holder}" + (
-                f" after {fact.previous}" if fact.previous and fact.previous != fact.holder else ""
+                f" after {fact.previous_holder}" if fact.previous_holder and fact.previous_holder != fact.holder else ""
             )
 
 
@@ -207,29 +207,29 @@ def _preemption(fact: PreemptionPlanned) -> str:
     return "; ".join(parts)
 
 
-def _abandoned(fact: PreemptionAbandoned) -> str:
-    text = f"preemption abandoned ({fact.why}): {_count(fact.evicted, 'victim')} evicted"
-    if fact.spared:
-        text += f", {_count(len(fact.spared), 'unit')} spared"
-    if fact.finishing:
-        text += f", {_count(len(fact.finishing), 'unit')} begun and going whole"
-    return text + (f": {fact.text}" if fact.text else "")
+def _abandoned(fact: PreemptionCancelled) -> str:
+    text = f"preemption abandoned ({fact.reason}): {_count(fact.evicted, 'victim')} evicted"
+    if fact.units_spared:
+        text += f", {_count(len(fact.units_spared), 'unit')} spared"
+    if fact.units_in_progress:
+        text += f", {_count(len(fact.units_in_progress), 'unit')} begun and going whole"
+    return text + (f": {fact.message}" if fact.message else "")
 
 
-def _room(fact: RoomMeasured) -> str:
+def _room(fact: CapacityMeasured) -> str:
     rooms = [
         f"{r.free} {r.resource} on one node"
         if not r.key
         else f"{r.free} in {r.key}={r.domain} ({_count(r.nodes, 'node')})"
-        for r in fact.rooms
+        for r in fact.largest_free
     ]
     return "largest free room: " + (", ".join(rooms) or "no node takes pods")
 
 
-def _features(fact: FeaturesFound) -> str:
+def _features(fact: ControlPlaneFeaturesDetected) -> str:
     served = ", ".join(fact.served) or "no built-in groups"
     lost = ", ".join(dropped_field_texts(fact)) or "nothing"
     return (
         f"kube-apiserver serves {served} and drops {lost}; "
-        f"group scheduling of kube-scheduler itself: {fact.native}"
+        f"group scheduling of kube-scheduler itself: {fact.native_group_scheduling}"
     )

@@ -1,4 +1,4 @@
-"""Filters for events in memory, by the same rules as in SQL (`gx.mentions_of`)."""
+"""Filters for events in memory, by the same rules as in SQL (`gx.references_of`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.core.log.events import (
     GangExtended,
     PreemptionPlanned,
     RecordedEvent,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.ports.query_ports import EventFilter
 
@@ -38,7 +38,7 @@ def _nodes(value: object) -> Iterator[str]:
 
 def victims_of(fact: AnyEventData) -> frozenset[str]:
     """Return the UIDs of the victims: units, their pods, and gangs that lose reservations."""
-    if isinstance(fact, VictimEvicted):
+    if isinstance(fact, VictimGone):
         return frozenset((fact.uid,))
     if not isinstance(fact, PreemptionPlanned):
         return frozenset()
@@ -58,13 +58,13 @@ def plan_of(fact: AnyEventData) -> str:
 def matches(event: RecordedEvent, wanted: EventFilter) -> bool:
     """Return whether an event passes a filter; `after`, `limit` and the order are ignored."""
     return (
-        (not wanted.root or event.root == wanted.root)
-        and (wanted.root_uid is None or event.root_uid == wanted.root_uid)
-        and (not wanted.namespace or event.root.partition("/")[0] == wanted.namespace)
-        and (not wanted.types or type(event.fact).__name__ in wanted.types)
+        (not wanted.gang or event.gang == wanted.gang)
+        and (wanted.gang_uid is None or event.gang_uid == wanted.gang_uid)
+        and (not wanted.namespace or event.gang.partition("/")[0] == wanted.namespace)
+        and (not wanted.types or type(event.data).__name__ in wanted.types)
         and (wanted.since_us is None or event.at_us >= wanted.since_us)
         and (wanted.until_us is None or event.at_us <= wanted.until_us)
-        and (not wanted.plan or plan_of(event.fact) == wanted.plan)
-        and (not wanted.node or wanted.node in nodes_of(event.fact))
-        and (wanted.victims is None or not wanted.victims.isdisjoint(victims_of(event.fact)))
+        and (not wanted.plan or plan_of(event.data) == wanted.plan)
+        and (not wanted.node or wanted.node in nodes_of(event.data))
+        and (wanted.victims is None or not wanted.victims.isdisjoint(victims_of(event.data)))
     )

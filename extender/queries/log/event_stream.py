@@ -45,7 +45,7 @@ class EventBatch(msgspec.Struct, frozen=True):
     """Events for a reader; all matching events up to `position` have been returned."""
 
     position: Position
-    facts: tuple[tuple[RecordedEvent, bytes], ...] = ()  # each with its JSON (`EventLine`)
+    events: tuple[tuple[RecordedEvent, bytes], ...] = ()  # each with its JSON (`EventLine`)
 
 
 class _Recent:
@@ -114,7 +114,7 @@ class EventStream:
                     raise self._fault
                 batch = await self._next(wanted, position) or EventBatch(position)
                 moved, position = batch.position > position, batch.position
-                if batch.facts or _now_s() - batch_s >= SILENCE_S:
+                if batch.events or _now_s() - batch_s >= SILENCE_S:
                     batch_s = _now_s()
                     yield batch
                 if self._recent is None:
@@ -122,7 +122,7 @@ class EventStream:
                 elif self._recent.head > position:
                     await asyncio.sleep(0 if moved else RETRY_S)
                 else:
-                    await asyncio.sleep(REST_S if batch.facts else 0)
+                    await asyncio.sleep(REST_S if batch.events else 0)
                     await self._woken(news, SILENCE_S)
                     await asyncio.sleep(number % SPREAD / 1000)
 

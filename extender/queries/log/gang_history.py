@@ -13,18 +13,18 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.log.events import (
     AnyEventData,
-    BindFailed,
     GangAdmitted,
     GangExtended,
-    MemberLost,
-    NodeVetoed,
+    MemberTerminated,
+    NodeRejected,
+    PodBindFailed,
     PodBound,
     PreemptionPlanned,
     RecordedEvent,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import Position, RootUid
+from extender.core.model.ids import GangUid, Position
 from extender.ports.log_ports import START, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
@@ -41,10 +41,10 @@ LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
         "evicted: API, taint or pressure on the node",
     ),
     "node-lost": ("the cluster", "its node is gone"),
-    "refused-by-kubelet": ("kubelet", "refused by the kubelet"),
+    "rejected-by-kubelet": ("kubelet", "refused by the kubelet"),
     "ended": ("the pod itself", "ended by itself"),
     "deleted": ("a caller of the Kubernetes API", "deleted"),
-    "gone": ("unknown", "not where it was; the reason could not be found out"),
+    "unknown": ("unknown", "not where it was; the reason could not be found out"),
 }
 
 
@@ -55,27 +55,27 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
     led to it, and the details of a decision.
     """
 
-    why: str | UnsetType = UNSET
-    who: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    caused_by: str | UnsetType = UNSET
     cause_position: Position | UnsetType | None = UNSET
     decision: Decision | UnsetType = UNSET  # where the event is one
 
     def bare(self) -> HistoryLine:
         """Return the line without the fields that are for `decisions`."""
         return msgspec.structs.replace(
-            self, why=UNSET, who=UNSET, cause_position=UNSET, decision=UNSET
+            self, reason=UNSET, caused_by=UNSET, cause_position=UNSET, decision=UNSET
         )
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
     """One root group of this name."""
 
-    uid: RootUid
+    uid: GangUid
     first: str  # time of its first event, RFC 3339
     last: str
     first_position: Position
     last_position: Position
-    facts: int
+    events: int
 
 
 class GangHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +91,8 @@ class GangHistory(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A query for a history, by `root` or `uid`."""
 
-    root: str = ""  # namespace/name: all root groups of this name
-    uid: RootUid | None = None  # this one only
+    gang: str = ""  # namespace/name: all root groups of this name
+    uid: GangUid | None = None  # this one only
     after: Position = START
     limit: int = LIMIT_MAX
     decisions: bool = False
@@ -105,7 +105,7 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
         NotFound: The log has no event of it.
         StoreUnavailable: The database did not answer.
     """
-    lives = await reader.incarnations(query.root, uid=query.uid)
+    lives = await reader.incarnations(query.gang, uid=query.uid)
     if query.uid is not None:
         chosen = [life for life in lives if life.uid == query.uid]
     else:
@@ -113,8 +113,8 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
     if not chosen:
         raise NotFound(_unknown(query, lives))
     mine = EventFilter(
-        root=query.root if query.uid is None else "",
-        root_uid=query.uid,
+        gang=query.gang if query.uid is None else "",
+        gang_uid=query.uid,
         after=query.after,
         limit=query.limit,
     )
@@ -130,7 +130,7 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
                 line = msgspec.structs.replace(line, decision=decision)
         lines.append(line)
     return GangHistory(
-        gang=chosen[0].root,
+        gang=chosen[0].gang,
         lives=tuple(map(_life, lives)),
         lines=tuple(lines),
         head=head,
@@ -140,14 +140,14 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
 
 def _unknown(query: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
     names = "; names are namespace/name of the root (see `gang-extender events`)"
-    if query.root and query.uid is not None and lives:
+    if query.gang and query.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
-        return f"gang {query.root}: the log knows it by UID {known}, not {query.uid}"
-    return f"gang {query.root or query.uid}: the log knows no such root group{names}"
+        return f"gang {query.gang}: the log knows it by UID {known}, not {query.uid}"
+    return f"gang {query.gang or query.uid}: the log knows no such root group{names}"
 
 
 async def _merged(
-    reader: EventQueries, mine: EventFilter, uids: frozenset[RootUid], first: Position
+    reader: EventQueries, mine: EventFilter, uids: frozenset[GangUid], first: Position
 ) -> tuple[list[RecordedEvent], Position, bool]:
     """Return the events of the gang and those of others about it, in order, none twice."""
     own = await reader.page(mine)
@@ -156,7 +156,7 @@ async def _merged(
             mine, after=START, types=NAMING, limit=MEMBERS_MAX, newest_first=True
         )
     )
-    named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.fact))))
+    named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.data))))
     others = (
         EventFilter(victims=named, after=mine.after, limit=mine.limit),
         # the events that the log lost after its first event may have been about it
@@ -183,32 +183,32 @@ def _uids(fact: AnyEventData) -> Iterable[str]:
 def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
     """Return the preemptor of each victim, by UID of the victim."""
     return {
-        uid: event.root
+        uid: event.gang
         for event in events
-        if isinstance(event.fact, PreemptionPlanned | VictimEvicted)
-        for uid in victims_of(event.fact)
+        if isinstance(event.data, PreemptionPlanned | VictimGone)
+        for uid in victims_of(event.data)
     }
 
 
 def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
     fields = {name: getattr(event_line(event), name) for name in EventLine.__struct_fields__}
     who, why = _who_and_why(event, preemptors)
-    return HistoryLine(**fields, why=why, who=who, cause_position=event.cause_position)
+    return HistoryLine(**fields, reason=why, caused_by=who, cause_position=event.cause_position)
 
 
 def _who_and_why(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
-    fact = event.fact
-    if isinstance(fact, MemberLost):
+    fact = event.data
+    if isinstance(fact, MemberTerminated):
         preemptor = preemptors.get(fact.uid)
         if preemptor is not None:
             return preemptor, "preempted by a recorded preemption"
         who, why = LOST[fact.cause]
-        return who, f"{why} ({fact.text})" if fact.text else why
-    if isinstance(fact, PreemptionPlanned | VictimEvicted):
-        return event.root, event.cause
-    if isinstance(fact, NodeVetoed):
+        return who, f"{why} ({fact.message})" if fact.message else why
+    if isinstance(fact, PreemptionPlanned | VictimGone):
+        return event.gang, event.cause
+    if isinstance(fact, NodeRejected):
         return "kube-scheduler", event.cause
-    if isinstance(fact, BindFailed):
+    if isinstance(fact, PodBindFailed):
         return "kube-apiserver", event.cause
     return event.actor, event.cause
 
@@ -220,5 +220,5 @@ def _life(life: GangIncarnation) -> IncarnationLine:
         last=rfc3339(life.last_us),
         first_position=life.first_position,
         last_position=life.last_position,
-        facts=life.facts,
+        events=life.events,
     )

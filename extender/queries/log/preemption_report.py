@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from extender.core.log.events import (
-    AbandonReason,
-    EvictionHow,
-    PreemptionAbandoned,
+    CancelReason,
+    GoneVia,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.model.ids import PlanId, Position
 from extender.ports.log_ports import START
@@ -22,7 +22,7 @@ from extender.queries.log.event_dto import PAGE, rfc3339
 
 KINDS = tuple(
     fact.__name__
-    for fact in (PreemptionPlanned, VictimEvicted, PreemptionCompleted, PreemptionAbandoned)
+    for fact in (PreemptionPlanned, VictimGone, PreemptionCompleted, PreemptionCancelled)
 )
 
 
@@ -31,9 +31,9 @@ class EvictedPodLine(msgspec.Struct, kw_only=True):
 
     pod: str
     node: str
-    asked: str = ""  # RFC 3339, when its eviction was requested; empty: it was not requested, or the time is not known
+    requested: str = ""  # RFC 3339, when its eviction was requested; empty: it was not requested, or the time is not known
     gone: str = ""  # RFC 3339; empty while it exists, or when its unit was spared
-    how: EvictionHow | Literal[""] = ""
+    via: GoneVia | Literal[""] = ""
 
 
 class UnitLine(msgspec.Struct, kw_only=True):
@@ -43,7 +43,7 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before the eviction of this unit began
-    doubt: str = ""  # why it was not reprieved, although the counted capacity would allow it
+    not_reprieved_reason: str = ""  # why it was not reprieved, although the counted capacity would allow it
 
 
 class AlternativeLine(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class AlternativeLine(msgspec.Struct, kw_only=True):
 
     units: tuple[str, ...]
     cost: dict[str, int]
-    why: str
+    reason: str
 
 
 class PreemptionLine(msgspec.Struct, kw_only=True):
@@ -67,13 +67,13 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     superseded: list[str]  # trees of lower priority that lost reservations, namespace/name
     cost: dict[str, int]
     alternatives: list[AlternativeLine]
-    outcome: Literal["pending", "completed", "abandoned"] = "pending"
-    why: AbandonReason | Literal[""] = ""
-    text: str = ""
-    by: str = ""  # Kind/namespace/name of the preemptor that took the capacity over
+    outcome: Literal["pending", "completed", "cancelled"] = "pending"
+    reason: CancelReason | Literal[""] = ""
+    message: str = ""
+    taken_over_by: str = ""  # Kind/namespace/name of the preemptor that took the capacity over
     ended: str = ""  # RFC 3339
     bound: int = 0  # bound members of the preemptor when it was completed
-    took_ms: int = 0  # from the plan to the completion
+    duration_ms: int = 0  # from the plan to the completion
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
     while True:
         page = await reader.page(
             EventFilter(
-                root=wanted.preemptor,
+                gang=wanted.preemptor,
                 types=KINDS,
                 since_us=wanted.since_us,
                 after=after,
@@ -135,7 +135,7 @@ class _Collector:
 
     def add(self, event: RecordedEvent) -> None:
         """Add an event; events come in order of position, those of other preemptions are ignored."""
-        fact = event.fact
+        fact = event.data
         if isinstance(fact, PreemptionPlanned):
             line = _planned(event, fact)
             if not _about(line, self._wanted.victim):
@@ -144,7 +144,7 @@ class _Collector:
                 self.lines[fact.preemption] = line
             else:
                 self.full = True
-        elif isinstance(fact, VictimEvicted | PreemptionCompleted | PreemptionAbandoned):
+        elif isinstance(fact, VictimGone | PreemptionCompleted | PreemptionCancelled):
             previous = self.lines.get(fact.preemption)
             if previous is not None:
                 _update(previous, event, fact)
@@ -159,14 +159,14 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
         preemption=fact.preemption,
         position=event.position,
         planned=rfc3339(event.at_us),
-        preemptor=f"{fact.kind}/{event.root}",
-        preemptor_uid=event.root_uid,
+        preemptor=f"{fact.kind}/{event.gang}",
+        preemptor_uid=event.gang_uid,
         priority=fact.priority,
         victims=[
             UnitLine(
                 unit=unit.name,
                 priority=unit.priority,
-                doubt=unit.doubt,
+                not_reprieved_reason=unit.not_reprieved_reason,
                 pods=[EvictedPodLine(pod=p.pod, node=p.node) for p in unit.pods],
             )
             for unit in fact.victims
@@ -174,7 +174,7 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
         superseded=[record.gang for record in fact.superseded],
         cost=fact.cost,
         alternatives=[
-            AlternativeLine(units=a.units, cost=a.cost, why=a.why) for a in fact.alternatives
+            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in fact.alternatives
         ],
     )
 
@@ -182,20 +182,20 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
 def _update(
     line: PreemptionLine,
     event: RecordedEvent,
-    fact: VictimEvicted | PreemptionCompleted | PreemptionAbandoned,
+    fact: VictimGone | PreemptionCompleted | PreemptionCancelled,
 ) -> None:
     match fact:
-        case VictimEvicted():
+        case VictimGone():
             for unit in line.victims:
                 for pod in unit.pods:
                     if unit.unit == fact.unit and pod.pod == fact.pod:
-                        pod.how, pod.gone = fact.how, rfc3339(fact.gone_us)
-                        pod.asked = rfc3339(fact.asked_us) if fact.asked_us else ""
+                        pod.via, pod.gone = fact.via, rfc3339(fact.gone_us)
+                        pod.requested = rfc3339(fact.requested_us) if fact.requested_us else ""
         case PreemptionCompleted():
             line.outcome, line.ended = "completed", rfc3339(event.at_us)
-            line.bound, line.took_ms = fact.bound, fact.took_ms
-        case PreemptionAbandoned():
-            line.outcome, line.ended = "abandoned", rfc3339(event.at_us)
-            line.why, line.text, line.by = fact.why, fact.text, fact.by
+            line.bound, line.duration_ms = fact.bound, fact.duration_ms
+        case PreemptionCancelled():
+            line.outcome, line.ended = "cancelled", rfc3339(event.at_us)
+            line.reason, line.message, line.taken_over_by = fact.reason, fact.message, fact.taken_over_by
             for unit in line.victims:
-                unit.spared = unit.unit in fact.spared
+                unit.spared = unit.unit in fact.units_spared

@@ -27,9 +27,9 @@ Value = str | int | float | None
 class ReportKind(msgspec.Struct, frozen=True, kw_only=True):
     """A report: its description and its columns."""
 
-    about: str  # one sentence
+    description: str  # one sentence
     columns: Mapping[str, str]  # name -> meaning and unit, in order
-    unknown: str  # what the log does not contain
+    limitations: str  # what the log does not contain
     of_gangs: bool = True  # can be restricted to a namespace or a gang
     projected: bool = True  # made from the interval tables, which follow the log
 
@@ -59,20 +59,20 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True):
     """A report in the list of reports."""
 
     name: str
-    about: str
+    description: str
     columns: Mapping[str, str]
-    unknown: str
+    limitations: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A report as the API shows it."""
 
     report: str
-    about: str
+    description: str
     since: str  # RFC 3339, inclusive
     until: str  # RFC 3339, exclusive
     position: Position  # of the log, up to which the report is complete
-    unknown: str
+    limitations: str
     more: bool  # there are more rows than the limit
     rows: list[dict[str, Value]]
 
@@ -94,46 +94,46 @@ _POSITION: Final = {"position": "of the event in the log"}
 
 REPORTS: Final[Mapping[str, ReportKind]] = {
     "pending": ReportKind(
-        about="How long each gang waited, and why.",
+        description="How long each gang waited, and why.",
         columns=_GANG
         | {
-            "state": "observed, waiting (not complete), refused (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
             "reason": "the first sentence of the refusal during this time",
             "seconds": "waited for this reason within the span",
             "stretches": "how many separate times it waited for this reason",
             "since": "begin of the first of them; may be before the span",
             "until": "end of the last of them; empty: it still waits",
         },
-        unknown="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
     ),
     "pending-namespaces": ReportKind(
-        about="How long the gangs of each namespace waited, and why.",
+        description="How long the gangs of each namespace waited, and why.",
         columns={
             "namespace": "of the gangs",
-            "state": "observed, waiting (not complete), refused (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
             "gangs": "how many were in this state at some time of the span",
             "now": "how many of them are in this state at its end",
             "seconds": "waited by all of them together within the span",
             "longest": "seconds of the longest wait within the span",
         },
-        unknown="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
     ),
-    "passed-over": ReportKind(
-        about="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was refused.",
+    "queue-bypass": ReportKind(
+        description="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was unschedulable.",
         columns=_GANG
         | {
-            "priority": "of the gang that was passed over",
-            "passed_by": "the gang that was admitted meanwhile, namespace/name",
-            "passed_by_priority": "its priority",
-            "how": "lower priority, or later (by its first event in the log)",
+            "priority": "of the gang that was bypassed",
+            "bypassed_by": "the gang that was admitted meanwhile, namespace/name",
+            "bypassed_by_priority": "its priority",
+            "bypass_kind": "lower priority, or later (by its first event in the log)",
             "pods": "members that got a reservation by that admission",
             "at": "when",
         }
         | _POSITION,
-        unknown="Ordinary pods that were scheduled meanwhile are not in the log. Without a gang or namespace, use a span of hours, not of days.",
+        limitations="Ordinary pods that were scheduled meanwhile are not in the log. Without a gang or namespace, use a span of hours, not of days.",
     ),
     "preemption-pairs": ReportKind(
-        about="Preemptors and their victims: how often, and how many pods.",
+        description="Preemptors and their victims: how often, and how many pods.",
         columns={
             "preemptor": "namespace/name of the root group or lone pod that got the capacity",
             "priority": "its priority, the highest it had",
@@ -146,10 +146,10 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "first": "when it was first planned",
             "last": "when it was last planned",
         },
-        unknown="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `losses`.",
+        limitations="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `terminations`.",
     ),
-    "room": ReportKind(
-        about="The largest free domain over time: the capacity for the largest tree with a required domain.",
+    "largest-free": ReportKind(
+        description="The largest free domain over time: the capacity for the largest tree with a required domain.",
         columns={
             "at": "when it was measured",
             "resource": "extended resource, or cpu (millicores) where no node has any",
@@ -161,28 +161,28 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "until": "when another value was measured; empty: it is the current value",
         }
         | _POSITION,
-        unknown="One sample per minute, recorded when it differs. All pods count as used.",
+        limitations="One sample per minute, recorded when it differs. All pods count as used.",
         of_gangs=False,
         projected=False,
     ),
-    "room-taken": ReportKind(
-        about="Which admissions used capacity of the largest free domain.",
+    "largest-free-used": ReportKind(
+        description="Which admissions used capacity of the largest free domain.",
         columns=_GANG
         | {
             "resource": "the resource that was used",
             "level": "topology key, or node",
             "domain": "the largest free domain before",
             "free": "how much was free there before",
-            "taken": "how much this admission used there; more than was free where victims were evicted",
+            "used": "how much this admission used there; more than was free where victims were evicted",
             "pods": "by how many members",
             "at": "when",
         }
         | _POSITION,
-        unknown="What ordinary pods used is not in the log: it is the difference that no row explains.",
+        limitations="What ordinary pods used is not in the log: it is the difference that no row explains.",
         projected=False,
     ),
     "reserved": ReportKind(
-        about="Device and CPU hours that were reserved for pods that did not run yet.",
+        description="Device and CPU hours that were reserved for pods that did not run yet.",
         columns=_GANG
         | {
             "resource": "extended resource in units, or cpu in cores",
@@ -191,10 +191,10 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "held": "how many of them still exist at its end",
             "longest": "seconds of the longest within the span",
         },
-        unknown="Capacity claims of preemptions and nominations of ordinary pods are not included.",
+        limitations="Capacity claims of preemptions and nominations of ordinary pods are not included.",
     ),
     "decisions": ReportKind(
-        about="Admissions and refusals per hour.",
+        description="Admissions and refusals per hour.",
         columns={
             "hour": "begin of the hour, UTC",
             "admitted": "trees whose minimum got reservations",
@@ -205,22 +205,22 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "waiting": "refusals because members or groups were missing",
             "invalid": "trees that break a rule",
         },
-        unknown="A refusal is recorded when its outcome or reasons change, not for every attempt.",
+        limitations="A refusal is recorded when its outcome or reasons change, not for every attempt.",
         projected=False,
     ),
-    "losses": ReportKind(
-        about="Bound members that were lost, and what ended them.",
+    "terminations": ReportKind(
+        description="Bound members that were lost, and what ended them.",
         columns={
             "at": "when it was noticed",
             **_GANG,
             "pod": "namespace/name",
             "node": "where it ran",
-            "cause": "preempted, evicted, node-lost, refused-by-kubelet, ended (by itself), deleted, or gone (the reason is not known)",
+            "cause": "preempted, evicted, node-lost, rejected-by-kubelet, ended (by itself), deleted, or unknown (the reason is not known)",
             "preemptor": "the gang for which this service evicted it; empty: the loss had another cause",
             "seconds": "how long it had been bound",
         }
         | _POSITION,
-        unknown="Losses of pods without a group are not in the log, nor is who deleted a pod.",
+        limitations="Losses of pods without a group are not in the log, nor is who deleted a pod.",
     ),
 }  # fmt: skip
 
@@ -228,7 +228,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
 def catalogue() -> list[ReportLine]:
     """Return the list of reports."""
     return [
-        ReportLine(name=name, about=kind.about, columns=kind.columns, unknown=kind.unknown)
+        ReportLine(name=name, description=kind.description, columns=kind.columns, limitations=kind.limitations)
         for name, kind in REPORTS.items()
     ]
 
@@ -288,11 +288,11 @@ async def report(reader: ReportQueries, query: ReportQuery) -> Report:
     found = await reader.rows(query)
     return Report(
         report=query.name,
-        about=kind.about,
+        description=kind.description,
         since=rfc3339(query.since_us),
         until=rfc3339(query.until_us),
         position=min(found.head, found.projected) if kind.projected else found.head,
-        unknown=kind.unknown,
+        limitations=kind.limitations,
         more=len(found.rows) > query.limit,
         rows=[
             {name: _outside(value) for name, value in zip(kind.columns, row, strict=True)}

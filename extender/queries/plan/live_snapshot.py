@@ -25,7 +25,7 @@ from extender.core.model.cluster_view import (
     with_pod,
 )
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
@@ -46,12 +46,12 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     workloads: tuple[bytes, ...]
     budgets: tuple[bytes, ...]
     state: tuple[bytes, ...]
-    releasing: frozenset[RootUid]  # gangs whose bind barrier is open
+    releasing: frozenset[GangUid]  # gangs whose bind barrier is open
     now_us: int
 
 
 async def snapshot(
-    view: ClusterView, state: ReservationState, *, releasing: frozenset[RootUid], now_us: int
+    view: ClusterView, state: ReservationState, *, releasing: frozenset[GangUid], now_us: int
 ) -> LiveSnapshot:
     """Return view and state encoded; gives the event loop back every half millisecond."""
     pace = Yielder()
@@ -86,9 +86,9 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
     """Yield a state in parts: first all but its gangs, then one gang after the other."""
-    yield msgspec.structs.replace(state, roots=Map(), versions=Map(), held_on=Map(), root_of=Map())
-    for root in state.roots.values():
-        yield msgspec.structs.replace(EMPTY, roots=Map({root.uid: root}))
+    yield msgspec.structs.replace(state, gangs=Map(), versions=Map(), reservations_on=Map(), gang_of=Map())
+    for root in state.gangs.values():
+        yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
 
 
 async def _written(things: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:

@@ -26,7 +26,7 @@ from extender.core.decisions.preempt.preemption_planning import preemption_reque
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import Conflict, Plan, Refusal, SearchEffort
@@ -64,10 +64,10 @@ class SearchLine(msgspec.Struct, frozen=True):
     exhausted: bool
 
 
-class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one tree."""
 
-    root: str
+    gang: str
     kind: str
     verdict: VerdictWord
     domains: dict[str, dict[str, str]] = {}
@@ -83,7 +83,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for all trees; `verdict` is the worst of them."""
 
     verdict: VerdictWord
-    roots: tuple[RootVerdict, ...]
+    gangs: tuple[GangVerdict, ...]
 
 
 class PlanReply(PlanAnswer, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cluster: tuple[dict[str, Any], ...] | UnsetType = (
         UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
     )
-    wanted: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
+    workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
     all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
@@ -139,7 +139,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     """
     forest = forest_of(view)
     rows = NodeRowCache()
-    found: list[RootVerdict] = []
+    found: list[GangVerdict] = []
     units = sorted(_units(view, forest, question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
@@ -148,8 +148,8 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     for unit in units:
         if unit.tree is None:
             found.append(
-                RootVerdict(
-                    root=unit.root,
+                GangVerdict(
+                    gang=unit.root,
                     kind=unit.kind,
                     verdict=unit.verdict,
                     reasons=(unit.text,),
@@ -161,7 +161,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
         found.append(verdict)
     verdicts: list[VerdictWord] = [v.verdict for v in found]
     worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
-    return PlanAnswer(verdict=worst, roots=tuple(found))
+    return PlanAnswer(verdict=worst, gangs=tuple(found))
 
 
 def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
-            where = problem.text if problem.rule == "B6" else name
+            where = problem.message if problem.rule == "B6" else name
             by_problem.setdefault((problem.rule, where), []).append(orphan)
     for (rule, _), orphans in by_problem.items():
         first = min(orphans, key=lambda o: o.group.key)
@@ -238,7 +238,7 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
             _order(first.group, question),
             root=f"{namespace}/{missing}",
             verdict="invalid" if rule == "B6" else "waiting",
-            text=first.problem.text,
+            text=first.problem.message,
             pods=tuple(sorted(pods)),
         )
 
@@ -248,7 +248,7 @@ def _lone(pod: Pod) -> Tree:
     key = GroupKey(pod.namespace, pod.name, "PodGroup")
     group = Group(
         key=key,
-        uid=RootUid(pod.uid),
+        uid=GangUid(pod.uid),
         priority=pod.priority,
         preemption_policy=pod.preemption_policy,
         created_us=pod.created_us,
@@ -267,13 +267,13 @@ class _Notes(msgspec.Struct, frozen=True, kw_only=True):
 
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
-) -> tuple[RootVerdict, ClusterView]:
+) -> tuple[GangVerdict, ClusterView]:
     name = tree.root.key.path
     if tree.problems:
-        texts = tuple(problem.text for problem in tree.problems)
-        return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
+        texts = tuple(problem.message for problem in tree.problems)
+        return GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=texts), view
     state, moment = question.state, question.moment
-    part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+    part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     request = plan_request(
         view,
         state,
@@ -287,9 +287,9 @@ def _planned(
     texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
     )
-    root = state.roots.get(tree.root.uid)
-    if root is not None and root.held:
-        texts += (f"{len(root.held)} members have reservations already",)
+    root = state.gangs.get(tree.root.uid)
+    if root is not None and root.reservations:
+        texts += (f"{len(root.reservations)} members have reservations already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_trigger_preemption(request, verdict):
@@ -320,9 +320,9 @@ def _victims(made: PreemptionPlan) -> tuple[PlannedVictimLine, ...]:
     return tuple(PlannedVictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
 
 
-def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerdict:
-    return RootVerdict(
-        root=tree.root.key.path,
+def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerdict:
+    return GangVerdict(
+        gang=tree.root.key.path,
         kind=kind,
         verdict=verdict.outcome,
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
@@ -334,12 +334,12 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerd
 
 def _placed(
     view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: SearchEffort
-) -> tuple[RootVerdict, ClusterView]:
+) -> tuple[GangVerdict, ClusterView]:
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
         view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
-    placed = RootVerdict(
-        root=tree.root.key.path,
+    placed = GangVerdict(
+        gang=tree.root.key.path,
         kind=kind,
         verdict="placed",
         domains={p.group.name: dict(p.domain) for p in verdict.placements},

@@ -32,7 +32,7 @@ FIRST = Position(1)
 class PointInTime(msgspec.Struct, frozen=True, kw_only=True):
     """A position of the log that was requested."""
 
-    asked: str  # the time or position in the request; empty: the end of the log
+    requested: str  # the time or position in the request; empty: the end of the log
     position: Position
     time: str  # of the event at that position, RFC 3339
     hash: str  # of the log up to there, hex; equal hashes mean equal logs
@@ -225,7 +225,7 @@ class HistoricalState:
 
 def _moment(text: str, there: LogHead) -> PointInTime:
     return PointInTime(
-        asked=text, position=there.position, time=rfc3339(there.at_us), hash=there.chain.hex()
+        requested=text, position=there.position, time=rfc3339(there.at_us), hash=there.chain.hex()
     )
 
 

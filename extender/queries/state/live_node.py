@@ -10,7 +10,7 @@ from extender.core.model.ids import NodeName
 from extender.queries.state.state_dto import NodeAt
 
 
-class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
+class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
     """A node now. Amounts in the units of requests: CPU in millicores, memory in bytes, the rest in units."""
 
     labels: dict[str, str]
@@ -23,7 +23,7 @@ class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
     ordinary: int  # unmanaged pods among them
 
 
-def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> LiveNode | None:
+def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow | None:
     """Return a node as the view shows it, or None when the view does not have it.
 
     Args:
@@ -41,7 +41,7 @@ def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> LiveNode
         if pod.state == "reserved" and pod.uid not in here:
             for resource, amount in pod.requests.items():
                 taken[resource] = taken.get(resource, 0) + amount
-    return LiveNode(
+    return NodeNow(
         labels=node.labels,
         unschedulable=node.unschedulable,
         deleting=node.deleting,

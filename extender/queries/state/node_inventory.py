@@ -39,7 +39,7 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
 class NodeInventoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes now."""
 
-    doubt: str  # why this may be wrong (not synced, stale); empty: it is current
+    not_current_reason: str  # why this may be wrong (not synced, stale); empty: it is current
     topology_keys: list[str]  # node labels in topology constraints of groups, sorted
     nodes: list[NodeLine]  # by name
 
@@ -64,7 +64,7 @@ class GroupNow(msgspec.Struct, frozen=True, kw_only=True):
     basic: bool
     minimum: int  # pods of a PodGroup, groups of a CompositePodGroup; 1 when basic
     topology: tuple[str, ...]  # labels of its topology constraints, outer to inner
-    mode: str  # single | all: which pods are evicted together
+    disruption_mode: str  # single | all: which pods are evicted together
     deleting: bool
     members: list[MemberNow]  # of leaves
 
@@ -73,7 +73,7 @@ class TreeNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tree as the cluster shows it now, admitted or not."""
 
     gang: str  # namespace/name of the root
-    doubt: str  # as in `NodeInventoryReport`
+    not_current_reason: str  # as in `NodeInventoryReport`
     groups: list[GroupNow]  # root first, then depth first, by creation
 
 
@@ -92,7 +92,7 @@ class NodeInventory:
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
         head = msgspec.json.encode(
             NodeInventoryReport(
-                doubt=self._cluster.not_ready_reason(), topology_keys=keys, nodes=[]
+                not_current_reason=self._cluster.not_ready_reason(), topology_keys=keys, nodes=[]
             )
         )
         pieces = [head]
@@ -131,7 +131,7 @@ class NodeInventory:
             msg = f"gang {namespace}/{name}: the cluster has no such root group now"
             raise NotFound(msg)
         root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
-        head = TreeNow(gang=root.key.path, doubt=self._cluster.not_ready_reason(), groups=[])
+        head = TreeNow(gang=root.key.path, not_current_reason=self._cluster.not_ready_reason(), groups=[])
         pieces = [msgspec.json.encode(head)]
         for group in _below(root, children, set()):
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))
@@ -215,7 +215,7 @@ def _group_now(group: Group, view: ClusterView) -> GroupNow:
         basic=group.basic,
         minimum=group.minimum,
         topology=group.topology,
-        mode=group.mode,
+        disruption_mode=group.disruption_mode,
         deleting=group.deleting,
         members=[
             MemberNow(

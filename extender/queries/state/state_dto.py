@@ -59,8 +59,8 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound: int
     outcome: str  # of the current refusal; empty: there is none
     reasons: tuple[str, ...]
-    answered: str  # RFC 3339, time of the refusal; empty: there is none
-    answer_position: int  # position of the refusal; 0: there is none
+    last_decision_time: str  # RFC 3339, time of the refusal; empty: there is none
+    last_decision_position: int  # position of the refusal; 0: there is none
     observed: str  # RFC 3339
     admitted: str  # RFC 3339; empty: not yet
     plan: str  # of the newest admission or extension; empty: none
@@ -86,9 +86,9 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: dict[str, str]  # labels that admissions recorded
     reserved: dict[str, int]  # sums of requests
     bound: dict[str, int]
-    promised: dict[str, int]  # claimed by preemptors until their victims are gone
+    preemption_claims: dict[str, int]  # claimed by preemptors until their victims are gone
     pods: list[PodAt]
-    kept: dict[str, int] = {}  # held for the replacements of lost members
+    replacement_holds: dict[str, int] = {}  # held for the replacements of lost members
 
 
 class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -113,7 +113,7 @@ class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: bool  # the preemption ended; units whose eviction has begun are still evicted
     evicted: int  # victims that are gone
     victims: list[VictimAt]
-    promised: list[MemberAt]  # claimed places of the preemptor; state is "promised"
+    claims: list[MemberAt]  # claimed places of the preemptor; state is "claimed"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -130,15 +130,15 @@ class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Features of kube-apiserver and kube-scheduler, as the service found them."""
 
     served: list[str]  # built-in kinds of groups, with their versions
-    dropped: list[
+    dropped_fields: list[
         str
     ]  # fields that kube-apiserver drops, with their kinds and the feature gate that is off
     untested: list[str]
-    policy: (
+    admission_policy: (
         str  # on | off | unknown: whether the admission policy adds our scheduling gate to members
     )
-    native: str  # on | off | unknown: kube-scheduler's own group scheduling
-    text: str  # the evidence, or why there is none
+    native_group_scheduling: str  # on | off | unknown: kube-scheduler's own group scheduling
+    message: str  # the evidence, or why there is none
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -149,7 +149,7 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: list[NodeAt]  # by name; nodes with something of a gang
     preemptions: list[PreemptionAt]  # by position
     control_plane: ControlPlaneAt | None  # None: not found until then
-    not_known: list[str]  # sentences: what the log does not contain
+    limitations: list[str]  # sentences: what the log does not contain
 
 
 class GangBrief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -195,7 +195,7 @@ class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     gangs: list[GangChange]
     members: list[MemberChange]
-    not_known: list[str]
+    limitations: list[str]
 
 
 def scope_of(node: str, domain: str, namespace: str) -> Scope:

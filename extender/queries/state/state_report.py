@@ -7,7 +7,7 @@ from itertools import chain
 from operator import attrgetter
 
 from extender.core.log.control_plane_features import dropped_field_texts
-from extender.core.log.events import FeaturesFound, GroupRecord
+from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -17,7 +17,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
     effective_phase,
 )
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.state_dto import (
     ControlPlaneAt,
@@ -56,7 +56,7 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
     preemptions = _preemptions(state, scope, wanted)
     gangs = sorted((gang_at(root) for root in roots), key=_BY_GANG)
     nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
-    holding = [g for g in gangs if g.state in ("admitted", "satisfied")]
+    holding = [g for g in gangs if g.state in ("admitted", "scheduled")]
     totals = Totals(
         gangs=len(gangs),
         pending=len(gangs) - len(holding),
@@ -70,46 +70,46 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
         nodes=nodes,
         preemptions=[_preemption_at(p) for p in preemptions],
         control_plane=_control_plane(state.features),
-        not_known=_not_known(roots, scope),
+        limitations=_not_known(roots, scope),
     )
 
 
-def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
+def _control_plane(found: ControlPlaneFeaturesDetected | None) -> ControlPlaneAt | None:
     if found is None:
         return None
     return ControlPlaneAt(
         served=list(found.served),
-        dropped=dropped_field_texts(found),
+        dropped_fields=dropped_field_texts(found),
         untested=list(found.untested),
-        policy=found.policy,
-        native=found.native,
-        text=found.text,
+        admission_policy=found.admission_policy,
+        native_group_scheduling=found.native_group_scheduling,
+        message=found.message,
     )
 
 
 def compare(before: ReservationState, after: ReservationState, scope: Scope) -> StateDifference:
     """Return the differences between two states, for gangs that are in the requested part of either."""
-    found: dict[RootUid, None] = {}
+    found: dict[GangUid, None] = {}
     for state in (before, after):
         wanted = _wanted_nodes(scope, topology_of(state) if scope.domain else {})
         found |= dict.fromkeys(root.uid for root in _roots(state, scope, wanted))
     gangs: list[GangChange] = []
     members: list[MemberChange] = []
     for uid in found:
-        old, new = before.roots.get(uid), after.roots.get(uid)
+        old, new = before.gangs.get(uid), after.gangs.get(uid)
         newest = new or old
         assert newest is not None
         was, now = _brief(old), _brief(new)
         if was != now:
-            change = "new" if was is None else "gone" if now is None else "changed"
+            change = "new" if was is None else "removed" if now is None else "changed"
             gangs.append(
-                GangChange(gang=newest.root, uid=uid, change=change, before=was, after=now)
+                GangChange(gang=newest.gang, uid=uid, change=change, before=was, after=now)
             )
         members += _moves(newest, old, new)
     gangs.sort(key=_BY_GANG)
     members.sort(key=_BY_POD)
-    roots = [root for uid in found if (root := after.roots.get(uid)) is not None]
-    return StateDifference(gangs=gangs, members=members, not_known=_not_known(roots, scope))
+    roots = [root for uid in found if (root := after.gangs.get(uid)) is not None]
+    return StateDifference(gangs=gangs, members=members, limitations=_not_known(roots, scope))
 
 
 def topology_of(
@@ -124,7 +124,7 @@ def topology_of(
         node: Return only the labels of this node; None: of all.
     """
     found: dict[NodeName, dict[str, str]] = {}
-    roots = [root for root in state.roots.values() if not node or node in root.topology]
+    roots = [root for root in state.gangs.values() if not node or node in root.topology]
     for root in sorted(roots, key=lambda r: (r.admitted_us, r.uid)):
         for name, labels in root.topology.items():
             found[name] = found[name] | labels if name in found else labels
@@ -133,19 +133,19 @@ def topology_of(
 
 def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
     """Return a gang in the form of the API, with or without its members."""
-    answer = root.answer
+    answer = root.last_decision
     return GangAt(
-        gang=root.root,
+        gang=root.gang,
         uid=root.uid,
         kind=root.kind,
         priority=root.priority,
         state=effective_phase(root),
-        reserved=len(root.held),
+        reserved=len(root.reservations),
         bound=len(root.bound),
         outcome=answer.outcome if answer is not None else "",
         reasons=answer.reasons if answer is not None else (),
-        answered=rfc3339(answer.at_us) if answer is not None else "",
-        answer_position=answer.position if answer is not None else 0,
+        last_decision_time=rfc3339(answer.at_us) if answer is not None else "",
+        last_decision_position=answer.position if answer is not None else 0,
         observed=rfc3339(root.observed_us),
         admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
         plan=root.plan or "",
@@ -160,8 +160,8 @@ def _members(root: GangState) -> list[MemberAt]:
         MemberAt(
             pod=r.pod, uid=r.uid, group=r.group, node=r.node, state="reserved", extra=r.extra, requests=r.requests
         )
-        for r in root.held.values()
-    ] if root.held else []  # fmt: skip
+        for r in root.reservations.values()
+    ] if root.reservations else []  # fmt: skip
     if root.bound:
         members += [
             MemberAt(
@@ -176,7 +176,7 @@ def _members(root: GangState) -> list[MemberAt]:
 def _groups(root: GangState) -> list[GroupAt]:
     if not root.groups:
         return []
-    reserved = _counted(root.groups, root.held.values()) if root.held else _NOTHING
+    reserved = _counted(root.groups, root.reservations.values()) if root.reservations else _NOTHING
     bound = _counted(root.groups, root.bound.values()) if root.bound else _NOTHING
     return [
         GroupAt(
@@ -226,19 +226,19 @@ def _roots(
     state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
 ) -> list[GangState]:
     promised = (
-        {p.root_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
+        {p.gang_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
     )
     return [
         root
-        for root in state.roots.values()
-        if _in_namespace(root.root, scope)
+        for root in state.gangs.values()
+        if _in_namespace(root.gang, scope)
         and (wanted is None or root.uid in promised or _has_some_of(root, wanted))
     ]
 
 
 def _has_some_of(root: GangState, wanted: frozenset[NodeName]) -> bool:
     seats: tuple[Mapping[PodUid, Reservation | BoundMember | ReplacementHold], ...]
-    seats = (root.held, root.bound, root.vacant)
+    seats = (root.reservations, root.bound, root.replacement_holds)
     return any(member.node in wanted for here in seats for member in here.values())
 
 
@@ -252,7 +252,7 @@ def _preemptions(
     found = [
         p
         for p in state.preemptions.values()
-        if _in_namespace(p.root, scope)
+        if _in_namespace(p.gang, scope)
         and (
             wanted is None
             or not wanted.isdisjoint(p.claims)
@@ -271,7 +271,7 @@ def _nodes(
 ) -> list[NodeAt]:
     pods: dict[str, list[PodAt]] = {}
     of_gangs = ((gang.gang, gang.members) for gang in gangs)
-    of_preemptions = ((p.root, _promised(p)) for p in preemptions)
+    of_preemptions = ((p.gang, _promised(p)) for p in preemptions)
     for gang, members in chain(of_gangs, of_preemptions, kept):
         for member in members:
             node = member.node
@@ -301,8 +301,8 @@ def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
         pods=pods,
         reserved=sums.get("reserved", _NOTHING),
         bound=sums.get("bound", _NOTHING),
-        promised=sums.get("promised", _NOTHING),
-        kept=sums.get("kept", _NOTHING),
+        preemption_claims=sums.get("claimed", _NOTHING),
+        replacement_holds=sums.get("replacement", _NOTHING),
     )
 
 
@@ -316,7 +316,7 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 def _promised(preemption: PendingPreemption) -> list[MemberAt]:
     return [
         MemberAt(
-            pod=claim.pod, uid=claim.uid, group="", node=claim.node, state="promised", extra=False,
+            pod=claim.pod, uid=claim.uid, group="", node=claim.node, state="claimed", extra=False,
             requests=claim.requests,
         )
         for claims in preemption.claims.values() for claim in claims
@@ -327,15 +327,15 @@ def _kept(roots: Iterable[GangState]) -> list[tuple[str, list[MemberAt]]]:
     """Return the replacement holds, by gang."""
     return [
         (
-            root.root,
+            root.gang,
             [
                 MemberAt(
-                    pod=v.pod, uid=v.uid, group=v.group, node=v.node, state="kept", extra=False, requests=v.requests
+                    pod=v.pod, uid=v.uid, group=v.group, node=v.node, state="replacement", extra=False, requests=v.requests
                 )
-                for v in root.vacant.values()
+                for v in root.replacement_holds.values()
             ],
         )
-        for root in roots if root.vacant
+        for root in roots if root.replacement_holds
     ]  # fmt: skip
 
 
@@ -344,8 +344,8 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
         preemption=preemption.id,
         position=preemption.position,
         planned=rfc3339(preemption.at_us),
-        preemptor=preemption.root,
-        preemptor_uid=preemption.root_uid,
+        preemptor=preemption.gang,
+        preemptor_uid=preemption.gang_uid,
         kind=preemption.kind,
         priority=preemption.priority,
         ended=preemption.ended,
@@ -354,7 +354,7 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
             VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
             for v in sorted(preemption.victims.values(), key=_BY_POD)
         ],
-        promised=sorted(_promised(preemption), key=_BY_POD),
+        claims=sorted(_promised(preemption), key=_BY_POD),
     )
 
 
@@ -380,20 +380,20 @@ def _brief(root: GangState | None) -> GangBrief | None:
     return GangBrief(
         state=effective_phase(root),
         priority=root.priority,
-        reserved=len(root.held),
+        reserved=len(root.reservations),
         bound=len(root.bound),
-        outcome=root.answer.outcome if root.answer is not None else "",
-        reasons=root.answer.reasons if root.answer is not None else (),
+        outcome=root.last_decision.outcome if root.last_decision is not None else "",
+        reasons=root.last_decision.reasons if root.last_decision is not None else (),
     )
 
 
 def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
-    if old is not None and new is not None and old.held == new.held and old.bound == new.bound:
+    if old is not None and new is not None and old.reservations == new.reservations and old.bound == new.bound:
         return []
     was, now = _places(old), _places(new)
     names = _names(old) | _names(new)
     return [
-        MemberChange(pod=name, uid=uid, gang=newest.root, before=was.get(uid), after=now.get(uid))
+        MemberChange(pod=name, uid=uid, gang=newest.gang, before=was.get(uid), after=now.get(uid))
         for uid, name in names.items()
         if was.get(uid) != now.get(uid)
     ]
@@ -403,7 +403,7 @@ def _places(root: GangState | None) -> dict[str, MemberPlacement]:
     if root is None:
         return {}
     places = {
-        str(r.uid): MemberPlacement(state="reserved", node=r.node) for r in root.held.values()
+        str(r.uid): MemberPlacement(state="reserved", node=r.node) for r in root.reservations.values()
     }
     return places | {
         str(m.uid): MemberPlacement(state="bound", node=m.node) for m in root.bound.values()
@@ -413,6 +413,6 @@ def _places(root: GangState | None) -> dict[str, MemberPlacement]:
 def _names(root: GangState | None) -> dict[str, str]:
     if root is None:
         return {}
-    return {str(r.uid): r.pod for r in root.held.values()} | {
+    return {str(r.uid): r.pod for r in root.reservations.values()} | {
         str(m.uid): m.pod for m in root.bound.values()
     }

@@ -41,10 +41,10 @@ class Row(NamedTuple):
     epoch: int
     at_us: int
     type: str
-    ver: int
-    root_uid: str
-    version: int
-    root: str
+    schema_version: int
+    gang_uid: str
+    stream_version: int
+    gang: str
     actor: str
     cause: str
     cause_position: int | None
@@ -65,8 +65,8 @@ def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
     Raises:
         InvariantBroken: PostgreSQL cannot store the event unchanged; names the event and the field.
     """
-    tag = type(event.fact).__name__
-    for field in ("root_uid", "root", "actor", "cause"):
+    tag = type(event.data).__name__
+    for field in ("gang_uid", "gang", "actor", "cause"):
         if "\0" in getattr(event, field):
             raise InvariantBroken(f"event {event.event_id} ({tag}): {field} holds a NUL character")
     try:
@@ -77,14 +77,14 @@ def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
             epoch=event.epoch,
             at_us=event.at_us,
             type=tag,
-            ver=VERSIONS[tag],
-            root_uid=event.root_uid,
-            version=event.version,
-            root=event.root,
+            schema_version=VERSIONS[tag],
+            gang_uid=event.gang_uid,
+            stream_version=event.stream_version,
+            gang=event.gang,
             actor=event.actor,
             cause=event.cause,
             cause_position=event.cause_position,
-            payload=encode_fact(event.fact),
+            payload=encode_fact(event.data),
         )
         row_image = image(row)
     except (ValueError, KeyError, struct.error, UnicodeError) as error:
@@ -117,8 +117,8 @@ def link(previous: bytes, row_image: bytes) -> bytes:
 def image(row: Columns) -> bytes:
     """Return the bytes of a row that are hashed together with the previous hash.
 
-    Position, epoch, ver, version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
-    the 16 bytes of event_id; type, root_uid, root, actor, cause and the payload, each behind its length
+    Position, epoch, schema_version, stream_version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
+    the 16 bytes of event_id; type, gang_uid, gang, actor, cause and the payload, each behind its length
     as a 4-byte big-endian integer. In SQL that is `int8send`, `uuid_send`, `int4send(octet_length(...))`
     and `convert_to(..., 'UTF8')`.
 
@@ -126,20 +126,20 @@ def image(row: Columns) -> bytes:
         struct.error: A number does not fit.
         UnicodeError: A text is no Unicode.
     """
-    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
-    numbers = _NUMBERS.pack(position, epoch, ver, version, at_us, by or 0)
-    tag, uid, root = tag.encode(), uid.encode(), root.encode()
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row
+    numbers = _NUMBERS.pack(position, epoch, schema_version, stream_version, at_us, by or 0)
+    tag, uid, gang = tag.encode(), uid.encode(), gang.encode()
     actor, cause = actor.encode(), cause.encode()
     return b"".join((
         numbers, event_id.bytes,
-        _length(len(tag)), tag, _length(len(uid)), uid, _length(len(root)), root,
+        _length(len(tag)), tag, _length(len(uid)), uid, _length(len(gang)), gang,
         _length(len(actor)), actor, _length(len(cause)), cause, _length(len(payload)), payload,
     ))  # fmt: skip
 
 
-def decode_fact(
+def decode_event_data(
     tag: str,
-    ver: int,
+    schema_version: int,
     payload: bytes,
     *,
     position: int,
@@ -150,7 +150,7 @@ def decode_fact(
 
     Args:
         tag: Stored type.
-        ver: Stored version.
+        schema_version: Stored version.
         payload: Stored bytes.
         position: Position of the event, for the message.
         versions: Current version of each type.
@@ -162,19 +162,19 @@ def decode_fact(
     current = versions.get(tag)
     if current is None:
         raise CorruptLog(f"position {position}: unknown type {tag!r}; written by a newer version?")
-    if not 1 <= ver <= current:
+    if not 1 <= schema_version <= current:
         raise CorruptLog(
-            f"position {position}: unknown version {ver} of {tag}; written by a newer version?"
+            f"position {position}: unknown version {schema_version} of {tag}; written by a newer version?"
         )
     try:
-        if ver == current:
+        if schema_version == current:
             return _DECODERS[tag].decode(payload)
         data: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
-        newest = upcast(data, tag=tag, ver=ver, current=current, upcasters=upcasters)
+        newest = upcast(data, tag=tag, schema_version=schema_version, current=current, upcasters=upcasters)
         return msgspec.convert(newest, TYPES[tag])
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
         raise CorruptLog(
-            f"position {position}: {tag} version {ver} cannot be read: {error}"
+            f"position {position}: {tag} version {schema_version} cannot be read: {error}"
         ) from error
 
 
@@ -184,17 +184,17 @@ def to_event(row: Columns) -> RecordedEvent:
     Raises:
         CorruptLog: Type or version are unknown, or the payload cannot be decoded.
     """
-    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row
     return RecordedEvent(
         position=position,
         event_id=str(event_id),
         epoch=epoch,
         at_us=at_us,
-        root_uid=uid,
-        version=version,
-        root=root,
+        gang_uid=uid,
+        stream_version=stream_version,
+        gang=gang,
         actor=actor,
         cause=cause,
-        fact=decode_fact(tag, ver, payload, position=position),
+        data=decode_event_data(tag, schema_version, payload, position=position),
         cause_position=by,
     )

@@ -26,7 +26,7 @@ SETTINGS = {"jit": "off"}  # of reading sessions: the compilation takes longer t
 HEAD = "SELECT position, hash, at_us FROM gx.event ORDER BY position DESC LIMIT 1"
 CHAIN_AT = "SELECT hash FROM gx.event WHERE position = $1"
 PAGE = """
-SELECT position, event_id, epoch, at_us, type, ver, root_uid, version, root, actor, cause, cause_position,
+SELECT position, event_id, epoch, at_us, type, schema_version, gang_uid, stream_version, gang, actor, cause, cause_position,
        payload, hash
 FROM gx.event WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3
 """

@@ -45,15 +45,15 @@ RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 TAKE_TRIES = 3
 LOCK_NOT_AVAILABLE = "55P03"
 
-TAKE = "SELECT * FROM gx.take($1, $2, $3, $4)"
-EVICT = "SELECT gx.evict($1)"
-RENEW = "SELECT gx.renew($1, $2)"
-RELEASE = "SELECT gx.release($1, $2)"
+TAKE = "SELECT * FROM gx.lease_acquire($1, $2, $3, $4)"
+EVICT = "SELECT gx.lease_revoke($1)"
+RENEW = "SELECT gx.lease_renew($1, $2)"
+RELEASE = "SELECT gx.lease_release($1, $2)"
 LEASE = """
 SELECT epoch, holder, address, ttl_ms,
        coalesce((extract(epoch FROM renewed_at) * 1000000)::bigint, 0) AS renewed_us,
        coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
-FROM gx.leader WHERE id = 1 AND epoch > 0
+FROM gx.lease WHERE id = 1 AND epoch > 0
 """
 AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
 FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"

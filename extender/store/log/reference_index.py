@@ -1,4 +1,4 @@
-"""The index of the names in events: `gx.note_mentions`, called after the appends."""
+"""The index of the names in events: `gx.index_references`, called after the appends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PostgresReferenceIndex:
     async def note(self, most: int) -> int:
         """See `ReferenceIndex.note`."""
         async with transaction(self._engine, "indexing the names in events") as connection:
-            looked_at = await connection.scalar(sa.select(sa.func.gx.note_mentions(most)))
+            looked_at = await connection.scalar(sa.select(sa.func.gx.index_references(most)))
         return int(looked_at or 0)
 
 

@@ -5,7 +5,7 @@ there is none. Must not look at anything but the decoded object. Note: each func
 one and `upcast` applies them in order, so a new version needs one function, not one per old version.
 
 To change an event: raise its `VERSION`, add the function here under the old version, raise the version in
-`migrations/sql/*/project_fact.sql`, keep the old golden file and add one of the new version.
+`migrations/sql/*/project_event.sql`, keep the old golden file and add one of the new version.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ def upcast(
     data: JsonObject,
     *,
     tag: str,
-    ver: int,
+    schema_version: int,
     current: int,
     upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
 ) -> JsonObject:
-    """Return an object of version `ver` of its type as one of version `current`.
+    """Return an object of version `schema_version` of its type as one of version `current`.
 
     Args:
         data: The decoded payload.
         tag: Type of the event.
-        ver: Version it was stored with, from 1.
+        schema_version: Version it was stored with, from 1.
         current: Version that this program writes.
         upcasters: Steps, by (type, version they start from).
 
     Raises:
         LookupError: A step is missing.
 
-    >>> upcast({"a": 1}, tag="T", ver=1, current=2, upcasters={("T", 1): lambda data: {**data, "b": 2}})
+    >>> upcast({"a": 1}, tag="T", schema_version=1, current=2, upcasters={("T", 1): lambda data: {**data, "b": 2}})
     {'a': 1, 'b': 2}
     """
-    for version in range(ver, current):
+    for version in range(schema_version, current):
         step = upcasters.get((tag, version))
         if step is None:
             raise LookupError(f"no upcaster from {tag} version {version}")

@@ -16,12 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
 from extender.core.log.events import RecordedEvent
-from extender.core.model.ids import NIL_ROOT, NodeName, Position, RootUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
 from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.runtime.cooperative_yield import Yielder
 from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event
-from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
+from extender.store.tables import EVENT, EVENT_REFERENCE, EVENT_REFERENCE_CURSOR, PLACEMENT
 
 LIMIT_MAX = 10_000  # events per answer; the next page is requested with `after`
 PAGE_BYTES_MAX = 8 << 20  # of payloads in a page
@@ -38,9 +38,9 @@ _COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
 _EVENTS = sa.select(*_COLUMNS, sa.cast(EVENT.c.payload, sa.Text).label("payload"))
 _ENDS = sa.select(
     sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery().label("head"),
-    sa.select(NOTED.c.position).where(NOTED.c.id == 1).scalar_subquery().label("noted"),
+    sa.select(EVENT_REFERENCE_CURSOR.c.position).where(EVENT_REFERENCE_CURSOR.c.id == 1).scalar_subquery().label("indexed"),
 )
-_namespace = sa.func.split_part(EVENT.c.root, sa.literal_column("'/'"), sa.literal_column("1"))
+_namespace = sa.func.split_part(EVENT.c.gang, sa.literal_column("'/'"), sa.literal_column("1"))
 
 
 def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
@@ -91,7 +91,7 @@ class PostgresEventQueries:
         size, more, pace = 0, False, Yielder()
         async with transaction(self._engine, "asking the log") as connection:
             ends = (await connection.execute(_ENDS)).one()
-            queries = await _queries(connection, wanted, ends.head, ends.noted) if limit else ()
+            queries = await _queries(connection, wanted, ends.head, ends.indexed) if limit else ()
             for query in queries:
                 if more:
                     break
@@ -108,7 +108,7 @@ class PostgresEventQueries:
         return EventPage(events=tuple(events), head=Position(ends.head), more=more)
 
     async def incarnations(
-        self, root: str, *, uid: RootUid | None = None
+        self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         """See `EventQueries.incarnations`. Returns the oldest, at most `LIMIT_MAX`.
 
@@ -117,20 +117,20 @@ class PostgresEventQueries:
         """
         if not root and uid is None:
             return ()
-        whose = EVENT.c.root == root if root else EVENT.c.root_uid == uid
+        whose = EVENT.c.gang == root if root else EVENT.c.gang_uid == uid
         first, count = sa.func.min(EVENT.c.position), sa.func.count()
         query = (
             sa.select(
-                EVENT.c.root_uid.label("uid"),
-                sa.func.min(EVENT.c.root).label("root"),
+                EVENT.c.gang_uid.label("uid"),
+                sa.func.min(EVENT.c.gang).label("gang"),
                 first.label("first_position"),
                 sa.func.max(EVENT.c.position).label("last_position"),
                 sa.func.min(EVENT.c.at_us).label("first_us"),
                 sa.func.max(EVENT.c.at_us).label("last_us"),
-                count.label("facts"),
+                count.label("events"),
             )
-            .where(whose, EVENT.c.root_uid != NIL_ROOT)
-            .group_by(EVENT.c.root_uid)
+            .where(whose, EVENT.c.gang_uid != NIL_GANG)
+            .group_by(EVENT.c.gang_uid)
             .order_by(first)
             .limit(LIMIT_MAX)
         )
@@ -193,21 +193,21 @@ async def _queries(
     for what, values in names:
         if len(values) == 1:
             # A join: its index gives the order, so a page needs few rows.
-            mention = MENTION.alias()
+            mention = EVENT_REFERENCE.alias()
             indexed = indexed.join(
                 mention,
-                (mention.c.what == what)
+                (mention.c.kind == what)
                 & (mention.c.name == values[0])
                 & (mention.c.position == EVENT.c.position),
             )
         else:
-            found = sa.select(MENTION.c.position).where(
-                MENTION.c.what == what, MENTION.c.name == _any(values)
+            found = sa.select(EVENT_REFERENCE.c.position).where(
+                EVENT_REFERENCE.c.kind == what, EVENT_REFERENCE.c.name == _any(values)
             )
             indexed = indexed.where(EVENT.c.position.in_(found))
-        named = sa.func.gx.mentions_of(EVENT.c.type, EVENT.c.payload).table_valued("what", "name")
+        named = sa.func.gx.references_of(EVENT.c.type, EVENT.c.payload).table_valued("kind", "name")
         fresh = fresh.where(
-            sa.exists().where(named.c.what == what, named.c.name == _any(values)).correlate(EVENT)
+            sa.exists().where(named.c.kind == what, named.c.name == _any(values)).correlate(EVENT)
         )
     parts = (
         _in_pieces(indexed.order_by(order(EVENT.c.position))),
@@ -235,10 +235,10 @@ def _names(wanted: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
-    if wanted.root:
-        yield EVENT.c.root == wanted.root
-    if wanted.root_uid is not None:
-        yield EVENT.c.root_uid == wanted.root_uid
+    if wanted.gang:
+        yield EVENT.c.gang == wanted.gang
+    if wanted.gang_uid is not None:
+        yield EVENT.c.gang_uid == wanted.gang_uid
     if wanted.namespace:
         yield _namespace == wanted.namespace
     if wanted.types:

@@ -53,39 +53,39 @@ WHERE {overlaps} {where}
 GROUP BY namespace, state
 ORDER BY seconds DESC, namespace, state"""
     ),
-    # The rows of gx.v_passed_over in the order of admissions, computed for 512 positions at a time. So a page needs
+    # The rows of gx.v_queue_bypass in the order of admissions, computed for 512 positions at a time. So a page needs
     # little work (the view would first compute all pairs of a day), and an admission is compared only with trees that
     # were refused in its range of positions. A span of time is a span of positions, because recorded time never
     # decreases along the log. All pending states are selected by time and then filtered: for the refused alone the
     # query planner would read all that ever were, by state. MATERIALIZED: the JSON of an admission is read once.
-    "passed-over": _Query(
+    "queue-bypass": _Query(
         text="""
-WITH refused AS MATERIALIZED (
-    SELECT p.root, p.root_uid, p.priority, p.from_position, coalesce(p.to_position, 9223372036854775807) AS to_position,
-           (SELECT o.position FROM gx.event o WHERE o.root_uid = p.root_uid AND o.version = 1) AS first
+WITH unschedulable AS MATERIALIZED (
+    SELECT p.gang, p.gang_uid, p.priority, p.from_position, coalesce(p.to_position, 9223372036854775807) AS to_position,
+           (SELECT o.position FROM gx.event o WHERE o.gang_uid = p.gang_uid AND o.stream_version = 1) AS first
     FROM (
-        SELECT s.root, s.root_uid, s.priority, s.state, s.from_position, s.to_position
-        FROM gx.root_state s
-        WHERE s.state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')
+        SELECT s.gang, s.gang_uid, s.priority, s.state, s.from_position, s.to_position
+        FROM gx.gang_state s
+        WHERE s.state IN ('observed', 'waiting', 'unschedulable', 'preempting', 'invalid')
           AND to_timestamp(s.from_at_us / 1e6::double precision) < :until {where}
           AND coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) > :since
         OFFSET 0
     ) p
-    WHERE p.state = 'refused'
+    WHERE p.state = 'unschedulable'
 ), span AS MATERIALIZED (
-    SELECT greatest(b.position, (SELECT min(from_position) FROM refused)) AS since,
+    SELECT greatest(b.position, (SELECT min(from_position) FROM unschedulable)) AS since,
            least(
                coalesce(
                    (SELECT e.position FROM gx.event e WHERE e.at_us >= :until_us ORDER BY e.at_us, e.position LIMIT 1),
                    (SELECT max(e.position) + 1 FROM gx.event e)
                ),
-               (SELECT max(to_position) FROM refused)
+               (SELECT max(to_position) FROM unschedulable)
            ) AS until
     FROM (SELECT e.position FROM gx.event e WHERE e.at_us >= :since_us ORDER BY e.at_us, e.position LIMIT 1) b
-    WHERE EXISTS (SELECT FROM refused)
+    WHERE EXISTS (SELECT FROM unschedulable)
 )
-SELECT f.root, f.root_uid, f.priority, f.passed_by, f.passed_by_priority,
-       CASE WHEN f.passed_by_priority < f.priority THEN 'lower priority' ELSE 'later' END, f.pods, f.at, f.position
+SELECT f.gang, f.gang_uid, f.priority, f.bypassed_by, f.bypassed_by_priority,
+       CASE WHEN f.bypassed_by_priority < f.priority THEN 'lower priority' ELSE 'later' END, f.pods, f.at, f.position
 FROM (
     SELECT g.since, least(g.since + 512, span.until) AS until
     FROM span CROSS JOIN LATERAL generate_series(span.since, span.until - 1, 512) AS g (since)
@@ -93,28 +93,28 @@ FROM (
 ) s
 CROSS JOIN LATERAL (
     WITH admitted AS MATERIALIZED (
-        SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.root, e.root_uid, d.priority,
+        SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.gang, e.gang_uid, d.priority,
                json_array_length(d.assignments) AS pods,
-               (SELECT o.position FROM gx.event o WHERE o.root_uid = e.root_uid AND o.version = 1) AS first
+               (SELECT o.position FROM gx.event o WHERE o.gang_uid = e.gang_uid AND o.stream_version = 1) AS first
         FROM gx.event e
         CROSS JOIN LATERAL json_to_record(e.payload) AS d (priority bigint, assignments json)
         WHERE e.type IN ('GangAdmitted', 'GangExtended') AND e.position >= s.since AND e.position < s.until
     ), standing AS MATERIALIZED (
-        SELECT * FROM refused WHERE from_position < s.until AND to_position > s.since
+        SELECT * FROM unschedulable WHERE from_position < s.until AND to_position > s.since
     )
-    SELECT r.root, r.root_uid, r.priority, a.root AS passed_by, a.priority AS passed_by_priority, a.pods, a.at, a.position
+    SELECT r.gang, r.gang_uid, r.priority, a.gang AS bypassed_by, a.priority AS bypassed_by_priority, a.pods, a.at, a.position
     FROM admitted a
-    JOIN standing r ON r.from_position < a.position AND r.to_position > a.position AND r.root_uid <> a.root_uid
+    JOIN standing r ON r.from_position < a.position AND r.to_position > a.position AND r.gang_uid <> a.gang_uid
      AND (r.priority > a.priority OR r.priority = a.priority AND r.first < a.first)
 ) f
-ORDER BY s.since, f.position, f.root, f.root_uid""",
-        namespace="split_part(s.root, '/', 1) = :namespace",
-        gang="s.root = :gang",
+ORDER BY s.since, f.position, f.gang, f.gang_uid""",
+        namespace="split_part(s.gang, '/', 1) = :namespace",
+        gang="s.gang = :gang",
     ),
     "preemption-pairs": _Query(
         text="""
 SELECT preemptor, max(priority), victim, victim_kind, max(victim_priority), count(DISTINCT preemption) AS preemptions,
-       count(*), count(*) FILTER (WHERE fate = 'gone'), min(at), max(at)
+       count(*), count(*) FILTER (WHERE status = 'gone'), min(at), max(at)
 FROM gx.v_victim
 WHERE {at} {where}
 GROUP BY preemptor, victim, victim_kind
@@ -122,21 +122,21 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespace=":namespace IN (namespace, victim_namespace)",
         gang=":gang IN (preemptor, victim)",
     ),
-    "room": _Query(
+    "largest-free": _Query(
         text="""
 SELECT at, resource, level, domain, free, nodes, total, nullif(until, 'infinity'), position
-FROM gx.v_room
-WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
+FROM gx.v_largest_free
+WHERE at >= coalesce((SELECT r.at FROM gx.v_largest_free r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND until > :since {where}
 ORDER BY at, position, resource, level"""
     ),
-    "room-taken": _Query(
+    "largest-free-used": _Query(
         text="""
-SELECT gang, gang_uid, resource, level, domain, free, taken, pods, taken_at, position
-FROM gx.v_room_taken
-WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
-  AND at < :until AND taken_at >= :since AND taken_at < :until {where}
-ORDER BY at, taken_at, position, resource, level"""  # ordered by `at` first: the order is the same, and a page needs few rows
+SELECT gang, gang_uid, resource, level, domain, free, used, pods, used_at, position
+FROM gx.v_largest_free_used
+WHERE at >= coalesce((SELECT r.at FROM gx.v_largest_free r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
+  AND at < :until AND used_at >= :since AND used_at < :until {where}
+ORDER BY at, used_at, position, resource, level"""  # ordered by `at` first: the order is the same, and a page needs few rows
     ),
     "reserved": _Query(
         text="""
@@ -157,10 +157,10 @@ FROM (SELECT at, decision, outcome, pods FROM gx.v_decision WHERE {at} {where} O
 GROUP BY hour
 ORDER BY hour"""
     ),
-    "losses": _Query(
+    "terminations": _Query(
         text="""
 SELECT at, gang, gang_uid, pod, node, cause, coalesce(preemptor, ''), ran_seconds, position
-FROM gx.v_loss
+FROM gx.v_member_terminated
 WHERE {at} {where}
 ORDER BY at, position"""
     ),

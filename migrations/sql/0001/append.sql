@@ -8,10 +8,10 @@ CREATE FUNCTION gx.append(
     p_event_id uuid[],
     p_at_us bigint[],
     p_type text[],
-    p_ver smallint[],
-    p_root_uid text[],
-    p_version integer[],
-    p_root text[],
+    p_schema_version smallint[],
+    p_gang_uid text[],
+    p_stream_version integer[],
+    p_gang text[],
     p_actor text[],
     p_cause text[],
     p_cause_position bigint[],
@@ -35,13 +35,13 @@ BEGIN
         RAISE EXCEPTION 'recorded time falls at or after position %', p_first USING ERRCODE = 'XE004';
     END IF;
 
-    INSERT INTO gx.event (position, event_id, epoch, at_us, type, ver, root_uid, version, root, actor,
+    INSERT INTO gx.event (position, event_id, epoch, at_us, type, schema_version, gang_uid, stream_version, gang, actor,
                           cause, cause_position, payload, hash)
-    SELECT p_first + u.n - 1, u.event_id, p_epoch, u.at_us, u.type, u.ver, u.root_uid, u.version, u.root,
+    SELECT p_first + u.n - 1, u.event_id, p_epoch, u.at_us, u.type, u.schema_version, u.gang_uid, u.stream_version, u.gang,
            u.actor, u.cause, u.cause_position, u.payload::json, u.hash
-    FROM unnest(p_event_id, p_at_us, p_type, p_ver, p_root_uid, p_version, p_root, p_actor, p_cause,
+    FROM unnest(p_event_id, p_at_us, p_type, p_schema_version, p_gang_uid, p_stream_version, p_gang, p_actor, p_cause,
                 p_cause_position, p_payload, p_hash)
-         WITH ORDINALITY AS u (event_id, at_us, type, ver, root_uid, version, root, actor, cause,
+         WITH ORDINALITY AS u (event_id, at_us, type, schema_version, gang_uid, stream_version, gang, actor, cause,
                                cause_position, payload, hash, n);
 
     PERFORM pg_notify('gx_event', last::text);

@@ -7,10 +7,10 @@ CREATE FUNCTION gx.append_one(
     p_event_id uuid,
     p_at_us bigint,
     p_type text,
-    p_ver smallint,
-    p_root_uid text,
-    p_version integer,
-    p_root text,
+    p_schema_version smallint,
+    p_gang_uid text,
+    p_stream_version integer,
+    p_gang text,
     p_actor text,
     p_cause text,
     p_cause_position bigint,
@@ -22,9 +22,9 @@ SET search_path = gx, pg_temp
 AS $function$
 BEGIN
     PERFORM gx.expect_head(p_epoch, p_lease, p_first, p_previous_hash, p_at_us);
-    INSERT INTO gx.event (position, event_id, epoch, at_us, type, ver, root_uid, version, root, actor,
+    INSERT INTO gx.event (position, event_id, epoch, at_us, type, schema_version, gang_uid, stream_version, gang, actor,
                           cause, cause_position, payload, hash)
-    VALUES (p_first, p_event_id, p_epoch, p_at_us, p_type, p_ver, p_root_uid, p_version, p_root, p_actor,
+    VALUES (p_first, p_event_id, p_epoch, p_at_us, p_type, p_schema_version, p_gang_uid, p_stream_version, p_gang, p_actor,
             p_cause, p_cause_position, p_payload, p_hash);
     PERFORM pg_notify('gx_event', p_first::text);
 END

@@ -18,7 +18,7 @@ DECLARE
     head_hash bytea;
     head_at_us bigint;
 BEGIN
-    PERFORM 1 FROM gx.leader l WHERE l.id = 1 AND l.epoch = p_epoch AND l.lease = p_lease FOR SHARE;
+    PERFORM 1 FROM gx.lease l WHERE l.id = 1 AND l.epoch = p_epoch AND l.lease_id = p_lease FOR SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'epoch % does not own the log any more', p_epoch USING ERRCODE = 'XE001';
     END IF;

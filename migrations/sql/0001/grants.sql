@@ -1,7 +1,7 @@
 -- Rights of the roles of deploy/postgres/roles.sql, where they exist; run again by every migration that adds anything.
 -- The writer calls functions and reads; the auditor reads the views, and the tables of intervals, which hold nothing
 -- that the views do not. No role but the owner has a right that is not named here.
--- Of the functions that run with the rights of their caller the writer has two: gx.mentions_of, which questions call
+-- Of the functions that run with the rights of their caller the writer has two: gx.references_of, which questions call
 -- for what is not indexed yet and which only computes, and gx.expect_head.
 DO $do$
 DECLARE
@@ -15,18 +15,18 @@ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'gx_writer') THEN
         GRANT USAGE ON SCHEMA gx TO gx_writer;
         GRANT SELECT ON ALL TABLES IN SCHEMA gx TO gx_writer;
-        GRANT INSERT, DELETE ON gx.checkpoint TO gx_writer;
-        GRANT INSERT ON gx.decision_part, gx.decision_input TO gx_writer;
+        GRANT INSERT, DELETE ON gx.snapshot TO gx_writer;
+        GRANT INSERT ON gx.decision_input_chunk, gx.decision_input TO gx_writer;
         FOR f IN SELECT p.oid::regprocedure FROM pg_proc p
                  WHERE p.pronamespace = 'gx'::regnamespace
-                   AND (p.prosecdef OR p.proname IN ('expect_head', 'mentions_of')) LOOP
+                   AND (p.prosecdef OR p.proname IN ('expect_head', 'references_of')) LOOP
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO gx_writer', f);
         END LOOP;
     END IF;
 
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'gx_auditor') THEN
         GRANT USAGE ON SCHEMA gx TO gx_auditor;
-        GRANT SELECT ON gx.placement, gx.root_state, gx.preemption, gx.victim, gx.projection TO gx_auditor;
+        GRANT SELECT ON gx.placement, gx.gang_state, gx.preemption, gx.victim, gx.projection TO gx_auditor;
         FOR v IN SELECT c.oid::regclass FROM pg_class c
                  WHERE c.relnamespace = 'gx'::regnamespace AND c.relkind = 'v' LOOP
             EXECUTE format('GRANT SELECT ON %s TO gx_auditor', v);

@@ -1,4 +1,4 @@
--- Bring the tables of intervals (placement, root_state, preemption, victim) up to a position: fold the facts behind
+-- Bring the tables of intervals (placement, gang_state, preemption, victim) up to a position: fold the facts behind
 -- gx.projection into them, at most p_max_events, in one transaction. Returns their position. A second caller
 -- waits for the row of gx.projection. Not part of an append: an append must not pay for it.
 CREATE FUNCTION gx.project(p_upto bigint, p_max_events integer) RETURNS bigint
@@ -18,7 +18,7 @@ BEGIN
         WHERE e.position > done AND e.position <= least(p_upto, done + p_max_events)
         ORDER BY e.position
     LOOP
-        PERFORM gx.project_fact(fact);
+        PERFORM gx.project_event(fact);
     END LOOP;
     IF fact.position IS NULL THEN
         RETURN done;

@@ -8,20 +8,20 @@ DECLARE
     reserved constant text := 'reserved';
 BEGIN
     UPDATE gx.placement p
-    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'bound'
-    WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = reserved
+    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_reason = 'bound'
+    WHERE p.pod_uid = d ->> 'uid' AND p.gang_uid = e.gang_uid AND p.to_position IS NULL AND p.kind = reserved
     RETURNING p.* INTO held;
     IF NOT FOUND THEN  -- back with its node, or bound past us
         SELECT p.* INTO held FROM gx.placement p
-        WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid
+        WHERE p.pod_uid = d ->> 'uid' AND p.gang_uid = e.gang_uid
         ORDER BY p.from_position DESC LIMIT 1;
     END IF;
     UPDATE gx.placement p
-    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'replaced'
-    WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = 'bound';
-    INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, priority, extra, resources,
+    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_reason = 'replaced'
+    WHERE p.pod_uid = d ->> 'uid' AND p.gang_uid = e.gang_uid AND p.to_position IS NULL AND p.kind = 'bound';
+    INSERT INTO gx.placement (pod_uid, pod, gang_uid, gang, pod_group, node, kind, plan, priority, extra, resources,
                               from_position, from_at_us)
-    VALUES (d ->> 'uid', d ->> 'pod', e.root_uid, e.root, coalesce(d ->> 'group', ''), d ->> 'node', 'bound',
+    VALUES (d ->> 'uid', d ->> 'pod', e.gang_uid, e.gang, coalesce(d ->> 'group', ''), d ->> 'node', 'bound',
             d ->> 'plan', held.priority, held.extra, held.resources, e.position, e.at_us);
 END
 $function$

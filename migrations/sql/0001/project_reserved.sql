@@ -11,10 +11,10 @@ BEGIN
     PERFORM gx.project_end(
         e, 'reserved', ARRAY(SELECT a ->> 'uid' FROM json_array_elements(d -> 'assignments') a), 'replaced'
     );
-    INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, priority, extra, resources,
+    INSERT INTO gx.placement (pod_uid, pod, gang_uid, gang, pod_group, node, kind, plan, priority, extra, resources,
                               from_position, from_at_us)
     SELECT DISTINCT ON (a ->> 'uid')
-           a ->> 'uid', a ->> 'pod', e.root_uid, e.root, a ->> 'group', a ->> 'node', 'reserved', plan,
+           a ->> 'uid', a ->> 'pod', e.gang_uid, e.gang, a ->> 'group', a ->> 'node', 'reserved', plan,
            priority, coalesce((a ->> 'extra')::boolean, false),
            shapes -> coalesce((a ->> 'shape')::integer, 0), e.position, e.at_us
     FROM json_array_elements(d -> 'assignments') WITH ORDINALITY AS u (a, n)

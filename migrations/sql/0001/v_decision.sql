@@ -2,18 +2,18 @@
 CREATE VIEW gx.v_decision AS
 SELECT e.position,
        to_timestamp(e.at_us / 1e6::double precision) AS at,
-       split_part(e.root, '/', 1) AS namespace,
-       e.root AS gang,
-       e.root_uid AS gang_uid,
+       split_part(e.gang, '/', 1) AS namespace,
+       e.gang,
+       e.gang_uid,
        CASE e.type
            WHEN 'GangAdmitted' THEN 'admitted'
            WHEN 'GangExtended' THEN 'extended'
-           WHEN 'GangRefused' THEN 'refused'
+           WHEN 'GangUnschedulable' THEN 'unschedulable'
            ELSE 'invalid'
        END AS decision,
        CASE e.type
-           WHEN 'GangRefused' THEN d.fact ->> 'outcome'
-           WHEN 'RootInvalid' THEN 'invalid'
+           WHEN 'GangUnschedulable' THEN d.fact ->> 'outcome'
+           WHEN 'GangInvalid' THEN 'invalid'
            ELSE 'placed'
        END AS outcome,
        coalesce(d.fact #>> '{reasons,0}', d.fact #>> '{problems,0}', '') AS reason,
@@ -31,4 +31,4 @@ CROSS JOIN LATERAL (
     END AS fact
     OFFSET 0
 ) d
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid')
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'GangInvalid')

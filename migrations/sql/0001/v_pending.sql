@@ -1,9 +1,9 @@
 -- How long trees waited and why: one row for every stretch of time with the same reasons.
 CREATE VIEW gx.v_pending AS
 SELECT s.from_position AS position,
-       split_part(s.root, '/', 1) AS namespace,
-       s.root AS gang,
-       s.root_uid AS gang_uid,
+       split_part(s.gang, '/', 1) AS namespace,
+       s.gang,
+       s.gang_uid,
        s.kind,
        s.priority,
        s.state,
@@ -13,6 +13,6 @@ SELECT s.from_position AS position,
        coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) AS until,
        coalesce(s.to_at_us / 1e6::double precision, extract(epoch FROM now())::double precision)
            - s.from_at_us / 1e6::double precision AS seconds
-FROM gx.root_state s
-WHERE s.state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')
+FROM gx.gang_state s
+WHERE s.state IN ('observed', 'waiting', 'unschedulable', 'preempting', 'invalid')
   AND s.to_at_us IS DISTINCT FROM s.from_at_us

@@ -2,18 +2,18 @@
 CREATE VIEW gx.v_preemption AS
 SELECT p.position,
        to_timestamp(p.at_us / 1e6::double precision) AS at,
-       split_part(p.root, '/', 1) AS namespace,
-       p.root AS preemptor,
-       p.root_uid AS preemptor_uid,
+       split_part(p.gang, '/', 1) AS namespace,
+       p.gang AS preemptor,
+       p.gang_uid AS preemptor_uid,
        p.kind,
        p.priority,
        p.preemption,
        v.units,
        v.pods,
        p.evicted,
-       CASE WHEN p.outcome IS NULL THEN 'pending' WHEN p.outcome = 'completed' THEN 'completed' ELSE 'abandoned' END
+       CASE WHEN p.outcome IS NULL THEN 'pending' WHEN p.outcome = 'completed' THEN 'completed' ELSE 'cancelled' END
            AS outcome,
-       CASE WHEN p.outcome <> 'completed' THEN p.outcome ELSE '' END AS why,
+       CASE WHEN p.outcome <> 'completed' THEN p.outcome ELSE '' END AS reason,
        coalesce(to_timestamp(p.ended_at_us / 1e6::double precision), 'infinity'::timestamptz) AS until,
        (p.ended_at_us - p.at_us) / 1e6::double precision AS seconds
 FROM gx.preemption p

@@ -1,15 +1,15 @@
 -- Room that was held for a pod and not used yet: one row per reservation and resource.
 CREATE VIEW gx.v_reserved AS
 SELECT p.from_position AS position,
-       split_part(p.root, '/', 1) AS namespace,
-       p.root AS gang,
-       p.root_uid AS gang_uid,
+       split_part(p.gang, '/', 1) AS namespace,
+       p.gang,
+       p.gang_uid,
        p.pod,
        p.pod_uid,
        p.node,
        to_timestamp(p.from_at_us / 1e6::double precision) AS since,
        coalesce(to_timestamp(p.to_at_us / 1e6::double precision), 'infinity'::timestamptz) AS until,
-       coalesce(p.end_why, '') AS ended,
+       coalesce(p.end_reason, '') AS end_reason,
        r.key AS resource,
        CASE r.key WHEN 'cpu' THEN r.value::double precision / 1000 ELSE r.value::double precision END AS amount,
        coalesce(p.to_at_us / 1e6::double precision, extract(epoch FROM now())::double precision)

@@ -2,9 +2,9 @@
 CREATE VIEW gx.v_victim AS
 SELECT p.position,
        to_timestamp(p.at_us / 1e6::double precision) AS at,
-       split_part(p.root, '/', 1) AS namespace,
-       p.root AS preemptor,
-       p.root_uid AS preemptor_uid,
+       split_part(p.gang, '/', 1) AS namespace,
+       p.gang AS preemptor,
+       p.gang_uid AS preemptor_uid,
        p.priority,
        p.preemption,
        split_part(v.unit, '/', 1) AS victim_kind,
@@ -14,8 +14,8 @@ SELECT p.position,
        v.pod,
        v.pod_uid,
        v.node,
-       v.fate,
-       coalesce(v.how, '') AS how,
+       v.status,
+       coalesce(v.via, '') AS via,
        v.gone_position,
        to_timestamp(v.gone_at_us / 1e6::double precision) AS gone_at
 FROM gx.preemption p

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.queries.plan.plan_query import PlanInput, RootVerdict, answer_plan_query
+from extender.queries.plan.plan_query import GangVerdict, PlanInput, answer_plan_query
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
@@ -55,27 +55,27 @@ async def complaints(story: Story) -> list[str]:
     ]
     if held:
         return held
-    vetoed = {fact["gang"] for fact in await story.service.facts("NodeVetoed")}
+    vetoed = {fact["gang"] for fact in await story.service.facts("NodeRejected")}
     found = []
     for verdict in await what_would_fit(story):
-        gang = gangs.get(verdict.root)
-        if verdict.kind == "Pod" or verdict.root in vetoed:
+        gang = gangs.get(verdict.gang)
+        if verdict.kind == "Pod" or verdict.gang in vetoed:
             continue  # a veto is knowledge that no dump has
         if verdict.assignments:
             found.append(f"could be placed: {verdict}; the service has {gang}")
-        elif gang is None or gang["state"] == "satisfied" or verdict.verdict == "placed":
+        elif gang is None or gang["state"] == "scheduled" or verdict.verdict == "placed":
             continue
         elif gang["outcome"] != verdict.verdict:
             found.append(f"another reason than {verdict}: {gang}")
     return found
 
 
-async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
+async def what_would_fit(story: Story) -> tuple[GangVerdict, ...]:
     """Plan everything that waits on what the API server shows now, without the log."""
     items = await objects_of(story.api, story.plane.minor)
     manifest = a_manifest([item for item in items if not _passes_by(item)])
     question = PlanInput(all_pending=True, budget=BUDGET, order=manifest.order, preemption=False)
-    return answer_plan_query(manifest.world.view, question).roots
+    return answer_plan_query(manifest.world.view, question).gangs
 
 
 def _passes_by(item: dict[str, Any]) -> bool:

@@ -263,7 +263,7 @@ class Story:
         facts = await self.service.facts()
         assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
         self._check_bound_once(facts)
-        drift = [f["summary"] for f in facts if f["type"] == "DriftFound"]
+        drift = [f["summary"] for f in facts if f["type"] == "DriftDetected"]
         assert not drift, drift
         return facts
 
@@ -278,7 +278,7 @@ class Story:
                 again = data["uid"] in bound and away.pop(data["uid"], "") != data["node"]
                 assert not again, f"a binding is recorded twice: {of_pod(facts, data['uid'])}"
                 bound[data["uid"]] = data["node"]
-            elif fact["type"] == "MemberLost" and data["cause"] == "node-lost":
+            elif fact["type"] == "MemberTerminated" and data["cause"] == "node-lost":
                 away[data["uid"]] = data["node"]
 
     async def check_room(self) -> None:

@@ -46,8 +46,8 @@ async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
     await story.create(a_node("n0", gpu=8))
     await story.create(*a_gang("g", pods=2, requests=GPU))
     await story.create(*a_gang("absent", pods=1, minimum=2, requests=GPU))
-    await story.until_fact("GangRefused", "default/g", outcome="impossible")
-    await story.until_fact("GangRefused", "default/absent", outcome="waiting")
+    await story.until_fact("GangUnschedulable", "default/g", outcome="impossible")
+    await story.until_fact("GangUnschedulable", "default/absent", outcome="waiting")
     wanted = {"Unschedulable" if shown else "SchedulingGated"}
 
     async def seen() -> bool:
@@ -60,7 +60,7 @@ async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
     assert await reasons(story, "absent-") == {"SchedulingGated"}
     await story.create(a_node("n1", gpu=8))  # the group grows; its nodes advertise no marker
     assert set((await story.until_bound(2, "g-")).values()) == {"n0", "n1"}
-    await story.until_fact("GangSatisfied", "default/g")
+    await story.until_fact("GangScheduled", "default/g")
 
 
 async def test_what_an_autoscaler_makes_of_the_markers(story: Story) -> None:
@@ -120,4 +120,4 @@ async def test_an_autoscaler_removes_nodes_that_are_reserved(story: Story) -> No
     brake.gates = False
     bound = await story.until_bound(2, "g-")
     assert {first, second}.isdisjoint(bound.values())
-    await story.until_fact("GangSatisfied", "default/g")
+    await story.until_fact("GangScheduled", "default/g")

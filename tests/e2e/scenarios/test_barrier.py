@@ -48,7 +48,7 @@ async def check_none_bound(story: Story, seconds: float) -> None:
 async def whole(story: Story, count: int) -> list[dict[str, Any]]:
     """Wait for the whole gang and check that every Binding is inside an admission, in room of its own."""
     bound = await story.until_bound(count)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
 
     async def all_recorded() -> bool:
         return len(await story.service.facts("PodBound")) == count
@@ -87,7 +87,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     await story.create(*nodes(8), *gang("train", 8))
     # A busy machine may need more than one deadline until the seven are there together.
     missing = ["default/train-7"]
-    expired = await story.until_fact("BarrierExpired", "default/train", missing=missing)
+    expired = await story.until_fact("BindBarrierTimedOut", "default/train", missing=missing)
     assert not await story.bound()
     obstacle = False
     assert expired["data"]["arrived"] == [f"default/train-{i}" for i in range(7)]
@@ -140,7 +140,7 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     await asyncio.to_thread(story.plane.wait_for_scheduler)
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) == 1
-    assert not of(facts, "BarrierExpired"), (
+    assert not of(facts, "BindBarrierTimedOut"), (
         "calls of the dead scheduler kept the deadline of the new one"
     )
 
@@ -201,7 +201,7 @@ async def test_calls_of_a_dead_scheduler_bind_nothing(
     alone = False
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) == 1
-    assert not of(facts, "BindFailed")
+    assert not of(facts, "PodBindFailed")
 
 
 def open_binds(story: Story) -> int:
@@ -233,7 +233,7 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
     story.server.before = refuse
     await story.create(*nodes(10), *gang("train", 10))
     facts = await whole(story, 10)
-    assert not of(facts, "BindFailed")
+    assert not of(facts, "PodBindFailed")
     assert len(of(facts, "GangAdmitted")) == 1
     assert (tries["train-1"], tries["train-4"], tries["train-8"]) == (2, 4, 8)
     await eventually(lambda: _is(not open_binds(story)))  # a line is written with its answer
@@ -263,12 +263,12 @@ async def test_a_refused_binding_stops_no_other_binding(
     await story.create(*nodes(10), *gang("train", 10))
     bound = await story.until_bound(9)
     assert "train-3" not in bound
-    failed = await story.until_fact("BindFailed", "default/train")
+    failed = await story.until_fact("PodBindFailed", "default/train")
     assert failed["data"]["pod"] == "default/train-3"
     assert "refused by the test" in failed["data"]["error"]
     assert await story.bound() == bound
     obstacle = False
     facts = await whole(story, 10)
-    assert {f["data"]["pod"] for f in of(facts, "BindFailed")} == {"default/train-3"}
-    assert not of(facts, "BarrierExpired")
+    assert {f["data"]["pod"] for f in of(facts, "PodBindFailed")} == {"default/train-3"}
+    assert not of(facts, "BindBarrierTimedOut")
     assert len(of(facts, "GangAdmitted")) == 1

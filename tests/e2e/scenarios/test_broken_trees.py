@@ -139,7 +139,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
         await until_condition(story, kind, name, "Invalid", "5 levels")
     await until_event(story, "f", "5 levels")
     assert not await story.bound()
-    assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
+    assert (await story.until_fact("GangInvalid", "default/root"))["data"]["problems"]
 
 
 @pytest.mark.lived_in("long")
@@ -179,7 +179,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await until_event(
         story, "l", "waiting for PodGroup/default/late, which does not exist; create the group"
     )
-    await story.until_fact("RootCompleted", "default/root")
+    await story.until_fact("GangRemoved", "default/root")
     await story.check_facts()
 
 
@@ -373,11 +373,11 @@ async def test_min_count_may_change_while_it_waits(story: Story) -> None:
 async def test_a_recreated_group_is_another_group(story: Story) -> None:
     """B5: the plan ends with the old UID; the new group's policy counts."""
     await story.create(*nodes(1), *a_gang("train", pods=2, requests=GPU))
-    await story.until_fact("GangRefused", "default/train", outcome="impossible")
+    await story.until_fact("GangUnschedulable", "default/train", outcome="impossible")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
     await story.force(path)
     await story.create(a_group("train", gang=1))
     await story.until_bound(1)
     facts = await story.check_facts()
     assert len({f["gang_uid"] for f in facts if f["gang"] == "default/train"}) == 2
-    assert [f["type"] for f in facts].count("RootCompleted") == 1
+    assert [f["type"] for f in facts].count("GangRemoved") == 1

@@ -107,7 +107,7 @@ async def test_gangs_end_consistent_after_an_expired_barrier(
         await story.create(*gang_with_disks("v", 2), *mixed)
         await create_claiming(story, "d", 2)
         for gang in ("v", "d", "m"):
-            await story.until_fact("BarrierExpired", f"default/{gang}")
+            await story.until_fact("BindBarrierTimedOut", f"default/{gang}")
         assert await story.bound() == {}
         kept = (await story.api.get(f"{CLAIMS}/v-0"))["spec"]["volumeName"]
         assert kept, "it was committed before bind"
@@ -119,7 +119,7 @@ async def test_gangs_end_consistent_after_an_expired_barrier(
         await check_devices(story, {n: bound[n] for n in ("d-0", "d-1")})
         assert kept == f"disk-{bound['v-0']}"
         facts = await story.check_facts()
-        assert not facts_of(facts, "NodeVetoed")
+        assert not facts_of(facts, "NodeRejected")
         for gang in ("v", "d", "m"):
             first, *later = plans_of(facts, gang)
             assert later, gang
@@ -131,7 +131,7 @@ async def terminated(story: Story, name: str) -> Object:
     """Let a member terminate, as pods do; its capacity is held before it is free, so no scheduler is faster than our watch."""
     path = f"/api/v1/namespaces/default/pods/{name}"
     await story.api.delete(path, {"gracePeriodSeconds": 2})
-    lost = await story.until_fact("MemberLost", "default/g", pod=f"default/{name}")
+    lost = await story.until_fact("MemberTerminated", "default/g", pod=f"default/{name}")
     await story.api.delete(path, {"gracePeriodSeconds": 0})
     return lost
 
@@ -146,7 +146,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     # A pod outside of all groups that passes filter, as in a scope that has devices in it.
     alone = real(a_pod("alone", requests={**GPU, MEMBER: 1}))
     await story.api.create(alone)
-    await story.until_fact("GangRefused", "default/rival")
+    await story.until_fact("GangUnschedulable", "default/rival")
 
     lost = await terminated(story, "g-0")
     assert lost["data"]["room_until_us"] > 0

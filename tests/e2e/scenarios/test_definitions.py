@@ -84,7 +84,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     runs, held, waits = (a_gang(n, pods=2, requests=GPU) for n in ("runs", "held", "waits"))
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(6)), *runs)
     first = await story.until_bound(2, "runs-")
-    await story.until_fact("GangSatisfied", "default/runs")
+    await story.until_fact("GangScheduled", "default/runs")
     uids = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}
     watching = asyncio.create_task(watch())
     try:
@@ -92,7 +92,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             await story.create(*held)
             await reached()
             await story.create(*waits[:-1])
-            await story.until_fact("GangRefused", "default/waits", outcome="waiting")
+            await story.until_fact("GangUnschedulable", "default/waits", outcome="waiting")
 
             # 1. Deleted: groups with pods that run stay, so do their definition and the pods that run; no capacity is kept.
             for kind in KINDS:
@@ -112,7 +112,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
 
             await story.until(gone)
             for name in ("runs", "held", "waits"):
-                await story.until_fact("RootCompleted", f"default/{name}")
+                await story.until_fact("GangRemoved", f"default/{name}")
             assert await story.service.get("/v1/gangs") == []
 
         # 3. Nothing is promised to members of groups without a definition.
@@ -134,7 +134,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
 
             async def satisfied(name: str = name) -> bool:
                 line = await gang_of(story, name)
-                return line is not None and (line["state"], line["bound"]) == ("satisfied", 2)
+                return line is not None and (line["state"], line["bound"]) == ("scheduled", 2)
 
             await story.until(satisfied)
             await story.until(lambda name=name: shows_scheduled(story, name))
@@ -145,7 +145,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     await nothing_reserved(story)
     await story.check_room()
     facts = await story.service.facts()
-    drift = [(f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftFound"]
+    drift = [(f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftDetected"]
     unknown = "bound-by-unknown-plan"  # the log had closed the book on the tree whose plan it was
     assert sorted(drift) == [(unknown, f"Pod/default/{name}") for name in sorted(first)]
     now = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}

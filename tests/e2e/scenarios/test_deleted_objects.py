@@ -166,7 +166,7 @@ async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
         assert names(fact["data"]["pods"]) == set(before), "the tree is released as a whole"
         bound = await story.until_bound(3, name)
         assert lost not in bound.values()
-        await story.until_fact("GangSatisfied", f"default/{name}")
+        await story.until_fact("GangScheduled", f"default/{name}")
         await nothing_reserved(story)
         await story.api.delete(f"{GROUPS}/podgroups/{name}")
         await story.api.delete(PODS, {"gracePeriodSeconds": 0})
@@ -210,7 +210,7 @@ async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> N
     spare = {"a0", "a1", "a2", "a3"} - set(before.values())
     assert {bound[third]} == spare, await story.report()
     assert {pod: bound[pod] for pod in first} == first
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     await nothing_reserved(story)
     await story.check_facts()
 
@@ -248,12 +248,12 @@ async def test_a_member_deleted_before_its_bind(story: Story) -> None:
         fact = await released(story, "deleted")
     assert names(fact["data"]["pods"]) == {"g-0", "g-1", "g-2"}
     assert "deleted before it was bound: default/g-1" in fact["data"]["text"]
-    await story.until_fact("GangRefused", after=fact["position"], outcome="waiting")
+    await story.until_fact("GangUnschedulable", after=fact["position"], outcome="waiting")
     await nothing_reserved(story)
     assert not await story.bound()
     await story.create(member("g-1", "g", requests=GPU))
     await story.until_bound(3)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     await nothing_reserved(story)
     await story.check_facts()
 
@@ -282,7 +282,7 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
         await story.create(*pods)
         await reached()
         await story.force(f"{GROUPS}/compositepodgroups/serve")
-        await story.until_fact("RootCompleted")
+        await story.until_fact("GangRemoved")
         assert await gang_of(story, "serve") is None
         assert await reserved(story) == 0
     assert not await story.bound()
@@ -293,17 +293,17 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
 
 
 async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -> None:
-    """MemberLost, the others untouched; the replacement goes to the pinned rack (H08) or waits (V26)."""
+    """MemberTerminated, the others untouched; the replacement goes to the pinned rack (H08) or waits (V26)."""
     await story.create(*racks("a0 a1 b0 b1"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
     first = await story.until_bound(2)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     rack = first["g-0"][0]
     before = await story.pods()
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-0"}}
     await story.api.post(
         f"{PODS}/g-0/eviction", {**eviction, "deleteOptions": {"gracePeriodSeconds": 0}}
     )
-    lost = await story.until_fact("MemberLost")
+    lost = await story.until_fact("MemberTerminated")
     assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "evicted")
     await story.create(member("g-2", "g", requests=GPU))
     bound = await story.until_bound(2)
@@ -313,8 +313,8 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
     await story.api.patch(f"{PODS}/g-2/status", {"status": refusal})
     await eventually(lambda: _lost(story, 2))
-    lost = (await story.service.facts("MemberLost"))[-1]["data"]
-    assert (lost["pod"], lost["cause"]) == ("default/g-2", "refused-by-kubelet")
+    lost = (await story.service.facts("MemberTerminated"))[-1]["data"]
+    assert (lost["pod"], lost["cause"]) == ("default/g-2", "rejected-by-kubelet")
     assert lost["text"] == "UnexpectedAdmissionError: no such device"
     await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
     alien = member("alien", "", requests=GPU, nodeSelector={"kubernetes.io/hostname": first["g-0"]})
@@ -323,7 +323,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     await story.create(member("g-3", "g", requests=GPU))
 
     async def refused() -> bool:
-        facts = await story.service.facts("GangRefused")
+        facts = await story.service.facts("GangUnschedulable")
         return bool(facts) and facts[-1]["data"]["outcome"] == "impossible"
 
     await eventually(refused)
@@ -334,7 +334,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     assert "deletionTimestamp" not in pods["g-1"]["metadata"]
     line = await gang_of(story, "g")
     assert line is not None
-    assert (line["state"], line["bound"], line["reserved"]) == ("satisfied", 1, 0)
+    assert (line["state"], line["bound"], line["reserved"]) == ("scheduled", 1, 0)
     status = (await story.api.get(f"{GROUPS}/podgroups/g"))["status"]
     found = {c["type"]: c["status"] for c in status["conditions"]}
     assert found["PodGroupInitiallyScheduled"] == "True"
@@ -342,16 +342,16 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
 
 
 async def _lost(story: Story, count: int) -> bool:
-    return len(await story.service.facts("MemberLost")) == count
+    return len(await story.service.facts("MemberTerminated")) == count
 
 
 async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
     """The Node of a running kubelet is deleted: members are lost with it, and bound again when it is back."""
     await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
     first = await story.until_bound(2)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     await story.api.delete(f"/api/v1/nodes/{first['g-0']}")
-    lost = await story.until_fact("MemberLost")
+    lost = await story.until_fact("MemberTerminated")
     assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "node-lost")
     await story.create(*racks(first["g-0"]))
 
@@ -371,7 +371,7 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
     await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
     first = await story.until_bound(2)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     moved = first["g-1"]
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "z"}}})
     changed = await story.until_fact("NodeTopologyChanged", "default/g")
@@ -379,7 +379,7 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     await story.create(member("g-2", "g", requests=GPU))
 
     async def refused_since() -> dict[str, Any] | None:
-        facts = await story.service.facts("GangRefused")
+        facts = await story.service.facts("GangUnschedulable")
         return next((f for f in facts if f["position"] > changed["position"]), None)
 
     refused = await eventually(refused_since)

@@ -49,7 +49,7 @@ async def test_one_member_per_node(story: Story) -> None:
     assert set(bound.values()) == {"b0", "b1", "b2", "b3"}
     facts = await story.check_facts()
     check_rounds(facts, 1)
-    assert not [f for f in facts if f["type"] == "NodeVetoed"]
+    assert not [f for f in facts if f["type"] == "NodeRejected"]
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -146,4 +146,4 @@ async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
     assert set(bound.values()) == {"b0", "b1"}
     facts = await story.check_facts()
     check_rounds(facts, 1)
-    assert not [f for f in facts if f["type"] == "NodeVetoed"]
+    assert not [f for f in facts if f["type"] == "NodeRejected"]

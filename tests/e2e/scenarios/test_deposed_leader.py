@@ -130,20 +130,20 @@ async def test_a_leader_that_slept_has_no_further_effect(
 
     await story.until(knows)
     await story.until_bound(2 if effect == "deletion" else 4, "hi" if effect == "deletion" else "g")
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     written = [(m, p) for m, p in story.server.seen[seen:] if m in WRITES]
     facts = await second.facts()
     log_lines = [
         line for line in story.service.log.read_text().splitlines() if '"call"' not in line
     ]
     assert written == [], (written, [f["actor"] for f in facts], *log_lines[-12:])
-    taken = next(f for f in facts if f["type"] == "LeaseTaken" and f["actor"] == "second")
+    taken = next(f for f in facts if f["type"] == "LeaseAcquired" and f["actor"] == "second")
     assert taken["position"] > first_facts[-1]["position"] - 1
     assert {f["actor"] for f in facts if f["position"] >= taken["position"]} == {"second"}
     assert await story.service.ready(), "it follows, and answers"
     if effect == "deletion":
         assert not await story.bound("single")
-    gone = [f["data"]["uid"] for f in facts if f["type"] == "VictimEvicted"]
+    gone = [f["data"]["uid"] for f in facts if f["type"] == "VictimGone"]
     assert len(gone) == len(set(gone)) == (2 if effect == "deletion" else 0)
 
 

@@ -155,14 +155,14 @@ def facts_of(facts: list[Object], kind: str) -> list[Object]:
 async def check_learning(story: Story, good: set[str], bound: dict[str, str]) -> list[Object]:
     """Check that only bad nodes were vetoed, none twice for a pod, none proposed again, and no loop."""
     facts = await story.check_facts()
-    vetoes = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeVetoed")]
+    vetoes = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeRejected")]
     assert vetoes, "the story has no refusal"
     assert len(vetoes) == len(set(vetoes)), vetoes
     assert not {node for _, node in vetoes} & good, vetoes
     learned: set[tuple[str, str]] = set()
     plans = 0
     for fact in facts:
-        if fact["type"] == "NodeVetoed":
+        if fact["type"] == "NodeRejected":
             learned.add((fact["data"]["pod"], fact["data"]["node"]))
         elif fact["type"] in ("GangAdmitted", "GangExtended"):
             plans += 1
@@ -198,13 +198,13 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
         await create_claiming(story, "d", 2)
 
         async def refused() -> bool:
-            found = await story.service.facts("GangRefused")
+            found = await story.service.facts("GangUnschedulable")
             return (
                 bool(found) and "kube-scheduler refused n0, n1" in found[-1]["data"]["reasons"][0]
             )
 
         await story.until(refused)
-        refusal = (await story.service.facts("GangRefused"))[-1]["data"]
+        refusal = (await story.service.facts("GangUnschedulable"))[-1]["data"]
         assert refusal["outcome"] == "unknown"
         assert "the planner does not see: resource claim device" in refusal["reasons"][0]
         before = len(await story.service.facts())
@@ -213,7 +213,7 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
 
         # Ready means that a whole pass has decided about everything there is.
         since = (await story.service.facts())[before:]
-        assert {f["type"] for f in since} == {"LeaseTaken"}, since
+        assert {f["type"] for f in since} == {"LeaseAcquired"}, since
         async with things(story, device_of("n1")):
             await story.api.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"driver": "ready"}}})
             bound = await story.until_bound(2, prefix="d-")
@@ -252,7 +252,7 @@ async def test_a_bound_volume_is_seen(story: Story) -> None:
         assert await story.until_bound(2, prefix="b-") == where
         facts = await story.check_facts()
         assert len(facts_of(facts, "GangAdmitted")) == 1
-        assert not facts_of(facts, "NodeVetoed")
+        assert not facts_of(facts, "NodeRejected")
         assert {line["outcome"] for line in story.service.calls("filter")} == {"redeemed"}
 
 
@@ -279,6 +279,6 @@ async def test_a_full_csi_node_is_learned(story: Story) -> None:
         bound = await story.until_bound(2, prefix="c-")
         assert set(bound.values()) == {"n1", "n2"}
         facts = await check_learning(story, {"n1", "n2"}, bound)
-        assert not any(v["by_shape"] for v in facts_of(facts, "NodeVetoed")), (
+        assert not any(v["by_shape"] for v in facts_of(facts, "NodeRejected")), (
             "volumes are a pod's own"
         )

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from extender.core.log.events import PodBound, RecordedEvent
-from extender.core.model.ids import NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
@@ -98,7 +98,7 @@ async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, 
 
 
 async def of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
-    return [f for f in await story.service.facts("DriftFound") if f["data"]["kind"] == kind]
+    return [f for f in await story.service.facts("DriftDetected") if f["data"]["kind"] == kind]
 
 
 async def gang_of(story: Story, name: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ async def looked(story: Story, name: str) -> None:
     """Wait until the service has seen what was done to pods before; they come in order."""
     huge = {"nvidia.com/gpu": 999}
     await story.create(*a_gang(name, pods=1, requests=huge))
-    await story.until_fact("GangRefused", f"default/{name}", outcome="impossible")
+    await story.until_fact("GangUnschedulable", f"default/{name}", outcome="impossible")
 
 
 def types_of(facts: list[dict[str, Any]], pod: str) -> list[str]:
@@ -153,7 +153,7 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     """Gate removed and bound by another client, while the gang waits for a member."""
     await nodes(story, 2)
     await story.create(*a_gang("a", pods=2, requests=GPU)[:-1])
-    await story.until_fact("GangRefused", "default/a")
+    await story.until_fact("GangUnschedulable", "default/a")
     gate = {
         "spec": {"schedulingGates": [{"$patch": "delete", "name": "gang-extender.dev/admission"}]}
     }
@@ -189,12 +189,12 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     await nodes(story, 3)
     await story.create(*a_gang("a", pods=2, requests=GPU))
     await story.until_bound(2)
-    await story.until_fact("GangSatisfied", "default/a")
+    await story.until_fact("GangScheduled", "default/a")
     name = "a-0"
     if plant == "waiting":  # another gang, which has no room: the log will have that one of it runs
         name = "b-0"
         await story.create(*a_gang("b", pods=2, requests=GPU))
-        await story.until_fact("GangRefused", "default/b")
+        await story.until_fact("GangUnschedulable", "default/b")
     pod = (await story.pods())[name]
     runs_on = pod["spec"].get("nodeName")
     (false,) = {"n0", "n1", "n2"} - set((await story.bound()).values())
@@ -204,7 +204,7 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     kind = "bound-elsewhere" if plant == "elsewhere" else "not-bound"
     facts = await drift_reported(story, kind, name)
     after = facts[forged:]
-    lost = [f for f in after if f["type"] == "MemberLost"]
+    lost = [f for f in after if f["type"] == "MemberTerminated"]
     assert [(f["data"]["pod"], f["data"]["node"]) for f in lost] == [(f"default/{name}", false)]
     again = [f["data"]["node"] for f in after if f["type"] == "PodBound"]
     assert again == ([runs_on] if plant == "elsewhere" else [])
@@ -225,7 +225,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
     async with PostgresEventLog(url) as log:
         events = [event async for page in log.read() for event in page]
         label = pod["metadata"]["labels"]["gang-extender.dev/pod-group"]
-        mine = [e for e in events if e.root == f"default/{label}"]
+        mine = [e for e in events if e.gang == f"default/{label}"]
         grant = await log.take(holder="e2e", address="", ttl_ms=1000)
         fact = PodBound(
             plan=PlanId(""),
@@ -239,12 +239,12 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
             event_id=str(uuid.uuid4()),
             epoch=grant.epoch,
             at_us=grant.head.at_us,
-            root_uid=RootUid(mine[-1].root_uid),
-            version=mine[-1].version + 1,
-            root=mine[-1].root,
+            gang_uid=GangUid(mine[-1].gang_uid),
+            stream_version=mine[-1].stream_version + 1,
+            gang=mine[-1].gang,
             actor="forger",
             cause="",
-            fact=fact,
+            data=fact,
         )
         await log.append(grant, [event])
         await log.release(grant)
@@ -276,7 +276,7 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     assert await story.bound() == where
     facts = await story.service.facts()
     assert [f["type"] for f in facts if f["gang"] == "default/a"].count("GangAdmitted") == 1
-    assert len(await story.service.facts("DriftFound")) == int(how == "altered")
+    assert len(await story.service.facts("DriftDetected")) == int(how == "altered")
     await asyncio.to_thread(story.service.stop)
 
 

@@ -29,11 +29,11 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
 async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     """One node short binds nothing, ever; when the node comes all bind without a change to a pod."""
     await story.create(*nodes(7), *gang("train", 8))
-    await story.until_fact("GangRefused", "default/train", outcome="impossible")
+    await story.until_fact("GangUnschedulable", "default/train", outcome="impossible")
     for _ in range(30):
         assert not await story.bound()
         await asyncio.sleep(0.1)
-    (*_, refused) = await story.service.facts("GangRefused")
+    (*_, refused) = await story.service.facts("GangUnschedulable")
     assert refused["data"]["outcome"] == "impossible"
 
     async def pod_has_event() -> bool:
@@ -44,7 +44,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     await story.create(a_node("n7", gpu=8))
     bound = await story.until_bound(8)
     assert len(set(bound.values())) == 8
-    await story.until_fact("GangSatisfied", "default/train")
+    await story.until_fact("GangScheduled", "default/train")
     await story.check_facts()
     admitted = await story.until_fact("GangAdmitted")
     assert {a["pod"]: a["node"] for a in admitted["data"]["assignments"]} == {
@@ -128,7 +128,7 @@ async def _is(value: bool) -> bool:
 async def finish(story: Story, count: int) -> None:
     """After the restart the gang is whole, in the room of its admission, and every fact is there once."""
     bound = await story.until_bound(count)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     facts = await story.check_facts()
     await story.check_room()
     planned = {
@@ -227,7 +227,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
         assert len(owners) == 1, f"round {round_}: half placed gangs {bound}"
         winner = owners.pop()
         loser = ({f"a{round_}", f"b{round_}"} - {winner}).pop()
-        await story.until_fact("GangRefused", f"default/{loser}", outcome="impossible")
+        await story.until_fact("GangUnschedulable", f"default/{loser}", outcome="impossible")
         if round_ == 0:
 
             async def pod_has_event(pod: str = f"{loser}-0") -> bool:
@@ -273,7 +273,7 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     assert not await story.bound()
     await story.create(tree[0])
     await story.until_bound(4)
-    await story.until_fact("GangSatisfied", "default/serve")
+    await story.until_fact("GangScheduled", "default/serve")
     await story.check_facts()
 
 
@@ -318,7 +318,7 @@ async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> N
             await story.api.post(path, thing)
         await story.create(*nodes(3), *pods)
         if newest:
-            await story.until_fact("GangRefused", "default/pair", outcome="impossible")
+            await story.until_fact("GangUnschedulable", "default/pair", outcome="impossible")
             assert not await story.bound()
         else:  # two gangs of their own: one of them fits
             await story.until_bound(2)

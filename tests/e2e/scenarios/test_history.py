@@ -58,7 +58,7 @@ async def half_bound(
     intercept.call = keep_two
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(8)))
     await story.create(*a_gang("waiting", pods=4, requests=GPU)[:-1])
-    await story.until_fact("GangRefused", "default/waiting")
+    await story.until_fact("GangUnschedulable", "default/waiting")
     await backup.take()
     await story.create(*a_gang("a", pods=4, minimum=2, requests=GPU))
     bound = await story.until_bound(2, prefix="a-")
@@ -94,7 +94,7 @@ async def all_ends_well(
     await story.until_bound(8)
 
     async def recorded() -> bool:
-        satisfied = {fact["gang"] for fact in await story.service.facts("GangSatisfied")}
+        satisfied = {fact["gang"] for fact in await story.service.facts("GangScheduled")}
         return "default/waiting" in satisfied and len(await story.service.facts("PodBound")) == 8
 
     await eventually(recorded)
@@ -104,7 +104,7 @@ async def all_ends_well(
     assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
     uids = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
     assert len(uids) == len(set(uids)) == 8
-    drift = [f for f in facts if f["type"] == "DriftFound"]
+    drift = [f for f in facts if f["type"] == "DriftDetected"]
     assert {f["data"]["object"] for f in drift} == {f"Pod/default/{pod}" for pod in bound}
     assert {f["data"]["kind"] for f in drift} == {"bound-by-unknown-plan"}
     promised = [f["position"] for f in facts if f["type"] in ("GangAdmitted", "GangExtended")]

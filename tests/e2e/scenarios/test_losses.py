@@ -45,7 +45,7 @@ async def losses_printed(database_url: str, gang: str) -> dict[str, tuple[str, s
     return {
         line["data"]["pod"].partition("/")[2]: (line["data"]["cause"], line["who"], line["why"])
         for line in lines
-        if line["type"] == "MemberLost"
+        if line["type"] == "MemberTerminated"
     }
 
 
@@ -61,7 +61,7 @@ async def test_history_names_the_cause_of_a_lost_member(
     async with Kubelet(story.api, grace_factor=0.0):
         on = {node: pod for pod, node in (await story.until_bound(4, "g-")).items()}
         assert set(on) == set(nodes)
-        await story.until_fact("GangSatisfied")
+        await story.until_fact("GangScheduled")
 
         selector = "--pod-selector=gang-extender.dev/pod-group=g"
         await story.kubectl("drain", "drained", "--force", selector, "--timeout=60s")
@@ -72,7 +72,7 @@ async def test_history_names_the_cause_of_a_lost_member(
             *of_class([a_pod("boss", requests=WHOLE_NODE, nodeSelector={"only": "wanted"})], "high")
         )
         for node in nodes:
-            await story.until_fact("MemberLost", pod=f"default/{on[node]}")
+            await story.until_fact("MemberTerminated", pod=f"default/{on[node]}")
 
         async def boss_runs() -> bool:
             return (await story.bound()).get("boss") == "wanted"

@@ -40,10 +40,10 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     bound = await story.until_bound(4, prefix="quiet", timeout_s=60)
     assert sorted(bound.values()) == ["n1", "n2", "n3", "n4"]
     facts = await story.check_facts()
-    vetoes = [f["data"] for f in facts if f["type"] == "NodeVetoed"]
+    vetoes = [f["data"] for f in facts if f["type"] == "NodeRejected"]
     assert {v["node"] for v in vetoes} == {"n0"}
     released = [f["data"] for f in facts if f["type"] == "ReservationReleased"]
-    assert [r["why"] for r in released] == ["vetoed"] * len(vetoes)
+    assert [r["why"] for r in released] == ["node-rejected"] * len(vetoes)
     assert len(vetoes) <= 2, "learned once for all pods of one shape"
 
 
@@ -58,7 +58,7 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     await story.create(*a_gang("quiet", pods=2, requests=half, affinity=away_from_noise()))
 
     async def given() -> dict[str, Any] | None:
-        for fact in reversed(await story.service.facts("GangRefused")):
+        for fact in reversed(await story.service.facts("GangUnschedulable")):
             if any("kube-scheduler refused n0, n1" in t for t in fact["data"]["reasons"]):
                 return fact["data"]
         return None

@@ -108,7 +108,7 @@ async def test_an_absent_gang_and_a_stopped_extender_hinder_no_ordinary_pod(stor
     """Marker scope: ordinary pods never reach us; a gang that waits, and then our absence, change nothing."""
     gang = a_gang("absent", pods=7, minimum=8, requests=GPU)
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), *gang)
-    await story.until_fact("GangRefused")
+    await story.until_fact("GangUnschedulable")
     await story.create(*(ordinary(f"one-{n}", CPU) for n in range(20)), ordinary("gpu-1", GPU))
     await story.until_bound(20, "one-")
     await story.until_bound(1, "gpu-1")
@@ -173,7 +173,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     brake.gates = False
     bound = await story.until_bound(2, "g-")
     assert set(bound.values()) == {"n0", "n1", "n2"} - {node}
-    await story.until_fact("GangSatisfied", "default/g")
+    await story.until_fact("GangScheduled", "default/g")
     assert sum(line["reserved"] for line in await story.service.get("/v1/gangs")) == 0
     await story.check_facts()
     await story.check_room()
@@ -257,7 +257,7 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     assert await story.until_bound(2, "net-") == {"net-n2": "n2", "net-n3": "n3"}
     brake.gates = False
     assert set((await story.until_bound(2, "g-")).values()) == {"n2", "n3"}
-    await story.until_fact("GangSatisfied", "default/g")
+    await story.until_fact("GangScheduled", "default/g")
     await story.check_facts()
     await story.check_room()
     asked = {line["pod"] for line in story.service.calls("filter")}

@@ -94,7 +94,7 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         assert set((await story.until_bound(2, "g-")).values()).isdisjoint(
             (await story.bound("thief-")).values()
         )
-        await story.until_fact("GangSatisfied", "default/g")
+        await story.until_fact("GangScheduled", "default/g")
 
         # 4. Some of it are bound: only what was taken is given back, and the gang is completed.
         await story.create(*(a_node(f"m{i}", gpu=8) for i in range(3)))
@@ -111,7 +111,7 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         bound = await story.until_bound(3, "h-")
         assert {n: bound[n] for n in ("h-0", "h-1")} == {n: first[n] for n in ("h-0", "h-1")}
         assert bound["h-2"] == "m3"
-        await story.until_fact("GangSatisfied", "default/h")
+        await story.until_fact("GangScheduled", "default/h")
     assert len(await story.service.facts("ReservationReleased")) == 4, "no loop"
     lines = story.service.lines("reserved room was taken")
     assert [line["scheduler"] for line in lines] == [OTHER] * 4
@@ -175,7 +175,7 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
         await story.create(of_daemonset("idle", "n0", half, priorityClassName="low"))
         await story.create(of_daemonset("giant", "n0", {"nvidia.com/gpu": 16}))
         await story.create(*a_gang("w", pods=1, requests=GPU), *a_gang("h", pods=1, requests=half))
-        await story.until_fact("GangRefused", "default/w")
+        await story.until_fact("GangUnschedulable", "default/w")
         await story.until_fact("GangAdmitted", "default/h")
     finally:
         story.plane.schedulers["scheduler"].resume()

@@ -179,7 +179,7 @@ async def all_whole(story: Story, names: list[str], pods: int = 4) -> list[dict[
     await story.until_bound(len(names) * pods, timeout_s=120)
 
     async def recorded() -> bool:
-        satisfied = {f["gang"] for f in await story.service.facts("GangSatisfied")}
+        satisfied = {f["gang"] for f in await story.service.facts("GangScheduled")}
         return satisfied >= {f"default/{name}" for name in names}
 
     await eventually(recorded)
@@ -188,9 +188,9 @@ async def all_whole(story: Story, names: list[str], pods: int = 4) -> list[dict[
     for name in names:
         mine = [f["type"] for f in facts if f["gang"] == f"default/{name}"]
         # an outage that outlasts the barrier's deadline is a reason to plan again, nothing else is
-        assert mine.count("GangAdmitted") == 1 + mine.count("BarrierExpired"), (name, mine)
+        assert mine.count("GangAdmitted") == 1 + mine.count("BindBarrierTimedOut"), (name, mine)
         assert mine.count("PodBound") == pods, (name, mine)
-        assert mine.count("GangSatisfied") == 1, (name, mine)
+        assert mine.count("GangScheduled") == 1, (name, mine)
     return facts
 
 
@@ -315,7 +315,7 @@ async def test_the_barrier_ends_while_postgres_is_frozen(
         obstacle = False
         await outage.end()
     await story.until_bound(4)
-    await story.until_fact("GangSatisfied")
+    await story.until_fact("GangScheduled")
     await story.check_facts()
     await story.check_room()
 
@@ -446,7 +446,7 @@ async def same_as_the_cluster(story: Story) -> None:
     bound = await story.bound()
 
     async def gangs() -> bool:
-        facts = await story.service.facts("MemberLost", "RootCompleted")
+        facts = await story.service.facts("MemberTerminated", "GangRemoved")
         return {f["gang"] for f in facts} >= {"default/a"}
 
     await eventually(gangs)

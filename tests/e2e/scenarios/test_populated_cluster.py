@@ -95,7 +95,7 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
     await neighbours.kubelet.lose("train-2")
 
     async def lost() -> bool:
-        facts = await story.service.facts("MemberLost")
+        facts = await story.service.facts("MemberTerminated")
         return {f["data"]["pod"] for f in facts} == {"default/train-1", "default/train-2"}
 
     await eventually(lost)
@@ -106,4 +106,4 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
     assert {name: bound[name] for name in ("train-0", "train-3")} == {
         name: first[name] for name in ("train-0", "train-3")
     }
-    await story.until_fact("GangSatisfied", "default/train")
+    await story.until_fact("GangScheduled", "default/train")

@@ -83,7 +83,7 @@ async def completed(story: Story) -> dict[str, Any]:
     planned = await facts(story, "PreemptionPlanned")
     assert len(planned) == 1, await story.report()
     (plan,) = planned
-    assert not await facts(story, "PreemptionAbandoned")
+    assert not await facts(story, "PreemptionCancelled")
     return plan
 
 
@@ -106,7 +106,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert len(rack) == 1
     assert victims == {f"default/single-{r}{n}" for r in rack for n in range(2)}
     assert len(await story.bound("single")) == 2
-    gone = await facts(story, "VictimEvicted")
+    gone = await facts(story, "VictimGone")
     assert {(f["pod"], f["how"]) for f in gone} == {(pod, "deleted") for pod in victims}
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
@@ -151,7 +151,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     others = of_class([a_pod("keeps", node="b1", requests=ONE)], "high")
     await story.create(*classes(), *racks("a", "b"), *others, *unit)
     await story.until_bound(4)
-    await story.until_fact("GangSatisfied", "default/unit")
+    await story.until_fact("GangScheduled", "default/unit")
     await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     pod = (await story.pods())["right-0"]
@@ -175,7 +175,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     }  # fmt: skip
 
     async def all_gone() -> bool:
-        return len(await facts(story, "VictimEvicted")) == 3
+        return len(await facts(story, "VictimGone")) == 3
 
     await story.until(all_gone)
     assert "keeps" in await story.bound()
@@ -190,7 +190,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     members = [at(f"a{n}", f"unit-{n}", "unit") for n in range(2)]
     await story.create(*of_class([a_group("unit", gang=2, whole=True), *members], "low"))
     await story.until_bound(4)
-    await story.until_fact("GangSatisfied", "default/unit")
+    await story.until_fact("GangScheduled", "default/unit")
     struck = asyncio.Event()
     asked = deleted = 0
 
@@ -226,7 +226,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
         {"default/unit-0", "default/unit-1"},
         {"default/single-b0", "default/single-b1"},
     )
-    gone = {f["pod"] for f in await facts(story, "VictimEvicted")}
+    gone = {f["pod"] for f in await facts(story, "VictimGone")}
     assert gone == victims
     assert {node[0] for node in bound.values()} == {"a" if "default/unit-0" in victims else "b"}
     assert "late" not in await story.bound()
@@ -262,7 +262,7 @@ async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> No
     gang = [a_group("train", gang=2), *(at(f"a{n}", f"train-{n}", "train") for n in range(2))]
     await story.create(*classes(), *racks("a"), a_node("c0", gpu=1), *of_class(gang, "low"))
     await story.until_bound(2, "train")
-    await story.until_fact("GangSatisfied", "default/train")
+    await story.until_fact("GangScheduled", "default/train")
     await story.create(*singles("c0"))
     await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
     assert (await story.until_bound(1, "vip")) == {"vip": "c0"}
@@ -279,7 +279,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     gang = of_class([a_group("train", gang=2, whole=True), *members], "low")
     await story.create(*classes(), *racks("a"), *gang)
     await story.until_bound(2, "train")
-    await story.until_fact("GangSatisfied", "default/train")
+    await story.until_fact("GangScheduled", "default/train")
     await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
     await story.until_bound(1, "vip")
     plan = await completed(story)
@@ -287,7 +287,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert {p["pod"] for p in plan["victims"][0]["pods"]} == {"default/train-0", "default/train-1"}
 
     async def all_gone() -> bool:
-        return len(await facts(story, "VictimEvicted")) == 2
+        return len(await facts(story, "VictimGone")) == 2
 
     await story.until(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
@@ -332,5 +332,5 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)
     await completed(story)
-    assert {f["how"] for f in await facts(story, "VictimEvicted")} == {"evicted"}
+    assert {f["how"] for f in await facts(story, "VictimGone")} == {"evicted"}
     await story.api.delete(pdb)

@@ -110,7 +110,7 @@ async def test_describe_names_the_preemptor_of_a_unit(story: Story) -> None:
     unit = whole({"left": ["a0"], "right": ["a1"]})
     await story.create(*classes(), *racks("a"), *unit)
     await story.until_bound(2)
-    await story.until_fact("GangSatisfied", "default/unit")
+    await story.until_fact("GangScheduled", "default/unit")
     await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     expected = (

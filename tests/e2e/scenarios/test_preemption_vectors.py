@@ -139,7 +139,7 @@ async def play(story: Story, vector: Object) -> None:
     await story.until(gone)
     if vector["kep"] == "not-triggered":
         order = [f["type"] for f in await story.service.facts()]
-        assert order.index("GangSatisfied") < order.index("PreemptionPlanned")
+        assert order.index("GangScheduled") < order.index("PreemptionPlanned")
 
 
 async def all_run(story: Story, names: set[str]) -> bool:
@@ -149,7 +149,7 @@ async def all_run(story: Story, names: set[str]) -> bool:
 async def completed(story: Story) -> Object:
     await story.until_fact("PreemptionCompleted")
     (plan,) = await facts(story, "PreemptionPlanned")
-    assert not await facts(story, "PreemptionAbandoned")
+    assert not await facts(story, "PreemptionCancelled")
     return plan
 
 
@@ -168,7 +168,7 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
 
     async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
-        refused = (await facts(story, "GangRefused"))[-1:]  # before its last member came: waiting
+        refused = (await facts(story, "GangUnschedulable"))[-1:]  # before its last member came: waiting
         words = [w for f in refused for w in (*f["reasons"], *f["considered"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
@@ -223,7 +223,7 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     await story.create(*(t for t in as_classes(child(4)) if t["kind"] != "PriorityClass"))
 
     async def refused() -> bool:
-        last = (await facts(story, "GangRefused"))[-1:]
+        last = (await facts(story, "GangUnschedulable"))[-1:]
         return any("makes room for no further member" in w for f in last for w in f["considered"])
 
     await story.until(refused)
@@ -306,13 +306,13 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     await story.create(a_node("new", **{SLOT: 2}))
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
     assert set((await story.bound("hi")).values()) == {"new"}
-    (ended,) = await facts(story, "PreemptionAbandoned")
-    assert ended["why"] == "better-offer"
+    (ended,) = await facts(story, "PreemptionCancelled")
+    assert ended["why"] == "no-longer-needed"
     assert sorted(ended["finishing"]) == ["Pod/default/a1", "Pod/default/a2"]
     await let_go(story, "a1", "a2")
 
     async def gone() -> bool:
-        return {f["pod"] for f in await facts(story, "VictimEvicted")} == {
+        return {f["pod"] for f in await facts(story, "VictimGone")} == {
             "default/a1",
             "default/a2",
         }
@@ -328,8 +328,8 @@ async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story
     await p15_begins(story)
     await story.api.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
     await let_go(story, "a1", "a2")
-    lost = await story.until_fact("PreemptionAbandoned")
-    assert lost["data"]["why"] == "room-lost"
+    lost = await story.until_fact("PreemptionCancelled")
+    assert lost["data"]["why"] == "capacity-lost"
 
     async def cleared() -> bool:
         return not nominated(await story.pods())

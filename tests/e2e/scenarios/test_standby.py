@@ -168,7 +168,7 @@ STRIKES = {
     "preemption: victims marked": Strike("api", "mark", 2, preempts=True),
     "preemption: between deletions": Strike("api", "deletion", 2, preempts=True),
     "preemption: victims going": Strike("api", "all deleted", SIZE, preempts=True),
-    "preemption: victims seen to be gone": Strike("answered", "VictimEvicted", preempts=True),
+    "preemption: victims seen to be gone": Strike("answered", "VictimGone", preempts=True),
     "preemption: room made, members let go": Strike("api", "gate", 2, preempts=True),
 }
 
@@ -281,7 +281,7 @@ async def clear(story: Story, name: str, number: int) -> None:
         if pod.startswith((f"{name}-", f"low{number}-")):
             await story.api.delete(f"{PODS}/{pod}", {"gracePeriodSeconds": 0})
     await story.api.delete(f"/apis/{OURS}/namespaces/default/podgroups/{name}")
-    await story.until_fact("RootCompleted", f"default/{name}")
+    await story.until_fact("GangRemoved", f"default/{name}")
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -316,7 +316,7 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
         assert group.leader is not killed
         await story.until_bound(SIZE, f"{name}-")
         bound_s = time.time()
-        await story.until_fact("GangSatisfied", f"default/{name}")
+        await story.until_fact("GangScheduled", f"default/{name}")
         if strike.preempts:
             await story.until_fact("PreemptionCompleted", f"default/{name}")
     finally:
@@ -326,7 +326,7 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
     first = next(
         f
         for f in reversed(facts)
-        if f["type"] == "LeaseTaken" and f["actor"] == group.leader.holder
+        if f["type"] == "LeaseAcquired" and f["actor"] == group.leader.holder
     )
     last = facts[first["position"] - 2]
     decided = next(f for f in facts[first["position"] :] if f["gang"])
@@ -369,9 +369,9 @@ async def check_gang(story: Story, facts: list[dict[str, Any]], name: str, strik
         return
     (plan,) = [f["data"] for f in mine if f["type"] == "PreemptionPlanned"]
     victims = {p["uid"] for unit in plan["victims"] for p in unit["pods"]}
-    gone = Counter(f["data"]["uid"] for f in mine if f["type"] == "VictimEvicted")
+    gone = Counter(f["data"]["uid"] for f in mine if f["type"] == "VictimGone")
     assert gone == dict.fromkeys(victims, 1)
-    assert not [f for f in mine if f["type"] == "PreemptionAbandoned"]
+    assert not [f for f in mine if f["type"] == "PreemptionCancelled"]
 
 
 def report_of(gaps: list[Gap], passers: Passers, scope: str) -> str:
@@ -575,15 +575,15 @@ async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, ho
     assert await watched.until_led() is not first
     seen = len(story.server.seen)
     await story.until_bound(2 * SIZE)
-    await story.until_fact("GangSatisfied", "default/held")
-    await story.until_fact("GangSatisfied", "default/ghost")
+    await story.until_fact("GangScheduled", "default/held")
+    await story.until_fact("GangScheduled", "default/ghost")
     first.database.mend()
     await until_ready(first)
     assert "lease" in await first.checks()
     assert f"held by {watched.leader.holder}" in (await first.checks())["lease"]["reason"]
     facts = await story.check_facts()
     assert writes(story, seen) == [], "the deposed leader wrote to the API server"
-    taken = max(f["position"] for f in facts if f["type"] == "LeaseTaken")
+    taken = max(f["position"] for f in facts if f["type"] == "LeaseAcquired")
     assert {f["actor"] for f in facts if f["position"] >= taken} == {watched.leader.holder}
     for name in ("held", "ghost"):
         mine = [f["type"] for f in facts if f["gang"] == f"default/{name}"]
@@ -607,7 +607,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
         second.database.cut(how)
     await story.create(*a_gang("g", pods=SIZE, requests={GPU: 8}))
     await story.until_bound(SIZE, "g-")
-    await story.until_fact("GangSatisfied", "default/g")
+    await story.until_fact("GangScheduled", "default/g")
     facts = await story.service.facts()
     if how == "stopped":
         await asyncio.sleep(LEASE_S + 2)
@@ -634,7 +634,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
     assert await group.until_led() is second
     await story.until_bound(SIZE, "h-")
     later = (await story.check_facts())[len(facts) :]
-    assert later[0]["type"] == "LeaseTaken"
+    assert later[0]["type"] == "LeaseAcquired"
     assert {f["actor"] for f in later} == {second.holder}
     await first.service.start()
 

@@ -134,7 +134,7 @@ async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Stor
     await story.create(*gang("quiet", 16, affinity=affinity))
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
-    assert await story.service.facts("NodeVetoed"), "nothing was vetoed: the story proves nothing"
+    assert await story.service.facts("NodeRejected"), "nothing was vetoed: the story proves nothing"
     await calls.check(story, "quiet-")
 
 
@@ -144,7 +144,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
     calls = Calls(intercept)
     calls.kept_back = "late-11"
     await story.create(*nodes(12), *gang("late", 12))
-    await story.until_fact("BarrierExpired", "default/late")
+    await story.until_fact("BindBarrierTimedOut", "default/late")
     calls.kept_back = ""
     await story.until_bound(12, "late-")
     assert len(await story.service.facts("GangAdmitted")) >= 2
@@ -197,7 +197,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     await until_quiet(story)
     touched = writes(story)[before:]
     others = [w for w in touched if any(f"/{t}" in w[1] for t in ("ta", "tc"))]
-    refusals = [(f["gang"], f["data"]) for f in await story.service.facts("GangRefused")]
+    refusals = [(f["gang"], f["data"]) for f in await story.service.facts("GangUnschedulable")]
     assert others == [], f"trees that cannot go were touched: {refusals}"
     assert {pod[:2] for pod in calls.filtered} == {"tb"}
     await calls.check(story, "tb-")
@@ -227,7 +227,7 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     story.server.after = look
     await story.create(*nodes(38), *a_gang("big", pods=300))
     await story.until_bound(300, "big-", timeout_s=150)
-    await story.until_fact("GangSatisfied", "default/big")
+    await story.until_fact("GangScheduled", "default/big")
 
     async def all_recorded() -> bool:
         return len(await story.service.facts("PodBound")) == 300
@@ -236,8 +236,8 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     facts = await story.check_facts()
     kinds = Counter(f["type"] for f in facts)
     assert kinds["GangAdmitted"] == 1, "it was planned more than once"
-    assert not kinds["BindFailed"]
-    assert not kinds["BarrierExpired"]
+    assert not kinds["PodBindFailed"]
+    assert not kinds["BindBarrierTimedOut"]
     assert not kinds["ReservationReleased"]
     await story.check_room()
     if "fairness=false" in request.node.callspec.params["site"]:

@@ -46,7 +46,7 @@ async def test_every_served_kind_is_tried_and_nothing_is_created(fake: FakeApi) 
     assert all(query == {"dryRun": "All"} for _, query in posts)
     assert all(f"/namespaces/{NAME}/" in path for path, _ in posts)
     answer = features_of(found, SchedulerGates({}), "gate", None)
-    assert (answer.lost, answer.untested) == ((), ())
+    assert (answer.dropped_fields, answer.untested) == ((), ())
 
 
 async def test_a_refusal_is_an_answer_and_silence_is_none(fake: FakeApi) -> None:

@@ -87,7 +87,7 @@ async def test_a_victim_is_marked_then_deleted_by_uid(
         "DisruptionTarget", "True", "PreemptionByScheduler",
     )  # fmt: skip
     assert body["metadata"]["uid"] == POD.uid
-    await until(lambda: there.view().pods[POD.uid].doomed == "PreemptionByScheduler")
+    await until(lambda: there.view().pods[POD.uid].disruption_target == "PreemptionByScheduler")
     await there.evict(POD, "deleted")
     (path, body) = fake.bodies[-1]
     assert path.endswith("/pods/p")

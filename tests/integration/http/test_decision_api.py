@@ -49,7 +49,7 @@ async def got(client, path):
 
 
 def position_of(stage, kind):
-    (event,) = [e for e in stage.events() if isinstance(e.fact, kind)]
+    (event,) = [e for e in stage.events() if isinstance(e.data, kind)]
     return event.position
 
 
@@ -84,7 +84,7 @@ async def test_a_decision_of_the_preempt_verb_has_its_input_in_numbers():
     """One pod waits, two nodes were offered, and on them a unit of three pods and a lone pod could go."""
     async with preempted_by_the_verb() as (stage, client):
         found = await got(client, f"/v1/decisions/{position_of(stage, PreemptionPlanned)}")
-        assert found["fact"]["type"] == "PreemptionPlanned"
+        assert found["event"]["type"] == "PreemptionPlanned"
         asked = found["decision"]["input"]
         assert asked["stored"]
         assert (asked["nodes"], asked["waiting"], asked["bound"]) == (2, 1, 0)
@@ -101,7 +101,7 @@ async def test_the_history_of_a_victim_of_the_preempt_verb_has_its_decisions(cap
         assert decided["PreemptionPlanned"]["input"]["nodes"] == 2
         reader = FakeEventQueries(stage.database)
         found = await history(
-            reader, stage.inputs, HistoryQuery(root="default/low", decisions=True)
+            reader, stage.inputs, HistoryQuery(gang="default/low", decisions=True)
         )
         for line in found.lines:
             print_line(line, found.gang)
@@ -115,7 +115,7 @@ async def test_the_explanation_of_a_lone_preemptor_has_the_decision():
     async with preempted_by_the_verb() as (_, client):
         found = await got(client, "/v1/gangs/default/low/explain")
         assert found["gang"]["gang"] == "default/low"
-        assert found["fact"] is None
+        assert found["event"] is None
 
 
 async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from extender.core.log.events import GangRefused, PodBound
+from extender.core.log.events import GangUnschedulable, PodBound
 from extender.http.responses.error_responses import problems
 from extender.http.v1.event_api import EventApi
 from extender.queries.log.event_stream import KEPT_FACTS, EventStream
@@ -88,8 +88,8 @@ async def test_a_hundred_readers_while_writing(database_url):
             await asyncio.gather(*reading)
         log_now = await everything(log)
     every = [e.position for e in log_now]
-    bound = [e.position for e in log_now if isinstance(e.fact, PodBound)]
-    at_n1 = [e.position for e in log_now if isinstance(e.fact, PodBound) and e.fact.node == "n1"]
+    bound = [e.position for e in log_now if isinstance(e.data, PodBound)]
+    at_n1 = [e.position for e in log_now if isinstance(e.data, PodBound) and e.data.node == "n1"]
     assert len(every) == facts
     for number, reader in enumerate(readers):
         wanted = {4: bound, 3: at_n1}.get(number % 5, every)
@@ -102,7 +102,7 @@ async def test_a_reader_that_takes_nothing_costs_nothing(database_url):
     async with PostgresEventLog(database_url) as log, serving(database_url) as (url, feed):
         grant = await take(log)
         script = Script(grant)
-        refused = GangRefused(outcome="unknown", reasons=("x" * 10_000,))
+        refused = GangUnschedulable(outcome="unknown", reasons=("x" * 10_000,))
         async with (
             aiohttp.ClientSession(read_bufsize=4096) as session,
             session.get(f"{url}/v1/events?follow&after=0") as idle,

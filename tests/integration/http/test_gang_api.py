@@ -8,7 +8,7 @@ import msgspec
 
 from extender.cli.commands import gang_commands
 from extender.cli.output.printing import Output
-from extender.core.log.events import RootCompleted
+from extender.core.log.events import GangRemoved
 from extender.queries.state.state_dto import GangAt, Scope
 from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
@@ -33,7 +33,7 @@ async def test_a_gang_has_one_form():
         wanted = as_state(stage)
         assert [wanted[f"default/{name}"]["state"] for name in ("hi", "low")] == [
             "preempting",
-            "satisfied",
+            "scheduled",
         ]
         for name, gang in wanted.items():
             assert await got(client, f"/v1/gangs/{name}") == gang
@@ -94,7 +94,7 @@ async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_choose
             path = f"/v1/gangs/default/twin?uid={gang['uid']}"
             assert (await got(client, path))["kind"] == gang["kind"]
             path = f"/v1/gangs/default/twin/explain?uid={gang['uid']}"
-            assert (await got(client, path))["fact"]["gang_uid"] == gang["uid"]
+            assert (await got(client, path))["event"]["gang_uid"] == gang["uid"]
         async with client.get("/v1/gangs/default/twin?uid=none") as reply:
             problem = await reply.json()
             assert reply.status == 404
@@ -111,7 +111,7 @@ async def test_a_gang_that_ended_is_found_no_more():
         stage.cluster.delete_pod("g-0")
         stage.cluster.delete_group("g")
         await stage.settled()
-        assert stage.facts(RootCompleted)
+        assert stage.facts(GangRemoved)
         async with client.get("/v1/gangs/default/g") as reply:
             assert reply.status == 404
         group, pod = a_gang("g", pods=1)

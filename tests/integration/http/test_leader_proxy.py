@@ -8,7 +8,7 @@ import json
 import pytest
 
 from deploy.demo.ports import free_port
-from extender.core.log.events import BarrierExpired
+from extender.core.log.events import BindBarrierTimedOut
 from extender.http.scheduler.leader_proxy import FORWARDED, MISDIRECTED
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
 from tests.support.logs.fake_store import FakeDatabase
@@ -133,7 +133,7 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     answers = await asyncio.gather(*calls)
     assert [a["Error"] for a in answers] == ["", ""]
     assert len(replicas.cluster.bindings) == 2
-    assert replicas.first.stage.facts(BarrierExpired) == []
+    assert replicas.first.stage.facts(BindBarrierTimedOut) == []
 
 
 async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):

@@ -71,7 +71,7 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
     status, listed, _ = await get(served, "/v1/reports")
     assert status == 200
     assert [line["name"] for line in listed] == list(REPORTS)
-    assert all(line["about"].endswith(".") and line["unknown"] for line in listed)
+    assert all(line["description"].endswith(".") and line["limitations"] for line in listed)
     for name, kind in REPORTS.items():
         status, found, answer = await get(served, f"/v1/reports/{name}", **DAY)
         assert status == 200, found
@@ -101,12 +101,12 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
         ("/v1/reports/pending", {"until": "2026-11-17T08:00:00"}, 400, ["until", "offset"]),
         ("/v1/reports/pending", {"since": DAY["until"], "until": DAY["since"]}, 400, ["empty", "since"]),
         ("/v1/reports/pending", {"since": "2999-01-01T00:00:00Z"}, 400, ["empty", "2999"]),
-        ("/v1/reports/room", {"namespace": "team-a"}, 400, ["namespace", "'team-a'", "whole cluster"]),
-        ("/v1/reports/room", {"gang": "team-a/train"}, 400, ["gang", "'team-a/train'"]),
-        ("/v1/reports/losses", {"gang": "train"}, 400, ["gang", "'train'", "NAMESPACE/NAME"]),
-        ("/v1/reports/losses", {"limit": "10001"}, 400, ["limit", "10000"]),
-        ("/v1/reports/losses", {"limit": "-1"}, 400, ["limit", "'-1'"]),
-        ("/v1/reports/losses", {"namespace": "a\0b"}, 400, ["namespace", "NUL"]),
+        ("/v1/reports/largest-free", {"namespace": "team-a"}, 400, ["namespace", "'team-a'", "whole cluster"]),
+        ("/v1/reports/largest-free", {"gang": "team-a/train"}, 400, ["gang", "'team-a/train'"]),
+        ("/v1/reports/terminations", {"gang": "train"}, 400, ["gang", "'train'", "NAMESPACE/NAME"]),
+        ("/v1/reports/terminations", {"limit": "10001"}, 400, ["limit", "10000"]),
+        ("/v1/reports/terminations", {"limit": "-1"}, 400, ["limit", "'-1'"]),
+        ("/v1/reports/terminations", {"namespace": "a\0b"}, 400, ["namespace", "NUL"]),
     ],
 )  # fmt: skip
 async def test_a_bad_question_is_refused_by_name(served, path, parameters, status, words):
@@ -141,7 +141,7 @@ async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
 @pytest.mark.postgres
 async def test_a_name_narrows_it_down(served):
     """By namespace and by gang; pairs of preemptions are found from either side."""
-    for name in ("pending", "reserved", "decisions", "losses", "room-taken", "passed-over"):
+    for name in ("pending", "reserved", "decisions", "terminations", "largest-free-used", "queue-bypass"):
         for field, value in (("namespace", "team-a"), ("gang", TRAIN)):
             _, found, _ = await get(served, f"/v1/reports/{name}", **DAY, **{field: value})
             assert {row.get("gang", TRAIN) for row in found["rows"]} <= {TRAIN}
@@ -160,19 +160,19 @@ async def test_more_rows_than_the_limit_are_reported(served):
     """`more` reports that the limit cut something off."""
     _, found, _ = await get(served, "/v1/reports/pending", **DAY, limit="2")
     assert (len(found["rows"]), found["more"]) == (2, True)
-    _, found, _ = await get(served, "/v1/reports/losses", **DAY, limit="2")
+    _, found, _ = await get(served, "/v1/reports/terminations", **DAY, limit="2")
     assert (len(found["rows"]), found["more"]) == (2, False)
 
 
 def test_without_times_it_is_the_last_day():
     """And a span that reaches into the future ends now."""
     now_us = at("12:00:00")
-    assert check_report_query("losses", now_us=now_us) == ReportQuery(
-        name="losses", since_us=now_us - DAY_US, until_us=now_us, limit=LIMIT
+    assert check_report_query("terminations", now_us=now_us) == ReportQuery(
+        name="terminations", since_us=now_us - DAY_US, until_us=now_us, limit=LIMIT
     )
-    assert check_report_query("losses", now_us=now_us, until_us=now_us + 5).until_us == now_us
+    assert check_report_query("terminations", now_us=now_us, until_us=now_us + 5).until_us == now_us
     with pytest.raises(BadInput, match="character that no name can have"):
-        check_report_query("losses", now_us=now_us, namespace="\udcff")
+        check_report_query("terminations", now_us=now_us, namespace="\udcff")
 
 
 def ask(*words):
@@ -184,14 +184,14 @@ def ask(*words):
 def test_the_command_gives_programs_what_http_gives(tuesday_url):
     """JSON and YAML have the fields of /v1; the table is for people."""
     span = ("--since", DAY["since"], "--until", DAY["until"], "--database-url", tuesday_url)
-    code, text, _ = ask("losses", *span, "-o", "json")
+    code, text, _ = ask("terminations", *span, "-o", "json")
     found = json.loads(text)
-    assert (code, found["report"], found["position"], len(found["rows"])) == (0, "losses", 35, 2)
+    assert (code, found["report"], found["position"], len(found["rows"])) == (0, "terminations", 35, 2)
     assert found["rows"][0]["preemptor"] == TRAIN
-    code, text, _ = ask("losses", *span, "-o", "yaml")
+    code, text, _ = ask("terminations", *span, "-o", "yaml")
     assert code == 0
     assert msgspec.yaml.decode(text) == found
-    code, text, _ = ask("losses", "-n", "absent", *span)
+    code, text, _ = ask("terminations", "-n", "absent", *span)
     assert code == 0
     assert text.startswith("No rows in this span.")
     assert "log up to position 35" in text
@@ -214,9 +214,9 @@ def test_without_a_name_the_reports_are_listed():
     ("words", "expected"),
     [
         (["nothing"], "'nothing'"),
-        (["room", "-n", "a"], "whole cluster"),
-        (["losses", "--since", "noon"], "--since: 'noon'"),
-        (["losses", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"], "empty"),
+        (["largest-free", "-n", "a"], "whole cluster"),
+        (["terminations", "--since", "noon"], "--since: 'noon'"),
+        (["terminations", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"], "empty"),
     ],
 )
 def test_bad_input_is_refused_before_the_database_is_looked_for(words, expected):

@@ -497,12 +497,12 @@ async def test_gangs_and_their_history(served):
         assert [m["pod"] for m in (await reply.json())["members"]] == ["default/g-0", "default/g-1"]
     async with served.client.get("/v1/gangs/default/g/history") as reply:
         facts = await reply.json()
-    assert [f["type"] for f in facts] == ["RootObserved", "GangAdmitted"]
+    assert [f["type"] for f in facts] == ["GangObserved", "GangAdmitted"]
     keys = {
         "position",
         "time",
         "type",
-        "version",
+        "stream_version",
         "gang",
         "gang_uid",
         "epoch",

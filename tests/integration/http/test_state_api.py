@@ -56,16 +56,16 @@ STATE = {
     "nodes",
     "preemptions",
     "control_plane",
-    "not_known",
+    "limitations",
     "as_of",
     "log",
     "scope",
 }
 GANG = {
-    "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "answered",
-    "answer_position", "observed", "admitted", "plan", "groups", "members",
+    "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "last_decision_time",
+    "last_decision_position", "observed", "admitted", "plan", "groups", "members",
 }  # fmt: skip
-NODE = {"node", "topology", "reserved", "bound", "promised", "kept", "pods"}
+NODE = {"node", "topology", "reserved", "bound", "preemption_claims", "replacement_holds", "pods"}
 
 
 async def test_exactly_the_stated_fields(client):
@@ -73,20 +73,20 @@ async def test_exactly_the_stated_fields(client):
     assert set(found) == STATE
     assert all(set(gang) == GANG for gang in found["gangs"])
     assert all(set(node) == NODE for node in found["nodes"])
-    assert set(found["as_of"]) == {"asked", "position", "time", "hash"}
+    assert set(found["as_of"]) == {"requested", "position", "time", "hash"}
     assert headers["X-Log-Position"] == "9"
 
 
 async def test_the_end_of_the_log_when_nothing_is_asked(client):
     found, headers = await get(client, "/v1/state")
     assert found["as_of"]["position"] == 14
-    assert found["as_of"]["asked"] == ""
+    assert found["as_of"]["requested"] == ""
     assert headers["X-Log-Position"] == "14"
 
 
 async def test_what_changed(client):
     found, _ = await get(client, "/v1/state?at=12&diff=6")
-    assert set(found) == {"gangs", "members", "not_known", "from", "to", "log", "scope"}
+    assert set(found) == {"gangs", "members", "limitations", "from", "to", "log", "scope"}
     assert (found["from"]["position"], found["to"]["position"]) == (6, 12)
 
 

@@ -33,7 +33,7 @@ async def everything(url):
         return [event async for page in log.read() for event in page]
 
 
-@pytest.mark.parametrize("table", ["event", "decision_part", "decision_input"])
+@pytest.mark.parametrize("table", ["event", "decision_input_chunk", "decision_input"])
 @pytest.mark.parametrize(
     "change", ["UPDATE gx.{} SET {} = {}", "DELETE FROM gx.{}", "TRUNCATE gx.{} CASCADE"]
 )
@@ -42,7 +42,7 @@ async def test_even_the_owner_cannot_change_what_is_written(database_url, table,
     engine = create_engine(database_url, name="test")
     await PostgresDecisionInputs(engine).save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
     await engine.dispose()
-    column = {"event": "actor", "decision_part": "body", "decision_input": "parts"}[table]
+    column = {"event": "actor", "decision_input_chunk": "body", "decision_input": "parts"}[table]
     with pytest.raises(asyncpg.PostgresError) as caught:
         await execute(database_url, change.format(table, column, column))
     assert caught.value.sqlstate == "55000"
@@ -94,7 +94,7 @@ async def test_two_rows_swapped_are_found(database_url):
 
 async def test_a_fact_of_the_future_stops_the_reader(database_url):
     await fill(database_url)
-    await execute(database_url, past_the_trigger("UPDATE gx.event SET ver = 2 WHERE position = 9"))
+    await execute(database_url, past_the_trigger("UPDATE gx.event SET schema_version = 2 WHERE position = 9"))
     with pytest.raises(CorruptLog, match="position 9"):
         await everything(database_url)
 
@@ -108,11 +108,11 @@ async def test_the_hash_is_that_of_its_definition(database_url):
         SELECT count(*) FROM (
             SELECT hash, sha256(
                 lag(hash, 1, decode(repeat('00', 32), 'hex')) OVER (ORDER BY position)
-                || int8send(position) || int8send(epoch) || int8send(ver) || int8send(version) || int8send(at_us)
+                || int8send(position) || int8send(epoch) || int8send(schema_version) || int8send(stream_version) || int8send(at_us)
                 || int8send(coalesce(cause_position, 0)) || uuid_send(event_id)
                 || int4send(octet_length(type)) || convert_to(type, 'UTF8')
-                || int4send(octet_length(root_uid)) || convert_to(root_uid, 'UTF8')
-                || int4send(octet_length(root)) || convert_to(root, 'UTF8')
+                || int4send(octet_length(gang_uid)) || convert_to(gang_uid, 'UTF8')
+                || int4send(octet_length(gang)) || convert_to(gang, 'UTF8')
                 || int4send(octet_length(actor)) || convert_to(actor, 'UTF8')
                 || int4send(octet_length(cause)) || convert_to(cause, 'UTF8')
                 || int4send(octet_length(payload::text)) || convert_to(payload::text, 'UTF8')) AS again
@@ -132,7 +132,7 @@ async def test_audit_questions_are_read_only_and_cut_off(database_url):
 
     with pytest.raises(StoreUnavailable, match="read-only"):
         async with transaction(engine, "test") as connection:
-            await connection.execute(text("DELETE FROM gx.checkpoint"))
+            await connection.execute(text("DELETE FROM gx.snapshot"))
     async with transaction(engine, "test") as connection:
         assert (await connection.execute(text("SHOW statement_timeout"))).scalar() == "5s"
     await engine.dispose()

@@ -32,12 +32,12 @@ LOGINS = {
     "gx_test_alice": "gx_auditor",
 }
 TABLES = (
-    "event", "leader", "checkpoint", "decision_part", "decision_input", "placement", "root_state",
+    "event", "lease", "snapshot", "decision_input_chunk", "decision_input", "placement", "gang_state",
     "preemption", "victim", "projection", "migration",
 )  # fmt: skip
-READ_BY_PEOPLE = ("placement", "root_state", "preemption", "victim", "projection")
-DELETED_BY_THE_SERVICE = ("checkpoint",)
-INSERTED_BY_THE_SERVICE = ("checkpoint", "decision_part", "decision_input")
+READ_BY_PEOPLE = ("placement", "gang_state", "preemption", "victim", "projection")
+DELETED_BY_THE_SERVICE = ("snapshot",)
+INSERTED_BY_THE_SERVICE = ("snapshot", "decision_input_chunk", "decision_input")
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=lambda p: p.parent.name if p else "session")
@@ -103,11 +103,11 @@ async def refused(connection, *attempts):
 
 def changes(tables, *but):
     """Yield a statement for each way to change each table; `but` are those that are allowed."""
-    column = {"event": "actor", "leader": "epoch", "checkpoint": "body", "decision_part": "body",
+    column = {"event": "actor", "lease": "epoch", "snapshot": "body", "decision_input_chunk": "body",
               "decision_input": "parts", "migration": "version_num"}  # fmt: skip
     for table in tables:
         name = column.get(table, "position" if table != "placement" else "node")
-        name = "root" if table == "root_state" else name
+        name = "gang" if table == "gang_state" else name
         ways = {
             (
                 "INSERT",
@@ -129,8 +129,8 @@ WIDER = (
     "CREATE SCHEMA mine",
     "CREATE FUNCTION gx.append_all() RETURNS void LANGUAGE sql AS 'SELECT'",
     "CREATE OR REPLACE VIEW gx.v_event AS SELECT 1 AS position",
-    "DROP FUNCTION gx.renew(bigint, uuid)",
-    "ALTER FUNCTION gx.renew(bigint, uuid) SECURITY INVOKER",
+    "DROP FUNCTION gx.lease_renew(bigint, uuid)",
+    "ALTER FUNCTION gx.lease_renew(bigint, uuid) SECURITY INVOKER",
     "DROP SCHEMA gx CASCADE",
     "SET ROLE gx_owner",
     "GRANT gx_owner TO CURRENT_USER",
@@ -187,7 +187,7 @@ async def test_what_the_service_cannot_do(prepared, monkeypatch):
     allowed += [("DELETE", t) for t in DELETED_BY_THE_SERVICE]
     await refused(service, *changes(TABLES, *allowed), *WIDER)
     for helper in (
-        "SELECT gx.project_fact(e) FROM gx.event e",
+        "SELECT gx.project_event(e) FROM gx.event e",
         "SELECT gx.refuse_change()",
     ):
         await refused(service, helper)
@@ -199,7 +199,7 @@ async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
     url = prepared
     await migrated(url, monkeypatch)
     alice = await session_as(url, "gx_test_alice")
-    for name in (*READ_BY_PEOPLE, "v_event", "v_leadership"):
+    for name in (*READ_BY_PEOPLE, "v_event", "v_leader_term"):
         await alice.fetch(f"SELECT * FROM gx.{name}")
     unread = [table for table in TABLES if table not in READ_BY_PEOPLE]
     await refused(
@@ -207,11 +207,11 @@ async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
         *(f"SELECT * FROM gx.{table}" for table in unread),
         *changes(TABLES),
         *WIDER,
-        "SELECT gx.take('a', 'b', 1, 0)",
-        "SELECT gx.release(1, gen_random_uuid())",
-        "SELECT gx.evict('a')",
+        "SELECT gx.lease_acquire('a', 'b', 1, 0)",
+        "SELECT gx.lease_release(1, gen_random_uuid())",
+        "SELECT gx.lease_revoke('a')",
         "SELECT gx.project(1, 1)",
-        "SELECT gx.forget_projection()",
+        "SELECT gx.reset_projection()",
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> current_user AND usename IS NOT NULL",
         "DO $$ BEGIN LOCK TABLE gx.placement IN ACCESS EXCLUSIVE MODE; END $$",
     )

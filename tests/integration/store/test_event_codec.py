@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from extender.core.log.events import RootObserved
+from extender.core.log.events import GangObserved
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import LeaseGrant, LogHead
@@ -25,7 +25,7 @@ from extender.store.log.event_codec import (
     VERSIONS,
     Row,
     chain,
-    decode_fact,
+    decode_event_data,
     encode_event,
     encode_fact,
     to_event,
@@ -45,10 +45,10 @@ class Sample(msgspec.Struct):
     epoch: int
     at_us: int
     type: str
-    ver: int
-    root_uid: str
-    version: int
-    root: str
+    schema_version: int
+    gang_uid: str
+    stream_version: int
+    gang: str
     actor: str
     cause: str
     cause_position: int | None
@@ -85,8 +85,8 @@ def a_value(kind, name):
     raise AssertionError(f"no sample for {kind}")
 
 
-def golden(tag, ver):
-    return GOLDEN / f"{tag}.v{ver}.json"
+def golden(tag, version):
+    return GOLDEN / f"{tag}.v{version}.json"
 
 
 def write_golden(tag):
@@ -100,7 +100,7 @@ def write_golden(tag):
     )
     event = script.next(
         a_value(TYPES[tag], tag),
-        root="team-a/serve",
+        gang="team-a/serve",
         uid="4b2a2a4e-0000-4000-8000-000000000001",
         event_id="0198c0de-0000-7000-8000-000000000042",
         cause="filter of pod team-a/serve-0",
@@ -124,11 +124,11 @@ def test_every_fact_has_a_golden_file_of_its_current_version(tag):
 def test_golden_files_are_read_for_ever(path):
     """Each decodes; those of the current version encode to the very same bytes and hash."""
     sample = msgspec.json.decode(path.read_bytes(), type=Sample, strict=True)
-    assert path.name == f"{sample.type}.v{sample.ver}.json"
+    assert path.name == f"{sample.type}.v{sample.schema_version}.json"
     row = sample.row()
     assert chain(EMPTY_CHAIN, row).hex() == sample.hash
     event = to_event(row)
-    if sample.ver == VERSIONS[sample.type]:
+    if sample.schema_version == VERSIONS[sample.type]:
         assert encode_event(event)[0] == row
 
 
@@ -146,18 +146,18 @@ def test_equal_facts_have_equal_bytes():
 
 def test_old_versions_are_lifted_step_by_step():
     steps = {
-        ("RootObserved", 1): lambda data: {"kind": data["sort"]},
-        ("RootObserved", 2): lambda data: {**data, "priority": 5},
+        ("GangObserved", 1): lambda data: {"kind": data["sort"]},
+        ("GangObserved", 2): lambda data: {**data, "priority": 5},
     }
-    versions = {"RootObserved": 3}
+    versions = {"GangObserved": 3}
     given = {"position": 1, "versions": versions, "upcasters": steps}
-    assert decode_fact("RootObserved", 1, b'{"sort":"PodGroup"}', **given) == RootObserved(
+    assert decode_event_data("GangObserved", 1, b'{"sort":"PodGroup"}', **given) == GangObserved(
         kind="PodGroup", priority=5
     )
-    assert decode_fact("RootObserved", 2, b'{"kind":"PodGroup"}', **given) == RootObserved(
+    assert decode_event_data("GangObserved", 2, b'{"kind":"PodGroup"}', **given) == GangObserved(
         kind="PodGroup", priority=5
     )
-    assert decode_fact("RootObserved", 3, b'{"kind":"PodGroup"}', **given) == RootObserved(
+    assert decode_event_data("GangObserved", 3, b'{"kind":"PodGroup"}', **given) == GangObserved(
         kind="PodGroup"
     )
 
@@ -165,7 +165,7 @@ def test_old_versions_are_lifted_step_by_step():
 @pytest.mark.postgres
 async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_url, monkeypatch):
     """What the log gives went through the step; what is stored stays as it was written, and is chained as such."""
-    old, new = RootObserved(kind="PodGroup", priority=3), RootObserved(kind="PodGroup", priority=30)
+    old, new = GangObserved(kind="PodGroup", priority=3), GangObserved(kind="PodGroup", priority=30)
 
     def in_tenths(data):
         return {**data, "priority": data["priority"] * 10}
@@ -174,61 +174,61 @@ async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
         script = Script(grant)
         await log.append(grant, [script.next(old)])
-        monkeypatch.setitem(event_codec.VERSIONS, "RootObserved", 2)
-        with pytest.raises(CorruptLog, match=r"position 1: .* no upcaster from RootObserved"):
+        monkeypatch.setitem(event_codec.VERSIONS, "GangObserved", 2)
+        with pytest.raises(CorruptLog, match=r"position 1: .* no upcaster from GangObserved"):
             [event async for page in log.read() for event in page]
-        monkeypatch.setitem(upcasters.UPCASTERS, ("RootObserved", 1), in_tenths)
+        monkeypatch.setitem(upcasters.UPCASTERS, ("GangObserved", 1), in_tenths)
         await log.append(grant, [script.next(new)])
-        facts = [event.fact async for page in log.read() for event in page]
+        facts = [event.data async for page in log.read() for event in page]
     engine = create_reading_engine(database_url)
-    asked = [event.fact for event in await PostgresEventQueries(engine).events(EventFilter())]
+    asked = [event.data for event in await PostgresEventQueries(engine).events(EventFilter())]
     await engine.dispose()
     assert facts == asked == [new, new]
     connection = await asyncpg.connect(database_url)
     stored = await connection.fetch(
-        "SELECT ver, payload ->> 'priority' FROM gx.event ORDER BY position"
+        "SELECT schema_version, payload ->> 'priority' FROM gx.event ORDER BY position"
     )
     await connection.close()
     assert [tuple(row) for row in stored] == [(1, "3"), (2, "30")]
 
 
 @pytest.mark.parametrize(
-    ("tag", "ver", "payload"),
+    ("tag", "version", "payload"),
     [
         ("NoSuchFact", 1, b"{}"),
-        ("RootObserved", 2, b'{"kind":"PodGroup"}'),
-        ("RootObserved", 0, b'{"kind":"PodGroup"}'),
-        ("RootObserved", 1, b"{}"),
-        ("RootObserved", 1, b'{"kind":"PodGroup","new":1}'),
-        ("RootObserved", 1, b'{"kind":3}'),
-        ("RootObserved", 1, b"not json"),
-        ("RootObserved", 1, b"\xff"),
+        ("GangObserved", 2, b'{"kind":"PodGroup"}'),
+        ("GangObserved", 0, b'{"kind":"PodGroup"}'),
+        ("GangObserved", 1, b"{}"),
+        ("GangObserved", 1, b'{"kind":"PodGroup","new":1}'),
+        ("GangObserved", 1, b'{"kind":3}'),
+        ("GangObserved", 1, b"not json"),
+        ("GangObserved", 1, b"\xff"),
     ],
 )
-def test_what_is_not_understood_is_named_with_its_position(tag, ver, payload):
+def test_what_is_not_understood_is_named_with_its_position(tag, version, payload):
     with pytest.raises(CorruptLog, match="position 17"):
-        decode_fact(tag, ver, payload, position=17)
+        decode_event_data(tag, version, payload, position=17)
 
 
 def test_a_missing_or_broken_step_is_a_corrupt_log():
-    for steps in ({}, {("RootObserved", 1): lambda data: {"kind": data["gone"]}}):
+    for steps in ({}, {("GangObserved", 1): lambda data: {"kind": data["gone"]}}):
         with pytest.raises(CorruptLog, match="position 17"):
-            decode_fact(
-                "RootObserved", 1, b"{}", position=17, versions={"RootObserved": 2}, upcasters=steps
+            decode_event_data(
+                "GangObserved", 1, b"{}", position=17, versions={"GangObserved": 2}, upcasters=steps
             )
 
 
 def test_every_version_but_the_newest_has_a_step():
     assert set(upcasters.UPCASTERS) == {
-        (tag, old) for tag, ver in VERSIONS.items() for old in range(1, ver)
+        (tag, old) for tag, version in VERSIONS.items() for old in range(1, version)
     }
 
 
 def test_what_cannot_be_stored_is_refused():
     script = Script(LeaseGrant(epoch=Epoch(1), lease="", head=LogHead()))
     for event in (
-        script.next(RootObserved(kind="\ud800")),
-        script.next(root="a\0b"),
+        script.next(GangObserved(kind="\ud800")),
+        script.next(gang="a\0b"),
         script.next(cause="\ud800"),
         script.next(event_id="0198C0DE-0000-7000-8000-000000000042"),
     ):
@@ -240,15 +240,15 @@ def test_each_column_is_hashed():
     script = Script(LeaseGrant(epoch=Epoch(1), lease="", head=LogHead()))
     row = encode_event(script.next(cause="c"))[0]
     others = {
-        "position": 9, "event_id": UUID(int=1), "epoch": 9, "at_us": 9, "type": "x", "ver": 9, "root_uid": "x",
-        "version": 9, "root": "x", "actor": "x", "cause": "x", "cause_position": 9, "payload": b"x",
+        "position": 9, "event_id": UUID(int=1), "epoch": 9, "at_us": 9, "type": "x", "schema_version": 9, "gang_uid": "x",
+        "stream_version": 9, "gang": "x", "actor": "x", "cause": "x", "cause_position": 9, "payload": b"x",
     }  # fmt: skip
     assert set(others) == set(Row._fields)
     hashes = {chain(EMPTY_CHAIN, row)} | {
         chain(EMPTY_CHAIN, row._replace(**{k: v})) for k, v in others.items()
     }
     assert len(hashes) == len(others) + 1
-    assert chain(EMPTY_CHAIN, row._replace(root="ab", actor="c")) != chain(
-        EMPTY_CHAIN, row._replace(root="a", actor="bc")
+    assert chain(EMPTY_CHAIN, row._replace(gang="ab", actor="c")) != chain(
+        EMPTY_CHAIN, row._replace(gang="a", actor="bc")
     )
     assert event_codec.VERSIONS.keys() == TYPES.keys()

@@ -162,7 +162,7 @@ async def test_take_overs_under_load_lose_and_invent_nothing(database_url, raw):
     in_order = [event.epoch for event in events]
     assert in_order == sorted(in_order)
     # The row that fences did not bloat, although nothing could be vacuumed.
-    assert await raw.fetchval("SELECT pg_relation_size('gx.leader')") <= 32_768
+    assert await raw.fetchval("SELECT pg_relation_size('gx.lease')") <= 32_768
     for log in logs:
         await log.close()
 

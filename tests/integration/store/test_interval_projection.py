@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
-    GangRefused,
-    GangSatisfied,
-    MemberLost,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    MemberTerminated,
     PodBound,
     PreemptionCompleted,
     PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
-    RootCompleted,
-    RootObserved,
     SupersededRecord,
     VictimPod,
     VictimUnit,
 )
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import CorruptLog
-from extender.core.model.ids import PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import GangUid, PlanId, PodUid, Position
 from extender.ports.log_ports import LogHead
 from extender.snapshots.state_loader import load_historical_state, load_state, save_snapshot
 from extender.store.engine import create_engine, our_faults
@@ -43,17 +43,17 @@ from tests.support.logs.random_logs import NODES, ROOTS, event_after, histories,
 pytestmark = pytest.mark.postgres
 
 PLACEMENTS = """
-SELECT kind, root_uid, pod_uid, pod, leaf, node, plan, priority, extra, resources::text AS resources,
+SELECT kind, gang_uid, pod_uid, pod, pod_group, node, plan, priority, extra, resources::text AS resources,
        from_at_us
 FROM gx.placement WHERE from_position <= $1 AND coalesce(to_position, $1 + 1) > $1
 """
 ROOT_STATES = """
-SELECT root_uid, root, kind, priority, state, phase, outcome, reasons, answer_position
-FROM gx.root_state WHERE from_position <= $1 AND coalesce(to_position, $1 + 1) > $1 AND state <> 'gone'
+SELECT gang_uid, gang, kind, priority, state, phase, outcome, reasons, last_decision_position
+FROM gx.gang_state WHERE from_position <= $1 AND coalesce(to_position, $1 + 1) > $1 AND state <> 'removed'
 """
 PENDING = """
-SELECT c.root_uid, c.preemption, c.position, c.outcome IS NOT NULL AS ended, c.begun, c.evicted,
-       array_agg(v.pod_uid ORDER BY v.pod_uid) FILTER (WHERE v.fate = 'going') AS victims
+SELECT c.gang_uid, c.preemption, c.position, c.outcome IS NOT NULL AS ended, c.started_units, c.evicted,
+       array_agg(v.pod_uid ORDER BY v.pod_uid) FILTER (WHERE v.status = 'terminating') AS victims
 FROM gx.preemption c LEFT JOIN gx.victim v USING (position) WHERE c.pending GROUP BY c.position
 """
 # What this session has read of the placements and not reported yet: entries of their indexes, rows that were alive.
@@ -64,7 +64,7 @@ FROM (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = 'gx.placement'::reg
       UNION ALL SELECT 'gx.placement'::regclass) AS one_of (r)
 """
 OTHERS = """
-INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, from_position, from_at_us, to_position)
+INSERT INTO gx.placement (pod_uid, pod, gang_uid, gang, pod_group, node, kind, plan, from_position, from_at_us, to_position)
 SELECT 'other-' || n, 'ns/other-' || n, 'root-' || n / 4, 'ns/root-' || n / 4, 'leaf', 'n' || n % 500, 'bound', '', 1, 1,
        CASE WHEN n % 10 > 0 THEN 2 END
 FROM generate_series(1, 20000) n
@@ -90,25 +90,25 @@ def rows_by_fold(state):
     placements = {
         ("reserved", root.uid, r.uid, r.pod, r.group, r.node, r.plan, r.priority, r.extra,
          tuple(sorted(r.requests.items())), r.at_us)
-        for root in state.roots.values() for r in root.held.values()
+        for root in state.gangs.values() for r in root.reservations.values()
     } | {
         ("bound", root.uid, m.uid, m.pod, m.group, m.node, m.plan, tuple(sorted(m.requests.items())))
-        for root in state.roots.values() for m in root.bound.values()
+        for root in state.gangs.values() for m in root.bound.values()
     } | {
-        ("kept", root.uid, v.uid, v.pod, v.group, v.node, v.plan, v.priority,
+        ("replacement", root.uid, v.uid, v.pod, v.group, v.node, v.plan, v.priority,
          tuple(sorted(v.requests.items())), v.at_us)
-        for root in state.roots.values() for v in root.vacant.values()
+        for root in state.gangs.values() for v in root.replacement_holds.values()
     }  # fmt: skip
     roots = set()
-    for r in state.roots.values():
-        making_room = r.answer is not None and r.answer.outcome == "preempting"
+    for r in state.gangs.values():
+        making_room = r.last_decision is not None and r.last_decision.outcome == "preempting"
         shown = (
-            "preempting" if making_room and r.phase not in ("admitted", "satisfied") else r.phase
+            "preempting" if making_room and r.phase not in ("admitted", "scheduled") else r.phase
         )
         answer = (None, (), None)
-        if r.answer is not None:
-            answer = (r.answer.outcome, r.answer.reasons, r.answer.position)
-        roots.add((r.uid, r.root, r.kind, r.priority, shown, r.phase, *answer))
+        if r.last_decision is not None:
+            answer = (r.last_decision.outcome, r.last_decision.reasons, r.last_decision.position)
+        roots.add((r.uid, r.gang, r.kind, r.priority, shown, r.phase, *answer))
     return placements, roots
 
 
@@ -120,12 +120,12 @@ async def rows_by_sql(connection, position):
         needs = tuple(sorted(wanted.items()))
         rest = {
             "reserved": (priority, extra, needs, at_us),
-            "kept": (priority, needs, at_us),
+            "replacement": (priority, needs, at_us),
             "bound": (needs,),
         }
         placements.add((kind, *same, *rest[kind]))
     roots = {
-        (*row[:7], tuple(row["reasons"]), row["answer_position"])
+        (*row[:7], tuple(row["reasons"]), row["last_decision_position"])
         for row in await connection.fetch(ROOT_STATES, position)
     }
     return placements, roots
@@ -133,14 +133,14 @@ async def rows_by_sql(connection, position):
 
 def pending_by_fold(state):
     return {
-        (p.root_uid, p.id, p.position, p.ended, p.begun, p.evicted, tuple(sorted(p.victims)))
+        (p.gang_uid, p.id, p.position, p.ended, p.started_units, p.evicted, tuple(sorted(p.victims)))
         for p in state.preemptions.values()
     }
 
 
 async def pending_by_sql(connection):
     return {
-        (*row[:4], frozenset(row["begun"]), row["evicted"], tuple(row["victims"] or ()))
+        (*row[:4], frozenset(row["started_units"]), row["evicted"], tuple(row["victims"] or ()))
         for row in await connection.fetch(PENDING)
     }
 
@@ -241,25 +241,25 @@ def taken(pod):
 async def test_how_an_interval_ended_and_by_whom(projected):
     """The end names its fact, its reason, and the preemption behind it; devices stay known when bound."""
     connection = await projected(
-        RootObserved(kind="PodGroup"),
+        GangObserved(kind="PodGroup"),
         admitted("a", "b", "c"),
         bound("a"),
         bound("b"),
         (ROOTS[1], taken("a")),
-        MemberLost(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="deleted"),
-        MemberLost(pod="ns/b", uid=PodUid("b"), node=NODES[0], cause="node-lost"),
-        RootCompleted(why="deleted"),
+        MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="deleted"),
+        MemberTerminated(pod="ns/b", uid=PodUid("b"), node=NODES[0], cause="node-lost"),
+        GangRemoved(reason="deleted"),
     )
     rows = await connection.fetch(
-        "SELECT pod_uid, kind, from_position, to_position, end_type, end_why, by_root, by_position, "
+        "SELECT pod_uid, kind, from_position, to_position, end_type, end_reason, by_gang, by_position, "
         "resources ->> 'nvidia.com/gpu' AS gpus FROM gx.placement ORDER BY pod_uid, from_position"
     )
     assert [tuple(row) for row in rows] == [
         ("a", "reserved", 2, 3, "PodBound", "bound", None, None, "2"),
-        ("a", "bound", 3, 6, "MemberLost", "deleted", "ns/root-1", 5, "2"),
+        ("a", "bound", 3, 6, "MemberTerminated", "deleted", "ns/root-1", 5, "2"),
         ("b", "reserved", 2, 4, "PodBound", "bound", None, None, "2"),
-        ("b", "bound", 4, 7, "MemberLost", "node-lost", None, None, "2"),
-        ("c", "reserved", 2, 8, "RootCompleted", "deleted", None, None, "2"),
+        ("b", "bound", 4, 7, "MemberTerminated", "node-lost", None, None, "2"),
+        ("c", "reserved", 2, 8, "GangRemoved", "deleted", None, None, "2"),
     ]
 
 
@@ -271,49 +271,49 @@ async def test_reservations_that_gave_way_name_the_preemptor(projected):
     )
     connection = await projected(
         admitted("a"),
-        ReservationReleased(plan=PlanId("plan"), why="superseded", pods=pods),
+        ReservationReleased(plan=PlanId("plan"), reason="superseded", pods=pods),
         (ROOTS[1], msgspec.structs.replace(taken("x"), superseded=(superseded,))),
     )
-    row = await connection.fetchrow("SELECT end_why, by_root, by_position FROM gx.placement")
+    row = await connection.fetchrow("SELECT end_reason, by_gang, by_position FROM gx.placement")
     assert tuple(row) == ("superseded", "ns/root-1", 3)
 
 
 async def test_victims_left_of_a_completed_preemption_are_spared_when_its_root_goes(projected):
     """As the fold has it; else the preemption would be pending for ever."""
     facts = (
-        RootObserved(kind="PodGroup"),
+        GangObserved(kind="PodGroup"),
         taken("x"),
-        PreemptionCompleted(preemption=PlanId("p"), bound=1, evicted=0, took_ms=1),
+        PreemptionCompleted(preemption=PlanId("p"), bound=1, evicted=0, duration_ms=1),
     )
-    connection = await projected(*facts, RootCompleted(why="deleted"))
+    connection = await projected(*facts, GangRemoved(reason="deleted"))
     row = await connection.fetchrow("SELECT outcome, pending, ended_position FROM gx.preemption")
     assert tuple(row) == ("completed", False, 3)
-    assert await connection.fetchval("SELECT fate FROM gx.victim") == "spared"
+    assert await connection.fetchval("SELECT status FROM gx.victim") == "spared"
 
 
 async def test_texts_that_postgres_cannot_hold(projected):
     """A NUL inside of a fact is a replacement character in the tables; it stops nothing."""
-    connection = await projected(GangRefused(outcome="impossible", reasons=("a\0b", "c\\u0000d")))
-    reasons = await connection.fetchval("SELECT reasons FROM gx.root_state")
+    connection = await projected(GangUnschedulable(outcome="impossible", reasons=("a\0b", "c\\u0000d")))
+    reasons = await connection.fetchval("SELECT reasons FROM gx.gang_state")
     assert reasons[0] == "a\ufffdb"
 
 
 async def test_the_functions_know_every_fact_as_it_is_written_now():
-    """A new fact, or a new version of one, needs its arm in project_fact.sql."""
+    """A new fact, or a new version of one, needs its arm in project_event.sql."""
     folder = Path(__file__).parents[3] / "migrations" / "sql"
-    text = max(folder.glob("*/project_fact.sql")).read_text()
+    text = max(folder.glob("*/project_event.sql")).read_text()
     known = text.split("shapes constant jsonb := '")[1].split("'")[0]
     assert msgspec.json.decode(known) == VERSIONS
 
 
 async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
-    connection = await projected(RootObserved(kind="PodGroup"))
+    connection = await projected(GangObserved(kind="PodGroup"))
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
-        await connection.execute("UPDATE gx.event SET ver = 9")
-    await connection.execute("SELECT gx.forget_projection()")
+        await connection.execute("UPDATE gx.event SET schema_version = 9")
+    await connection.execute("SELECT gx.reset_projection()")
     with (
-        pytest.raises(CorruptLog, match="position 1: RootObserved version 9"),
+        pytest.raises(CorruptLog, match="position 1: GangObserved version 9"),
         our_faults("projecting"),
     ):
         await connection.fetchval("SELECT gx.project(1, 1)")
@@ -323,15 +323,15 @@ async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
 def gang_of(pods):
     """Return the facts of a gang in stages, all of whose members are lost and replaced before it ends."""
     return {
-        "bound": [admitted(*pods), *map(bound, pods), GangSatisfied(plan=PlanId("plan"), bound=1)],
+        "bound": [admitted(*pods), *map(bound, pods), GangScheduled(plan=PlanId("plan"), bound=1)],
         "lost": [
-            MemberLost(
-                pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0], cause="deleted", room_until_us=1
+            MemberTerminated(
+                pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0], cause="deleted", held_until_us=1
             )
             for pod in pods
         ],
         "replaced": [bound(f"{pod}-again") for pod in pods],
-        "completed": [RootCompleted(why="deleted")],
+        "completed": [GangRemoved(reason="deleted")],
     }
 
 
@@ -341,13 +341,13 @@ async def test_what_is_read_grows_as_the_gang_and_not_as_its_square(database_url
     connection = await writing_connection(database_url)
     state, chain = EMPTY, EMPTY_CHAIN
 
-    async def read_for(root_uid, members):
+    async def read_for(gang_uid, members):
         nonlocal state, chain
         read = {}
-        for stage, facts in gang_of([f"{root_uid}-{n}" for n in range(members)]).items():
+        for stage, facts in gang_of([f"{gang_uid}-{n}" for n in range(members)]).items():
             events = []
             for fact in facts:
-                events.append(event_after(state, root_uid, fact))
+                events.append(event_after(state, gang_uid, fact))
                 state = fold(state, [events[-1]])
             chain, _ = await copy_events(connection, events, chain)
             async with connection.transaction():  # in which nothing is reported
@@ -361,9 +361,9 @@ async def test_what_is_read_grows_as_the_gang_and_not_as_its_square(database_url
         if others == "many":
             await connection.execute(OTHERS)
             await connection.execute("VACUUM (ANALYZE) gx.placement")
-        await read_for(RootUid("first"), 2)
-        few = await read_for(RootUid("few"), 100)
-        many = await read_for(RootUid("many"), 400)
+        await read_for(GangUid("first"), 2)
+        few = await read_for(GangUid("few"), 100)
+        many = await read_for(GangUid("many"), 400)
     finally:
         await connection.close()
     for stage, (entries, alive) in few.items():

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from extender.core.log.events import BindFailed
+from extender.core.log.events import PodBindFailed
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_filter import nodes_of, plan_of, victims_of
 from extender.store.engine import create_engine
-from extender.store.log.event_codec import VERSIONS, decode_fact
+from extender.store.log.event_codec import VERSIONS, decode_event_data
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -34,9 +34,9 @@ def golden_facts():
         msgspec.json.decode(path.read_bytes(), type=Sample) for path in sorted(GOLDEN.glob("*"))
     ]
     return [
-        decode_fact(s.type, s.ver, s.payload.encode(), position=1)
+        decode_event_data(s.type, s.schema_version, s.payload.encode(), position=1)
         for s in samples
-        if s.ver == VERSIONS[s.type]
+        if s.schema_version == VERSIONS[s.type]
     ]
 
 
@@ -45,7 +45,7 @@ async def mentions(url):
     try:
         return {
             tuple(row)
-            for row in await connection.fetch("SELECT position, what, name FROM gx.mention")
+            for row in await connection.fetch("SELECT position, kind, name FROM gx.event_reference")
         }
     finally:
         await connection.close()
@@ -73,12 +73,12 @@ async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
 
 
 @pytest.fixture(scope="module")
-def mentions_of(postgres_url, template_database):
+def references_of(postgres_url, template_database):
     """Return the SQL function, on one connection for all examples."""
     loop = asyncio.new_event_loop()
     with fresh_database(postgres_url, template=template_database) as url:
         connection = loop.run_until_complete(asyncpg.connect(url))
-        question = "SELECT what, name FROM gx.mentions_of($1, $2::text::json)"
+        question = "SELECT kind, name FROM gx.references_of($1, $2::text::json)"
 
         def call(kind, payload):
             return loop.run_until_complete(connection.fetch(question, kind, payload))
@@ -90,11 +90,11 @@ def mentions_of(postgres_url, template_database):
 
 @given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
 @examples(60)
-def test_no_text_of_a_fact_hides_its_node(mentions_of, text):
+def test_no_text_of_a_fact_hides_its_node(references_of, text):
     """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
-    fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
+    fact = PodBindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
     payload = msgspec.json.encode(fact).decode()
-    assert [tuple(row) for row in mentions_of("BindFailed", payload)] == [("node", "n1")]
+    assert [tuple(row) for row in references_of("PodBindFailed", payload)] == [("node", "n1")]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def long_url(postgres_url, template_database):
         while await noter.note(10_000):
             pass
         await engine.dispose()
-        await execute(url, "ANALYZE gx.event", "ANALYZE gx.mention")
+        await execute(url, "ANALYZE gx.event", "ANALYZE gx.event_reference")
 
     with fresh_database(postgres_url, template=template_database) as url:
         run(fill(url))
@@ -119,8 +119,8 @@ async def test_no_question_reads_the_whole_log(long_url):
     """Every filter on 30,000 facts, as the server plans it: indexes only."""
     connection = await asyncpg.connect(long_url)
     node, root, uid = await connection.fetchrow(
-        "SELECT m.name, e.root, e.root_uid FROM gx.mention m JOIN gx.event e USING (position) "
-        "WHERE m.what = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
+        "SELECT m.name, e.gang, e.gang_uid FROM gx.event_reference m JOIN gx.event e USING (position) "
+        "WHERE m.kind = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
     )
     at_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = 20000")
     await connection.close()
@@ -138,11 +138,11 @@ async def test_no_question_reads_the_whole_log(long_url):
     for wanted in (
         EventFilter(),
         EventFilter(newest_first=True),
-        EventFilter(root=root),
-        EventFilter(root_uid=uid),
+        EventFilter(gang=root),
+        EventFilter(gang_uid=uid),
         EventFilter(namespace="serve"),
-        EventFilter(types=("GangRefused",)),
-        EventFilter(types=("GangRefused", "GangAdmitted"), namespace="serve"),
+        EventFilter(types=("GangUnschedulable",)),
+        EventFilter(types=("GangUnschedulable", "GangAdmitted"), namespace="serve"),
         EventFilter(since_us=at_us),
         EventFilter(since_us=at_us, until_us=at_us + 1_000_000),
         EventFilter(node=node),

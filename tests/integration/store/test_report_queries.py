@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.log.events import (
+    CapacityMeasured,
+    FreeDomainRecord,
     GangAdmitted,
     GangExtended,
-    GangRefused,
-    MemberLost,
-    RoomMeasured,
-    RoomRecord,
+    GangUnschedulable,
+    MemberTerminated,
 )
 from extender.core.log.reservation_state import EMPTY, fold
-from extender.core.model.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PodUid, Position
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.store.engine import transaction
 from extender.store.queries.event_queries import create_reading_engine
@@ -49,7 +49,7 @@ NAMES = [
 ]
 RACKS = {"n0": {"rack": "r0"}, "n1": {"rack": "r0"}, "n2": {"rack": "r'1"}}
 GPU = "nvidia.com/gpu"
-WHOLE = re.compile(r"Seq Scan on (event|placement|root_state)")
+WHOLE = re.compile(r"Seq Scan on (event|placement|gang_state)")
 
 
 @st.composite
@@ -59,42 +59,42 @@ def measured_histories(draw):
     at_us, state, events = START_US, EMPTY, []
     for event in draw(histories()):
         if draw(st.integers(0, 4)) == 0:
-            place = event_after(state, NIL_ROOT, draw(_rooms(state.position)))
+            place = event_after(state, NIL_GANG, draw(_rooms(state.position)))
             events.append(msgspec.structs.replace(place, at_us=at_us))
             state = fold(state, [events[-1]])
         uid = draw(st.sampled_from(ROOTS))
-        fact = draw(_setback(state.roots.get(uid)))
+        fact = draw(_setback(state.gangs.get(uid)))
         if fact is not None:
             place = event_after(state, uid, fact)
-            events.append(msgspec.structs.replace(place, at_us=at_us, root=names[uid]))
+            events.append(msgspec.structs.replace(place, at_us=at_us, gang=names[uid]))
             state = fold(state, [events[-1]])
         at_us += draw(st.sampled_from([0, 0, 1, 17 * MINUTE_US, 3 * 60 * MINUTE_US + 7]))
-        place = event_after(state, event.root_uid, draw(_with_devices(event.fact)))
-        name = names.get(event.root_uid, "")
-        events.append(msgspec.structs.replace(place, at_us=at_us, root=name))
+        place = event_after(state, event.gang_uid, draw(_with_devices(event.data)))
+        name = names.get(event.gang_uid, "")
+        events.append(msgspec.structs.replace(place, at_us=at_us, gang=name))
         state = fold(state, [events[-1]])
     return events
 
 
 def _setback(root):
     """Refuse a tree that waits, or take a member of one that runs: what reports are about."""
-    if root is None or root.phase == "refused":
+    if root is None or root.phase == "unschedulable":
         return st.none()
     if root.bound:
         lost = [
-            MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause="evicted")
+            MemberTerminated(pod=m.pod, uid=m.uid, node=m.node, cause="evicted")
             for m in root.bound.values()
         ]
         return st.sampled_from([None, *sorted(lost, key=lambda fact: fact.uid)])
     outcomes = ("impossible", "unknown", "waiting")
-    return st.sampled_from([GangRefused(outcome=o, reasons=(f"it is {o}",)) for o in outcomes])
+    return st.sampled_from([GangUnschedulable(outcome=o, reasons=(f"it is {o}",)) for o in outcomes])
 
 
 @st.composite
 def _rooms(draw, position):
     keys = {"": ["n0", "n1", ""], "rack": ["r0", "r'1", ""]}
     records = [
-        RoomRecord(
+        FreeDomainRecord(
             resource=resource, key=key, domain=draw(st.sampled_from(domains)), nodes=1,
             free=draw(st.integers(0, 9)), total=9,
         )
@@ -102,7 +102,7 @@ def _rooms(draw, position):
         for key, domains in keys.items()
     ]  # fmt: skip
     known = max(0, position - draw(st.integers(0, 1)))
-    return RoomMeasured(known=Position(known), rooms=tuple(records))
+    return CapacityMeasured(as_of=Position(known), largest_free=tuple(records))
 
 
 @st.composite
@@ -214,8 +214,8 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
     events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
     await answer_reports(database_url, events, [])
     orders = {
-        "passed-over": lambda row: (row[8], row[0], row[1]),
-        "room-taken": lambda row: (row[9], row[2], row[3]),
+        "queue-bypass": lambda row: (row[8], row[0], row[1]),
+        "largest-free-used": lambda row: (row[9], row[2], row[3]),
     }
     plain, engine = ReportInputs(events), create_reading_engine(database_url)
     reader = PostgresReportQueries(engine)
@@ -241,11 +241,11 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
     for i, rack in enumerate(racks):
         places = {"rack": rack, "": f"n{i}"}
         rooms = tuple(
-            RoomRecord(resource=GPU, key=key, domain=domain, free=9, nodes=1, total=9)
+            FreeDomainRecord(resource=GPU, key=key, domain=domain, free=9, nodes=1, total=9)
             for key, domain in places.items()
         )
-        measured = RoomMeasured(known=Position(state.position), rooms=rooms)
-        events.append(event_after(state, NIL_ROOT, measured))
+        measured = CapacityMeasured(as_of=Position(state.position), largest_free=rooms)
+        events.append(event_after(state, NIL_GANG, measured))
         state = fold(state, [events[-1]])
         for j in range(len(racks)):
             fact = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
@@ -255,17 +255,17 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
             fact = msgspec.structs.replace(
                 fact, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
             )
-            events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
+            events.append(event_after(state, GangUid(f"u{i}-{j}"), fact))
             state = fold(state, [events[-1]])
-    asked = ReportQuery(name="room-taken", since_us=0, until_us=START_US, limit=9999)
-    found = (await answer_reports(database_url, events, [asked]))["room-taken"].rows
+    asked = ReportQuery(name="largest-free-used", since_us=0, until_us=START_US, limit=9999)
+    found = (await answer_reports(database_url, events, [asked]))["largest-free-used"].rows
     same([tuple(row) for row in found], plainly(events, asked))
     assert len(found) == 2 * len(racks)
 
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
     """A NUL in a recorded sentence is reported as a replacement character."""
-    fact = GangRefused(outcome="unknown", reasons=("a\0b",))
+    fact = GangUnschedulable(outcome="unknown", reasons=("a\0b",))
     event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
     asked = ReportQuery(name="decisions", since_us=START_US, until_us=START_US + 1)
     found = await answer_reports(database_url, [event], [asked])
@@ -294,7 +294,7 @@ async def test_no_question_reads_the_whole_log(database_url):
     await write_history(database_url, events, pace_us=2_600_000, measured_every=100)
     connection = await writing_connection(database_url)
     await connection.fetchval("SELECT gx.project($1, 100000)", events, timeout=300)
-    await connection.execute("ANALYZE gx.event, gx.placement, gx.root_state")
+    await connection.execute("ANALYZE gx.event, gx.placement, gx.gang_state")
     until_us = await connection.fetchval(
         "SELECT at_us FROM gx.event WHERE position = $1", events // 2
     )
@@ -309,7 +309,7 @@ async def test_no_question_reads_the_whole_log(database_url):
                 lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
                 plan = "\n".join(lines)
             assert not WHOLE.search(plan), f"{name}\n{plan}"
-            assert "root_state_state_idx" not in plan, "from the first on that was ever refused"
+            assert "gang_state_state_idx" not in plan, "from the first on that was ever refused"
     await engine.dispose()
     since, until = (
         (EPOCH + timedelta(microseconds=at_us)).isoformat()

@@ -9,7 +9,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from extender.core.log.events import GangRefused, RootCompleted, RootObserved
+from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable
 from extender.ports.log_ports import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -32,7 +32,7 @@ def an_input(name):
 
 
 def refused(name):
-    return GangRefused(outcome="unknown", reasons=(name,), input_digest=an_input(name).digest)
+    return GangUnschedulable(outcome="unknown", reasons=(name,), input_digest=an_input(name).digest)
 
 
 async def decide(url, lives):
@@ -45,11 +45,11 @@ async def decide(url, lives):
         for name, stays in lives.items():
             await inputs.save(an_input(name))
             facts = [
-                RootObserved(kind="PodGroup"),
+                GangObserved(kind="PodGroup"),
                 refused(name),
-                *([] if stays else [RootCompleted(why="x")]),
+                *([] if stays else [GangRemoved(reason="x")]),
             ]
-            events = [script.next(fact, root=f"ns/{name}", uid=name) for fact in facts]
+            events = [script.next(fact, gang=f"ns/{name}", uid=name) for fact in facts]
             await log.append(grant, events)
     return engine, inputs
 
@@ -73,7 +73,7 @@ async def age(url, names, by=timedelta(days=40)):
         digests,
     )
     await connection.execute(
-        "UPDATE gx.event SET at_us = at_us - $1 WHERE root_uid = ANY($2)",
+        "UPDATE gx.event SET at_us = at_us - $1 WHERE gang_uid = ANY($2)",
         int(by.total_seconds() * 1e6),
         names,
     )

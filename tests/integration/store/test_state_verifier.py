@@ -11,7 +11,7 @@ from immutables import Map
 
 from extender import composition
 from extender.control.monitors import state_verifier
-from extender.core.log.events import DriftFound
+from extender.core.log.events import DriftDetected
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.postgres
 
 def planted(state, how):
     """Return a memory that differs from the log in one way."""
-    (root,) = state.roots.values()
+    (root,) = state.gangs.values()
     replace = msgspec.structs.replace
     if how == "a reservation is forgotten":
-        return replace(state, roots=state.roots.set(root.uid, replace(root, held=Map())))
+        return replace(state, gangs=state.gangs.set(root.uid, replace(root, reservations=Map())))
     if how == "room of a node is forgotten":
-        return replace(state, held_on=Map())
+        return replace(state, reservations_on=Map())
     if how == "a phase is wrong":
-        return replace(state, roots=state.roots.set(root.uid, replace(root, phase="satisfied")))
-    return replace(state, roots=Map(), held_on=Map(), root_of=Map())
+        return replace(state, gangs=state.gangs.set(root.uid, replace(root, phase="scheduled")))
+    return replace(state, gangs=Map(), reservations_on=Map(), gang_of=Map())
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.committed.held_on and not writer._flights, "admitted", 20)
+            await until(lambda: writer.committed.reservations_on and not writer._flights, "admitted", 20)
             await until(service.control_loop.ready, "ready", 20)
             # no pass may run on the false memory: it would decide on it
             seen.not_ready_reason = lambda: "the test looks at memory alone"
             writer.committed = writer.pending_state = planted(writer.committed, how)
             await until(lambda: counted._value.get() > before, "found", 20)
             log = [event async for page in opened.log.read() for event in page]
-            found = [e for e in log if isinstance(e.fact, DriftFound)]
-            assert [e.fact.kind for e in found] == ["memory"]
+            found = [e for e in log if isinstance(e.data, DriftDetected)]
+            assert [e.data.kind for e in found] == ["memory"]
             await until(
                 lambda: writer.committed == writer.pending_state == fold(EMPTY, log),
                 "put right",
@@ -92,4 +92,4 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
             stopping.set()
             await running
     (line,) = [r for r in caplog.records if r.message == "drift"]
-    assert (line.levelname, line.kind, line.text) == ("ERROR", "memory", found[0].fact.text)
+    assert (line.levelname, line.kind, line.detail) == ("ERROR", "memory", found[0].data.message)

@@ -53,8 +53,8 @@ async def resolve(log, events):
                 msgspec.structs.replace(
                     script.next(),
                     event_id=event.event_id,
-                    root_uid=event.root_uid,
-                    version=event.version,
+                    gang_uid=event.gang_uid,
+                    stream_version=event.stream_version,
                 )
                 for event in events
                 if event.event_id not in found

@@ -10,7 +10,7 @@ from extender.core.log.events import RecordedEvent
 from extender.store.log.event_codec import EMPTY_CHAIN, encode_event, link
 
 COLUMNS = (
-    "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",
+    "position", "event_id", "epoch", "at_us", "type", "schema_version", "gang_uid", "stream_version", "gang", "actor",
     "cause", "cause_position", "payload", "hash",
 )  # fmt: skip
 
@@ -48,4 +48,4 @@ async def forget_log(connection: asyncpg.Connection) -> None:
     """Empty the log and everything made from it, past the triggers; only a superuser can."""
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
-        await connection.execute("TRUNCATE gx.event, gx.checkpoint; SELECT gx.forget_projection()")
+        await connection.execute("TRUNCATE gx.event, gx.snapshot; SELECT gx.reset_projection()")

@@ -16,24 +16,24 @@ import msgspec
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
+    CapacityMeasured,
+    FreeDomainRecord,
     GangAdmitted,
-    GangRefused,
-    GangSatisfied,
+    GangObserved,
+    GangScheduled,
+    GangUnschedulable,
     GroupRecord,
-    LeaseTaken,
-    MemberLost,
+    LeaseAcquired,
+    MemberTerminated,
     PodBound,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
-    RoomMeasured,
-    RoomRecord,
-    RootObserved,
-    VictimEvicted,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
-from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
+from extender.core.model.ids import NIL_GANG, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import LeaseGrant
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
@@ -84,29 +84,29 @@ def bound(root: str, fact: GangAdmitted) -> list[tuple[str, AnyEventData]]:
         PodBound(plan=fact.plan, pod=a.pod, uid=a.uid, node=a.node, group=a.group)
         for a in fact.assignments
     ]
-    return [(root, f) for f in (*facts, GangSatisfied(plan=fact.plan, bound=len(facts)))]
+    return [(root, f) for f in (*facts, GangScheduled(plan=fact.plan, bound=len(facts)))]
 
 
-def rooms(*, rack: tuple[str, int, int], one: str, total: int) -> RoomMeasured:
+def rooms(*, rack: tuple[str, int, int], one: str, total: int) -> CapacityMeasured:
     """Measure: the best rack (name, free, nodes), the best single node (always 8 free), the total."""
     domain, free, nodes = rack
-    return RoomMeasured(
-        known=Position(0),  # counted when the fact gets its place
-        rooms=(
-            RoomRecord(resource=GPU, key="", domain=one, free=8, nodes=1, total=total),
-            RoomRecord(resource=GPU, key=RACK, domain=domain, free=free, nodes=nodes, total=total),
+    return CapacityMeasured(
+        as_of=Position(0),  # counted when the fact gets its place
+        largest_free=(
+            FreeDomainRecord(resource=GPU, key="", domain=one, free=8, nodes=1, total=total),
+            FreeDomainRecord(resource=GPU, key=RACK, domain=domain, free=free, nodes=nodes, total=total),
         ),
     )
 
 
 def observed(root: str, members: int) -> tuple[str, AnyEventData]:
-    return root, RootObserved(
+    return root, GangObserved(
         kind=KINDS.get(root, "PodGroup"), priority=PRIORITIES[root], members=members
     )
 
 
 def refused(root: str, outcome: str, reason: str) -> tuple[str, AnyEventData]:
-    return root, GangRefused(outcome=outcome, reasons=(reason,), planner="story")
+    return root, GangUnschedulable(outcome=outcome, reasons=(reason,), planner="story")
 
 
 def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
@@ -120,13 +120,13 @@ def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
         victims=(unit,), cost={"pods": 1}, alternatives=(), shapes=train.shapes,
         assignments=train.assignments, planner="story",
     )  # fmt: skip
-    evicted = VictimEvicted(
+    evicted = VictimGone(
         preemption=plan.preemption, unit=unit.name, pod=gone.pod, uid=gone.uid, node=gone.node,
-        how="deleted", asked_us=at("08:30:01"), gone_us=at("08:30:31"),
+        via="deleted", requested_us=at("08:30:01"), gone_us=at("08:30:31"),
     )  # fmt: skip
     no_rack = f"CompositePodGroup {TRAIN} needs 4 nodes with 8 {GPU} in one rack, 3 are free"
     day: list[tuple[str, list[tuple[str, AnyEventData]]]] = [
-        ("00:00:00", [("", LeaseTaken(holder="gang-extender-0", address="http://10.0.0.7:8888"))]),
+        ("00:00:00", [("", LeaseAcquired(holder="gang-extender-0", address="http://10.0.0.7:8888"))]),
         ("08:00:00", [("", rooms(rack=("r1", 32, 4), one="r1-n1", total=64))]),
         ("08:05:00", [observed(SWEEP, 2), (SWEEP, sweep)]),
         ("08:05:20", bound(SWEEP, sweep)),
@@ -139,21 +139,21 @@ def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
         ("08:25:00", [observed(PROBE, 1), (PROBE, probe)]),
         ("08:25:05", [*bound(PROBE, probe), ("", rooms(rack=("r2", 24, 3), one="r1-n4", total=32))]),
         ("08:30:00", [(TRAIN, plan)]),
-        ("08:30:02", [(BATCH, MemberLost(pod=gone.pod, uid=gone.uid, node=gone.node, cause="preempted"))]),
+        ("08:30:02", [(BATCH, MemberTerminated(pod=gone.pod, uid=gone.uid, node=gone.node, cause="preempted"))]),
         ("08:30:31", [(TRAIN, evicted), (TRAIN, train)]),
-        ("08:32:00", [*bound(TRAIN, train), (TRAIN, PreemptionCompleted(preemption=plan.preemption, bound=4, evicted=1, took_ms=120_000))]),
+        ("08:32:00", [*bound(TRAIN, train), (TRAIN, PreemptionCompleted(preemption=plan.preemption, bound=4, evicted=1, duration_ms=120_000))]),
         ("08:33:00", [("", rooms(rack=("r1", 8, 1), one="r1-n4", total=8))]),
-        ("09:15:00", [(SWEEP, MemberLost(pod=f"{SWEEP}-1", uid=uid(f"{SWEEP}-1"), node=node(1, 2), cause="node-lost"))]),
+        ("09:15:00", [(SWEEP, MemberTerminated(pod=f"{SWEEP}-1", uid=uid(f"{SWEEP}-1"), node=node(1, 2), cause="node-lost"))]),
     ]  # fmt: skip
     script = Script(grant)
     events = []
     for clock, facts in day:
         for root, fact in facts:
             stored = fact
-            if isinstance(fact, RoomMeasured):
-                stored = msgspec.structs.replace(fact, known=Position(script.position))
-            stream = f"uid-of-{root}" if root else NIL_ROOT
-            events.append(script.next(stored, root=root, uid=stream, at_us=at(clock)))
+            if isinstance(fact, CapacityMeasured):
+                stored = msgspec.structs.replace(fact, as_of=Position(script.position))
+            stream = f"uid-of-{root}" if root else NIL_GANG
+            events.append(script.next(stored, gang=root, uid=stream, at_us=at(clock)))
     return events
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from extender.core.log.events import AnyEventData, RecordedEvent, RootObserved
+from extender.core.log.events import AnyEventData, GangObserved, RecordedEvent
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import (
     CorruptLog,
@@ -26,7 +26,7 @@ from extender.core.model.errors import (
     LeaseHeld,
     StoreUnavailable,
 )
-from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, Position
 from extender.ports.log_ports import (
     DecisionInput,
     LeaseGrant,
@@ -206,10 +206,10 @@ class FakeEventLog:
         for row in rows:
             if row.event_id in db.ids or row.event_id in ids:
                 raise DuplicateEvent(f"{row.event_id} is in the log already")
-            version = (row.root_uid, row.version)
+            version = (row.gang_uid, row.stream_version)
             if version in db.versions or version in versions:
                 raise InvariantBroken(
-                    f"version {row.version} of {row.root_uid} is in the log already"
+                    f"version {row.stream_version} of {row.gang_uid} is in the log already"
                 )
             ids.add(row.event_id)
             versions.add(version)
@@ -359,23 +359,23 @@ class FakeEventQueries:
         return (await self.page(wanted)).events
 
     async def incarnations(
-        self, root: str, *, uid: RootUid | None = None
+        self, gang: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         events = [to_event(row) for row, _ in self.database.rows]
-        mine: dict[RootUid, list[RecordedEvent]] = {}
+        mine: dict[GangUid, list[RecordedEvent]] = {}
         for event in events:
-            named = event.root == root if root else event.root_uid == uid
-            if named and event.root_uid != NIL_ROOT:
-                mine.setdefault(event.root_uid, []).append(event)
+            named = event.gang == gang if gang else event.gang_uid == uid
+            if named and event.gang_uid != NIL_GANG:
+                mine.setdefault(event.gang_uid, []).append(event)
         return tuple(
             GangIncarnation(
                 uid=of,
-                root=found[0].root,
+                gang=found[0].gang,
                 first_position=found[0].position,
                 last_position=found[-1].position,
                 first_us=found[0].at_us,
                 last_us=found[-1].at_us,
-                facts=len(found),
+                events=len(found),
             )
             for of, found in mine.items()
         )
@@ -387,7 +387,7 @@ class FakeEventQueries:
 
     async def has_namespace(self, namespace: str) -> bool:
         return namespace != "" and any(
-            row.root.split("/")[0] == namespace for row, _ in self.database.rows
+            row.gang.split("/")[0] == namespace for row, _ in self.database.rows
         )
 
     async def has_node(self, node: NodeName) -> bool:
@@ -395,8 +395,8 @@ class FakeEventQueries:
         state = EMPTY
         for row, _ in self.database.rows[: self.database.projected]:
             state = fold(state, [to_event(row)])
-            places = (*(r for g in state.roots.values() for r in g.held.values()),
-                      *(m for g in state.roots.values() for m in g.bound.values()))  # fmt: skip
+            places = (*(r for g in state.gangs.values() for r in g.reservations.values()),
+                      *(m for g in state.gangs.values() for m in g.bound.values()))  # fmt: skip
             if any(place.node == node for place in places):
                 return True
         return False
@@ -439,12 +439,12 @@ class Script:
         self,
         fact: AnyEventData | None = None,
         *,
-        root: str = "ns/root",
+        gang: str = "ns/root",
         uid: str = "",
         **changes: object,
     ) -> RecordedEvent:
         """Return the next event; each root of this script has versions from 1."""
-        uid = uid or f"uid-of-{root}-{self.grant.epoch}"
+        uid = uid or f"uid-of-{gang}-{self.grant.epoch}"
         self.position += 1
         self.at_us += 1
         self.versions[uid] = self.versions.get(uid, 0) + 1
@@ -453,12 +453,12 @@ class Script:
             event_id=str(uuid4()),
             epoch=self.grant.epoch,
             at_us=self.at_us,
-            root_uid=RootUid(uid),
-            version=self.versions[uid],
-            root=root,
+            gang_uid=GangUid(uid),
+            stream_version=self.versions[uid],
+            gang=gang,
             actor="test",
             cause="",
-            fact=fact or RootObserved(kind="PodGroup"),
+            data=fact or GangObserved(kind="PodGroup"),
         )
         return msgspec.structs.replace(event, **changes)
 

@@ -10,55 +10,55 @@ from msgspec.structs import replace
 
 from extender.core.log.events import (
     AssignmentRecord,
-    BarrierExpired,
-    BindFailed,
-    DriftFound,
+    BindBarrierTimedOut,
+    DriftDetected,
     GangAdmitted,
     GangExtended,
-    GangRefused,
-    GangSatisfied,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
     GroupRecord,
     HistoryTruncated,
-    LeaseTaken,
-    MemberLost,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
     NodeTopologyChanged,
-    NodeVetoed,
+    PodBindFailed,
     PodBound,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     ReleasedPod,
     ReservationReleased,
-    RootCompleted,
-    RootInvalid,
-    RootObserved,
     SupersededRecord,
-    VictimEvicted,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
 from extender.core.log.reservation_state import EMPTY, fold
-from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.snapshots.state_loader import live_streams_only
 
-ROOTS = [RootUid(f"root-{n}") for n in range(3)]
+ROOTS = [GangUid(f"root-{n}") for n in range(3)]
 NODES = [NodeName(f"n{n}") for n in range(3)]
 
 
-def event_after(state, root_uid, fact):
+def event_after(state, gang_uid, fact):
     """Return the event of a fact that follows a state."""
     return RecordedEvent(
         position=Position(state.position + 1),
         event_id=str(UUID(int=state.position + 1)),
         epoch=Epoch(1),
         at_us=state.at_us + 1,
-        root_uid=root_uid,
-        version=state.versions.get(root_uid, 0) + 1,
-        root="" if root_uid == NIL_ROOT else f"ns/{root_uid}",
+        gang_uid=gang_uid,
+        stream_version=state.versions.get(gang_uid, 0) + 1,
+        gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",
-        fact=fact,
+        data=fact,
     )
 
 
@@ -73,13 +73,13 @@ def histories(draw):
     fresh = iter(range(10_000))
     for _ in range(draw(st.integers(0, 25))):
         uid = draw(st.sampled_from(ROOTS))
-        root = state.roots.get(uid)
+        root = state.gangs.get(uid)
         if draw(st.integers(0, 3)):
             fact = draw(_facts(uid, root, fresh))
         else:
             fact = draw(_of_preemption(state, uid, root, fresh))
         event = event_after(
-            state, NIL_ROOT if isinstance(fact, LeaseTaken | HistoryTruncated) else uid, fact
+            state, NIL_GANG if isinstance(fact, LeaseAcquired | HistoryTruncated) else uid, fact
         )
         events.append(event)
         state = fold(state, [event])
@@ -91,28 +91,28 @@ def _of_preemption(draw, state, uid, root, fresh):
     """Make a fact of a preemption that is possible now; the plan of one where none is under way."""
     pending = state.preemptions.get(uid)
     if root is None and pending is None:
-        return RootObserved(kind="PodGroup")
+        return GangObserved(kind="PodGroup")
     if pending is None:
         return draw(_plans(fresh))
     left = sorted(pending.victims.values(), key=lambda v: v.uid)
-    kinds = ["evicted"] * 2 * bool(left) + ["completed", "abandoned"] * (not pending.ended)
+    kinds = ["evicted"] * 2 * bool(left) + ["completed", "cancelled"] * (not pending.ended)
     kind = draw(st.sampled_from(kinds))
     if kind == "evicted":
         v = draw(st.sampled_from(left))
-        how = draw(st.sampled_from(["deleted", "ended", "unseen"]))
-        return VictimEvicted(
-            preemption=pending.id, unit=v.unit, pod=v.pod, uid=v.uid, node=v.node, how=how,
-            asked_us=0, gone_us=1,
+        how = draw(st.sampled_from(["deleted", "ended", "unobserved"]))
+        return VictimGone(
+            preemption=pending.id, unit=v.unit, pod=v.pod, uid=v.uid, node=v.node, via=how,
+            requested_us=0, gone_us=1,
         )  # fmt: skip
     if kind == "completed":
-        return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, took_ms=1)
+        return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, duration_ms=1)
     units = sorted({v.unit for v in left})
     finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
-    why = draw(st.sampled_from(["better-offer", "outranked"]))
+    why = draw(st.sampled_from(["no-longer-needed", "taken-over"]))
     lost = tuple(n for n in sorted(pending.claims) if draw(st.booleans()))
-    return PreemptionAbandoned(
-        preemption=pending.id, why=why, spared=(), finishing=finishing, evicted=0,
-        by="PodGroup/ns/other", by_uid="other", lost=lost if why == "outranked" else (),
+    return PreemptionCancelled(
+        preemption=pending.id, reason=why, units_spared=(), units_in_progress=finishing, evicted=0,
+        taken_over_by="PodGroup/ns/other", taken_over_by_uid="other", taken_over_nodes=lost if why == "taken-over" else (),
     )  # fmt: skip
 
 
@@ -142,14 +142,14 @@ def _plans(draw, fresh):
                 node=draw(st.sampled_from(NODES)),
             ),
         ),
-        awaits=tuple(draw(st.sampled_from([[], going[:1], going]))),
+        already_terminating=tuple(draw(st.sampled_from([[], going[:1], going]))),
         superseded=tuple(draw(st.sampled_from([[], [other], [other, other]]))),
     )  # fmt: skip
 
 
 @st.composite
 def _facts(draw, uid, root, fresh):
-    held = sorted(root.held.values(), key=lambda r: r.uid) if root else []
+    held = sorted(root.reservations.values(), key=lambda r: r.uid) if root else []
     bound = sorted(root.bound.values(), key=lambda m: m.uid) if root else []
     plan = PlanId(f"plan-{next(fresh)}")
     kinds = ["lease", "truncated"]
@@ -157,11 +157,11 @@ def _facts(draw, uid, root, fresh):
         kinds += ["observed"] * 4
     else:
         kinds += ["admitted"] * 5 + ["refused", "invalid", "veto", "completed", "noise", "outside"]
-        kinds += ["bound", "bound", "released", "satisfied"] * bool(held) + ["lost"] * bool(bound)
-        kinds += ["back"] * bool(root.away) + ["given up"] * bool(root.vacant)
+        kinds += ["bound", "bound", "released", "scheduled"] * bool(held) + ["lost"] * bool(bound)
+        kinds += ["back"] * bool(root.lost_with_node) + ["given up"] * bool(root.replacement_holds)
     kind = draw(st.sampled_from(kinds))
     if kind == "observed":
-        return RootObserved(kind="PodGroup", priority=draw(st.integers(0, 9)))
+        return GangObserved(kind="PodGroup", priority=draw(st.integers(0, 9)))
     if kind == "admitted":
         count = draw(st.integers(1, 3))
         assignments = tuple(
@@ -190,24 +190,24 @@ def _facts(draw, uid, root, fresh):
             plan=PlanId(""), pod=f"ns/{name}", uid=PodUid(name), node=NODES[0], group="leaf"
         )
     if kind == "back":
-        m = draw(st.sampled_from(sorted(root.away.values(), key=lambda m: m.uid)))
+        m = draw(st.sampled_from(sorted(root.lost_with_node.values(), key=lambda m: m.uid)))
         return PodBound(plan=m.plan, pod=m.pod, uid=m.uid, node=m.node, group=m.group)
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
-        why = draw(st.sampled_from(["deleted", "expired", "vetoed"]))
-        return ReservationReleased(plan=some[0].plan, why=why, pods=pods)
+        why = draw(st.sampled_from(["deleted", "expired", "node-rejected"]))
+        return ReservationReleased(plan=some[0].plan, reason=why, pods=pods)
     if kind == "lost":
         m = draw(st.sampled_from(bound))
-        cause = draw(st.sampled_from(["gone", "node-lost"]))
+        cause = draw(st.sampled_from(["unknown", "node-lost"]))
         until_us = draw(st.sampled_from([0, 1_000, 1_000]))
-        return MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause=cause, room_until_us=until_us)
+        return MemberTerminated(pod=m.pod, uid=m.uid, node=m.node, cause=cause, held_until_us=until_us)
     if kind == "given up":
-        v = draw(st.sampled_from(sorted(root.vacant.values(), key=lambda v: v.uid)))
+        v = draw(st.sampled_from(sorted(root.replacement_holds.values(), key=lambda v: v.uid)))
         pods = (ReleasedPod(pod=v.pod, uid=v.uid, node=v.node),)
-        return ReservationReleased(plan=v.plan, why="expired", pods=pods)
+        return ReservationReleased(plan=v.plan, reason="expired", pods=pods)
     if kind == "veto":
-        return NodeVetoed(
+        return NodeRejected(
             pod="ns/v",
             uid=PodUid("v"),
             node=draw(st.sampled_from(NODES)),
@@ -217,32 +217,32 @@ def _facts(draw, uid, root, fresh):
     if kind == "noise":
         return draw(
             st.sampled_from([
-                DriftFound(kind="x", object="y", text="z"),
-                BarrierExpired(plan=plan, waited_ms=1, arrived=(), missing=()),
-                BindFailed(plan=plan, pod="ns/p", uid=PodUid("p"), node=NODES[0], error="e"),
+                DriftDetected(kind="x", object="y", message="z"),
+                BindBarrierTimedOut(plan=plan, waited_ms=1, arrived=(), missing=()),
+                PodBindFailed(plan=plan, pod="ns/p", uid=PodUid("p"), node=NODES[0], error="e"),
                 NodeTopologyChanged(node=NODES[0], before={}, after={"a": "b"}),
-                MemberLost(pod="ns/x", uid=PodUid("unknown"), node=NODES[0], cause="gone"),
+                MemberTerminated(pod="ns/x", uid=PodUid("unknown"), node=NODES[0], cause="unknown"),
             ])
         )  # fmt: skip
     return {
-        "lease": LeaseTaken(holder="me", address=""),
+        "lease": LeaseAcquired(holder="me", address=""),
         "truncated": HistoryTruncated(
             evidence="memory", known_position=9, known_epoch=1, found_position=1, found_epoch=1
         ),
-        "refused": GangRefused(
+        "refused": GangUnschedulable(
             outcome=draw(st.sampled_from(["waiting", "impossible"])), reasons=("r",)
         ),
-        "invalid": RootInvalid(problems=("B9: x",)),
-        "satisfied": GangSatisfied(plan=plan, bound=1),
-        "completed": RootCompleted(why="gone"),
+        "invalid": GangInvalid(problems=("B9: x",)),
+        "scheduled": GangScheduled(plan=plan, bound=1),
+        "completed": GangRemoved(reason="gone"),
     }[kind]
 
 
 def lean(state):
     """Return a state as queries about the past keep it: without indexes and versions of ended streams, with plain maps."""
     roots = {
-        uid: replace(root, held=dict(root.held), bound=dict(root.bound), away=dict(root.away),
-                     vacant=dict(root.vacant), tried=dict(root.tried), topology=dict(root.topology))
-        for uid, root in state.roots.items()
+        uid: replace(root, reservations=dict(root.reservations), bound=dict(root.bound), lost_with_node=dict(root.lost_with_node),
+                     replacement_holds=dict(root.replacement_holds), previous_nodes=dict(root.previous_nodes), topology=dict(root.topology))
+        for uid, root in state.gangs.items()
     }  # fmt: skip
-    return replace(live_streams_only(state), roots=Map(roots), held_on=Map(), root_of=Map())
+    return replace(live_streams_only(state), gangs=Map(roots), reservations_on=Map(), gang_of=Map())

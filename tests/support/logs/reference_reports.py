@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from extender.core.log.events import (
+    CapacityMeasured,
     GangAdmitted,
     GangExtended,
-    GangRefused,
-    MemberLost,
+    GangInvalid,
+    GangUnschedulable,
+    MemberTerminated,
     PreemptionPlanned,
     RecordedEvent,
-    RoomMeasured,
-    RootInvalid,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.log.reservation_state import (
     EMPTY,
@@ -38,7 +38,7 @@ from tests.support.logs.fake_store import FakeDatabase
 
 HOUR_US = 3_600_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-PENDING = ("observed", "waiting", "refused", "preempting", "invalid")
+PENDING = ("observed", "waiting", "unschedulable", "preempting", "invalid")
 Row = tuple[Any, ...]
 
 
@@ -52,7 +52,7 @@ class Stretch(msgspec.Struct):
     what: Any  # RootState, or Reservation
     state: str
     root: str
-    root_uid: str
+    gang_uid: str
     from_us: int
     from_position: int
     to_us: int | None = None
@@ -75,7 +75,7 @@ class VictimRecord(msgspec.Struct):
     plan: RecordedEvent
     unit: Any
     uid: str
-    fate: str = "going"
+    status: str = "terminating"
 
 
 class Lost(msgspec.Struct):
@@ -102,60 +102,60 @@ class ReportInputs:
         for event in self.events:
             after = fold(state, [event])
             self._follow_loss(event, state)
-            self._follow_root(event, after.roots.get(event.root_uid))
-            self._follow_pods(event, after.roots.get(event.root_uid))
+            self._follow_root(event, after.gangs.get(event.gang_uid))
+            self._follow_pods(event, after.gangs.get(event.gang_uid))
             self._follow_victims(event, state, after)
             state = after
 
     def _follow_root(self, event: RecordedEvent, root: GangState | None) -> None:
-        before = self._open_roots.get(event.root_uid)
+        before = self._open_roots.get(event.gang_uid)
         key = None if root is None else _standing(root)
         if before is not None and before[0] == key:
             return
         if before is not None:
             before[1].to_us, before[1].to_position = event.at_us, event.position
-            del self._open_roots[event.root_uid]
+            del self._open_roots[event.gang_uid]
         if root is not None:
-            stretch = Stretch(root, shown(root), root.root, root.uid, event.at_us, event.position)
+            stretch = Stretch(root, shown(root), root.gang, root.uid, event.at_us, event.position)
             self.roots.append(stretch)
-            self._open_roots[event.root_uid] = key, stretch
+            self._open_roots[event.gang_uid] = key, stretch
 
     def _follow_pods(self, event: RecordedEvent, root: GangState | None) -> None:
-        held = dict(root.held) if root is not None else {}
+        held = dict(root.reservations) if root is not None else {}
         for key, stretch in list(self._open_reserved.items()):
-            if key[0] == event.root_uid and held.get(key[1]) is not stretch.what:
+            if key[0] == event.gang_uid and held.get(key[1]) is not stretch.what:
                 stretch.to_us, stretch.to_position = event.at_us, event.position
                 del self._open_reserved[key]
         for uid, reservation in held.items():
-            if (event.root_uid, uid) not in self._open_reserved:
+            if (event.gang_uid, uid) not in self._open_reserved:
                 stretch = Stretch(
-                    reservation, "reserved", root.root, root.uid, event.at_us, event.position
+                    reservation, "reserved", root.gang, root.uid, event.at_us, event.position
                 )
                 self.reserved.append(stretch)
-                self._open_reserved[event.root_uid, uid] = stretch
+                self._open_reserved[event.gang_uid, uid] = stretch
         for uid, member in (dict(root.bound) if root is not None else {}).items():
-            known = self._bound_since.get((event.root_uid, uid))
+            known = self._bound_since.get((event.gang_uid, uid))
             if known is None or known[0] is not member:
-                self._bound_since[event.root_uid, uid] = member, event.at_us
+                self._bound_since[event.gang_uid, uid] = member, event.at_us
 
     def _follow_loss(self, event: RecordedEvent, before: ReservationState) -> None:
-        fact = event.fact
-        if not isinstance(fact, MemberLost):
+        fact = event.data
+        if not isinstance(fact, MemberTerminated):
             return
-        root = before.roots.get(event.root_uid)
+        root = before.gangs.get(event.gang_uid)
         if root is None or fact.uid not in root.bound:
             self.losses.append(Lost(event, "", None))
             return
-        evictions = [v for v in self.victims if v.uid == fact.uid and v.fate != "spared"]
-        since = self._bound_since[event.root_uid, fact.uid][1]
+        evictions = [v for v in self.victims if v.uid == fact.uid and v.status != "spared"]
+        since = self._bound_since[event.gang_uid, fact.uid][1]
         self.losses.append(
-            Lost(event, evictions[-1].plan.root if evictions else "", (event.at_us - since) / 1e6)
+            Lost(event, evictions[-1].plan.gang if evictions else "", (event.at_us - since) / 1e6)
         )
 
     def _follow_victims(
         self, event: RecordedEvent, before: ReservationState, after: ReservationState
     ) -> None:
-        fact, uid = event.fact, event.root_uid
+        fact, uid = event.data, event.gang_uid
         was, now = before.preemptions.get(uid), after.preemptions.get(uid)
         if isinstance(fact, PreemptionPlanned):
             pods = {pod.uid: unit for unit in fact.victims for pod in unit.pods}
@@ -166,23 +166,23 @@ class ReportInputs:
         left = set(now.victims) if now is not None else set()
         for victim in self.victims:
             if victim.plan.position == was.position and victim.uid in set(was.victims) - left:
-                evicted = isinstance(fact, VictimEvicted) and victim.uid == fact.uid
-                victim.fate = "gone" if evicted else "spared"
+                evicted = isinstance(fact, VictimGone) and victim.uid == fact.uid
+                victim.status = "gone" if evicted else "spared"
 
 
 def shown(root: GangState) -> str:
-    making_room = root.answer is not None and root.answer.outcome == "preempting"
+    making_room = root.last_decision is not None and root.last_decision.outcome == "preempting"
     return (
-        "preempting" if making_room and root.phase not in ("admitted", "satisfied") else root.phase
+        "preempting" if making_room and root.phase not in ("admitted", "scheduled") else root.phase
     )
 
 
 def _standing(root: GangState) -> Row:
-    return (root.root, root.kind, root.priority, root.phase, root.answer)
+    return (root.gang, root.kind, root.priority, root.phase, root.last_decision)
 
 
 def _reason(root: GangState) -> str:
-    return root.answer.reasons[0] if root.answer is not None and root.answer.reasons else ""
+    return root.last_decision.reasons[0] if root.last_decision is not None and root.last_decision.reasons else ""
 
 
 def _about(query: ReportQuery, *gangs: str) -> bool:
@@ -210,7 +210,7 @@ def _last_end(stretches: Sequence[Stretch]) -> datetime | None:
 def pending(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for s in _pending(inputs, query):
-        grouped[s.root, s.root_uid, s.state, _reason(s.what)].append(s)
+        grouped[s.root, s.gang_uid, s.state, _reason(s.what)].append(s)
     for key, some in grouped.items():
         since = moment(min(s.from_us for s in some))
         yield (*key, sum(s.seconds(query) for s in some), len(some), since, _last_end(some))
@@ -222,30 +222,30 @@ def pending_namespaces(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row
         grouped[s.root.partition("/")[0], s.state].append(s)
     for key, some in grouped.items():
         took = [s.seconds(query) for s in some]
-        standing = len({s.root_uid for s in some if s.stands(query)})
-        yield (*key, len({s.root_uid for s in some}), standing, sum(took), max(took))
+        standing = len({s.gang_uid for s in some if s.stands(query)})
+        yield (*key, len({s.gang_uid for s in some}), standing, sum(took), max(took))
 
 
 def passed_over(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     first = {}
     for event in inputs.events:
-        first.setdefault(event.root_uid, event.position)
+        first.setdefault(event.gang_uid, event.position)
     for s in inputs.roots:
-        if s.state != "refused" or not s.overlaps(query) or not _about(query, s.root):
+        if s.state != "unschedulable" or not s.overlaps(query) or not _about(query, s.root):
             continue
         for event in inputs.events:
-            fact = event.fact
+            fact = event.data
             if not isinstance(fact, GangAdmitted | GangExtended) or not _within(query, event):
                 continue
             inside = s.from_position < event.position and (
                 s.to_position is None or event.position < s.to_position
             )
             mine, theirs = s.what.priority, fact.priority
-            later = mine == theirs and first[event.root_uid] > first[s.root_uid]
-            if inside and event.root_uid != s.root_uid and (theirs < mine or later):
+            later = mine == theirs and first[event.gang_uid] > first[s.gang_uid]
+            if inside and event.gang_uid != s.gang_uid and (theirs < mine or later):
                 how = "lower priority" if theirs < mine else "later"
                 yield (
-                    s.root, s.root_uid, mine, event.root, theirs, how, len(fact.assignments),
+                    s.root, s.gang_uid, mine, event.gang, theirs, how, len(fact.assignments),
                     moment(event.at_us), event.position,
                 )  # fmt: skip
 
@@ -253,14 +253,14 @@ def passed_over(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 def preemption_pairs(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for v in inputs.victims:
-        if _within(query, v.plan) and _about(query, v.plan.root, v.unit.path):
-            grouped[v.plan.root, v.unit.path, v.unit.kind].append(v)
+        if _within(query, v.plan) and _about(query, v.plan.gang, v.unit.path):
+            grouped[v.plan.gang, v.unit.path, v.unit.kind].append(v)
     for (preemptor, victim, kind), some in grouped.items():
         times = [v.plan.at_us for v in some]
         yield (
-            preemptor, max(v.plan.fact.priority for v in some), victim, kind,
-            max(v.unit.priority for v in some), len({v.plan.fact.preemption for v in some}), len(some),
-            sum(v.fate == "gone" for v in some), moment(min(times)), moment(max(times)),
+            preemptor, max(v.plan.data.priority for v in some), victim, kind,
+            max(v.unit.priority for v in some), len({v.plan.data.preemption for v in some}), len(some),
+            sum(v.status == "gone" for v in some), moment(min(times)), moment(max(times)),
         )  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def _measured(
     inputs: ReportInputs, query: ReportQuery
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
     """Return the measurements of the span and the one that stood when it began, each with the next."""
-    some = [e for e in inputs.events if isinstance(e.fact, RoomMeasured)]
+    some = [e for e in inputs.events if isinstance(e.data, CapacityMeasured)]
     before = [e.at_us for e in some if e.at_us < query.since_us]
     begin = max(before, default=query.since_us)
     for event, after in pairwise([*some, None]):
@@ -280,7 +280,7 @@ def room(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for event, after in _measured(inputs, query):
         until = after.at_us if after is not None else None
         if until is None or until > query.since_us:
-            for r in event.fact.rooms:
+            for r in event.data.largest_free:
                 yield (
                     moment(event.at_us), r.resource, r.key or "node", r.domain, r.free, r.nodes, r.total,
                     moment(until), event.position,
@@ -290,15 +290,15 @@ def room(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 def room_taken(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for measured, after in _measured(inputs, query):
         for event in inputs.events:
-            fact = event.fact
-            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(query, event.root):
+            fact = event.data
+            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(query, event.gang):
                 continue
-            counted = measured.fact.known < event.position and (
-                after is None or event.position <= after.fact.known
+            counted = measured.data.as_of < event.position and (
+                after is None or event.position <= after.data.as_of
             )
             if not counted or not _within(query, event):
                 continue
-            for r in measured.fact.rooms:
+            for r in measured.data.largest_free:
                 there = [
                     a
                     for a in fact.assignments
@@ -307,7 +307,7 @@ def room_taken(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
                 taken = sum(fact.shapes[a.shape].get(r.resource, 0) for a in there)
                 if taken:
                     yield (
-                        event.root, event.root_uid, r.resource, r.key or "node", r.domain, r.free, taken,
+                        event.gang, event.gang_uid, r.resource, r.key or "node", r.domain, r.free, taken,
                         len(there), moment(event.at_us), event.position,
                     )  # fmt: skip
 
@@ -320,7 +320,7 @@ def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
             for resource, amount in held.requests.items():
                 if "/" in resource or resource == "cpu":
                     units = amount / 1000 if resource == "cpu" else amount
-                    grouped[s.root, s.root_uid, resource].append((units, s))
+                    grouped[s.root, s.gang_uid, resource].append((units, s))
     for key, some in grouped.items():
         hours = sum(units * s.seconds(query) for units, s in some) / 3600
         longest = max(s.seconds(query) for _, s in some)
@@ -330,17 +330,17 @@ def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 def decisions(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for event in inputs.events:
-        fact = event.fact
-        if not _within(query, event) or not _about(query, event.root):
+        fact = event.data
+        if not _within(query, event) or not _about(query, event.gang):
             continue
         counts = {}
         match fact:
             case GangAdmitted() | GangExtended():
                 what = "admitted" if isinstance(fact, GangAdmitted) else "extended"
                 counts = {what: 1, "pods": len(fact.assignments)}
-            case GangRefused():
+            case GangUnschedulable():
                 counts = {fact.outcome: 1}
-            case RootInvalid():
+            case GangInvalid():
                 counts = {"invalid": 1}
         for what, count in counts.items():
             hours[event.at_us // HOUR_US][what] += count
@@ -351,10 +351,10 @@ def decisions(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 
 def losses(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for lost in inputs.losses:
-        event, fact = lost.event, lost.event.fact
-        if _within(query, event) and _about(query, event.root):
+        event, fact = lost.event, lost.event.data
+        if _within(query, event) and _about(query, event.gang):
             yield (
-                moment(event.at_us), event.root, event.root_uid, fact.pod, fact.node, fact.cause,
+                moment(event.at_us), event.gang, event.gang_uid, fact.pod, fact.node, fact.cause,
                 lost.preemptor, lost.seconds, event.position,
             )  # fmt: skip
 
@@ -362,13 +362,13 @@ def losses(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 PLAIN: dict[str, Callable[[ReportInputs, ReportQuery], Iterator[Row]]] = {
     "pending": pending,
     "pending-namespaces": pending_namespaces,
-    "passed-over": passed_over,
+    "queue-bypass": passed_over,
     "preemption-pairs": preemption_pairs,
-    "room": room,
-    "room-taken": room_taken,
+    "largest-free": room,
+    "largest-free-used": room_taken,
     "reserved": reserved,
     "decisions": decisions,
-    "losses": losses,
+    "terminations": losses,
 }
 
 

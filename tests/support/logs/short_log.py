@@ -26,21 +26,21 @@ from uuid import UUID
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
-    GangRefused,
-    GangSatisfied,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
     GroupRecord,
-    LeaseTaken,
-    MemberLost,
+    LeaseAcquired,
+    MemberTerminated,
     PodBound,
     PreemptionPlanned,
     RecordedEvent,
-    RootCompleted,
-    RootObserved,
-    VictimEvicted,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
-from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 
 START_US = 1_790_000_000_000_000  # 2026-09-21T14:13:20Z
 GPUS = {"nvidia.com/gpu": 2, "pods": 1}
@@ -82,36 +82,36 @@ def facts() -> list[tuple[float, str, object]]:
             AssignmentRecord(pod="other/h", uid=PodUid("h"), group="high", node=NodeName("n1")),
         ),
     )  # fmt: skip
-    gone = VictimEvicted(
+    gone = VictimGone(
         preemption=PlanId("preemption"), unit="Pod/ns/a", pod="ns/a", uid=PodUid("a"),
-        node=NodeName("n1"), how="deleted", asked_us=at_us(61), gone_us=at_us(70),
+        node=NodeName("n1"), via="deleted", requested_us=at_us(61), gone_us=at_us(70),
     )  # fmt: skip
-    lost = MemberLost(pod="ns/a", uid=PodUid("a"), node=NodeName("n1"), cause="deleted")
+    lost = MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NodeName("n1"), cause="deleted")
     return [
-        (0, "", LeaseTaken(holder="me", address="")),
-        (10, "ns/low", RootObserved(kind="PodGroup", priority=1, members=2)),
+        (0, "", LeaseAcquired(holder="me", address="")),
+        (10, "ns/low", GangObserved(kind="PodGroup", priority=1, members=2)),
         (10, "ns/low", admitted("low", a="n1", b="n2")),
         (20, "ns/low", bound("low", "a", "n1")),
         (30, "ns/low", bound("low", "b", "n2")),
-        (30, "ns/low", GangSatisfied(plan=PlanId("plan-low"), bound=2)),
-        (40, "other/high", RootObserved(kind="PodGroup", priority=5, members=1)),
-        (50, "other/high", GangRefused(outcome="impossible", reasons=("no node has 2 GPUs",))),
+        (30, "ns/low", GangScheduled(plan=PlanId("plan-low"), bound=2)),
+        (40, "other/high", GangObserved(kind="PodGroup", priority=5, members=1)),
+        (50, "other/high", GangUnschedulable(outcome="impossible", reasons=("no node has 2 GPUs",))),
         (60, "other/high", plan),
         (70, "other/high", gone),
         (70, "ns/low", lost),
         (80, "other/high", admitted("high", h="n1")),
         (90, "ns/stray", bound("stray", "x", "n9", plan="-")),
-        (100, "ns/low", RootCompleted(why="deleted")),
+        (100, "ns/low", GangRemoved(reason="deleted")),
     ]
 
 
 def story() -> Iterator[RecordedEvent]:
     """Return the events of the story."""
-    versions: dict[RootUid, int] = {}
+    versions: dict[GangUid, int] = {}
     for number, (seconds, root, fact) in enumerate(facts(), start=1):
-        uid = RootUid(f"uid-of-{root}") if root else NIL_ROOT
+        uid = GangUid(f"uid-of-{root}") if root else NIL_GANG
         versions[uid] = versions.get(uid, 0) + 1
         yield RecordedEvent(
             position=Position(number), event_id=str(UUID(int=number)), epoch=Epoch(1), at_us=at_us(seconds),
-            root_uid=uid, version=versions[uid], root=root, actor="me", cause="", fact=fact,
+            gang_uid=uid, stream_version=versions[uid], gang=root, actor="me", cause="", data=fact,
         )  # fmt: skip

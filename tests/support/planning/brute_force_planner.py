@@ -27,7 +27,7 @@ def best_total(request: PlanRequest) -> int | None:
             if passes(shapes[m.shape], node)
             and not any(
                 v.node == node.name and (v.uid == m.uid or (v.uid is None and v.shape == m.shape))
-                for v in request.vetoes
+                for v in request.rejected_nodes
             )
         ]
         for _, m in pods

@@ -46,7 +46,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
     )
     if out != list(plan.unplaced):
         bad.append(f"unplaced is {plan.unplaced}, not {out}")
-    vetoed = {(v.node, v.uid, v.shape) for v in request.vetoes}
+    vetoed = {(v.node, v.uid, v.shape) for v in request.rejected_nodes}
     used: dict[str, Counter] = defaultdict(Counter)
     ports = {n.name: list(n.host_ports) for n in request.nodes}
     claims = Counter(request.claims_in_use)

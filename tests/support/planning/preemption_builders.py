@@ -10,9 +10,9 @@ from typing import Any
 
 from extender.core.log.events import (
     AssignmentRecord,
+    GangObserved,
     NewEvent,
     PreemptionPlanned,
-    RootObserved,
     VictimPod,
     VictimUnit,
 )
@@ -78,9 +78,9 @@ async def order(
     plan = {"priority": group.priority, "kind": group.key.kind} | plan
     fact = a_plan(stage.cluster.seen, where, victims, **plan)
     drafts = [
-        NewEvent(root_uid=group.uid, root=group.key.path, fact=one, actor="test")
-        for one in (RootObserved(kind=group.key.kind, priority=group.priority), fact)
-        if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.pending_state.roots
+        NewEvent(gang_uid=group.uid, gang=group.key.path, data=one, actor="test")
+        for one in (GangObserved(kind=group.key.kind, priority=group.priority), fact)
+        if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.pending_state.gangs
     ]
     await stage.leader.append(drafts)
     return fact

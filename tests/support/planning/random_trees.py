@@ -179,7 +179,7 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         )
     in_use = ("ns/c",) if draw(st.integers(0, 15)) == 0 else ()
     return PlanRequest(
-        root=root, nodes=fleet, shapes=kinds, vetoes=vetoes, claims_in_use=in_use, explain=False
+        root=root, nodes=fleet, shapes=kinds, rejected_nodes=vetoes, claims_in_use=in_use, explain=False
     )
 
 
@@ -302,9 +302,9 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
         name = f"Pod/{pods[0].pod}" if kind == "pod" else f"PodGroup/ns/{kind}{next(number)}"
         priority = draw(st.sampled_from([-1, 0, 1, 2, 3, 9]))
         may = draw(st.integers(0, 3)) > 0
-        doomed = kind != "reservation" and draw(st.integers(0, 3)) == 0
+        disruption_target = kind != "reservation" and draw(st.integers(0, 3)) == 0
         units.append(PlanUnit(name=name, uid=name, kind=kind, priority=priority, pods=pods,
-                              may_preempt=may, doomed=doomed))  # fmt: skip
+                              may_preempt=may, disruption_target=disruption_target))  # fmt: skip
     going = tuple(victim() for _ in range(draw(st.integers(0, 3)) // 3))
     return numbered_by_use(
         Evictable(
@@ -347,7 +347,7 @@ def crowded(draw, most_pods: int = 4, *, rules_: bool = False) -> PlanRequest:
         for s in request.shapes
     )
     request = msgspec.structs.replace(
-        request, nodes=nodes, shapes=plain, vetoes=request.vetoes[: draw(st.integers(0, 4)) // 4]
+        request, nodes=nodes, shapes=plain, rejected_nodes=request.rejected_nodes[: draw(st.integers(0, 4)) // 4]
     )
     source = draw(evictables(request))
     pods = [p for u in source.units for p in u.pods] + list(source.going)

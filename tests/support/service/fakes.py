@@ -42,7 +42,7 @@ from extender.core.model.cluster_view import (
     without_pod,
 )
 from extender.core.model.errors import RequestRejected
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
@@ -168,8 +168,8 @@ class FakeCluster:
             o for o in self.objects if (o["kind"], o["metadata"]["name"]) != ("Pod", pod.name)
         ]
         self.seen = without_pod(self.seen, pod.uid)
-        if pod.deleting or pod.doomed:
-            self.seen = with_end(self.seen, pod.uid, end_of_terminating(pod.doomed))
+        if pod.deleting or pod.disruption_target:
+            self.seen = with_end(self.seen, pod.uid, end_of_terminating(pod.disruption_target))
         self._notify()
 
     def end_pod(self, name: str, end: PodEnd) -> None:
@@ -250,7 +250,7 @@ class FakeCluster:
         await self._asked("mark_disrupted", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)
         self.calls.append(("mark_disrupted", found.path, message))
-        self.change_pod(found.path, doomed="PreemptionByScheduler")
+        self.change_pod(found.path, disruption_target="PreemptionByScheduler")
 
     async def evict(self, pod: PodRef, how: str) -> None:
         """Make a pod terminate; it is there until the test deletes it, or at once where it `obeys`."""
@@ -456,7 +456,7 @@ class Stage:
         return [to_event(row) for row, _ in self.database.rows]
 
     def facts(self, *kinds: type) -> list[AnyEventData]:
-        found = [event.fact for event in self.events()]
+        found = [event.data for event in self.events()]
         return [fact for fact in found if not kinds or isinstance(fact, kinds)]
 
     def names(self) -> list[str]:
@@ -464,11 +464,11 @@ class Stage:
 
     def root(self, name: str) -> Any:
         path = name if "/" in name else f"default/{name}"
-        return next((r for r in self.leader.committed.roots.values() if r.root == path), None)
+        return next((r for r in self.leader.committed.gangs.values() if r.gang == path), None)
 
     def where(self, name: str) -> dict[str, str]:
         """Return pod -> node of what a root holds."""
-        return {r.pod.partition("/")[2]: r.node for r in self.root(name).held.values()}
+        return {r.pod.partition("/")[2]: r.node for r in self.root(name).reservations.values()}
 
     def ref(self, name: str) -> PodRef:
         pod = self.cluster.pod(name)
@@ -476,7 +476,7 @@ class Stage:
 
     def reserved_node(self, name: str) -> NodeName:
         state, uid = self.leader.committed, self.cluster.pod(name).uid
-        return state.roots[state.root_of[uid]].held[uid].node
+        return state.gangs[state.gang_of[uid]].reservations[uid].node
 
     def bind(
         self, name: str, node: str = "", alive: Callable[[], bool] = lambda: True
@@ -488,29 +488,29 @@ class Stage:
 
 def check_state(state: Any) -> None:
     """Assert the invariants of a state: every index agrees with the roots."""
-    held_on: dict[NodeName, dict[PodUid, Any]] = {}
-    root_of: dict[PodUid, RootUid] = {}
-    for uid, root in state.roots.items():
+    reservations_on: dict[NodeName, dict[PodUid, Any]] = {}
+    root_of: dict[PodUid, GangUid] = {}
+    for uid, root in state.gangs.items():
         assert root.uid == uid
-        assert not set(root.held) & set(root.bound), "a pod is held and bound at once"
-        for pod, reservation in root.held.items():
-            assert (reservation.uid, reservation.root_uid) == (pod, uid)
-            held_on.setdefault(reservation.node, {})[pod] = reservation
-        for pod in (*root.held, *root.bound):
+        assert not set(root.reservations) & set(root.bound), "a pod is held and bound at once"
+        for pod, reservation in root.reservations.items():
+            assert (reservation.uid, reservation.gang_uid) == (pod, uid)
+            reservations_on.setdefault(reservation.node, {})[pod] = reservation
+        for pod in (*root.reservations, *root.bound):
             assert pod not in root_of, "a pod belongs to two roots"
             root_of[pod] = uid
-    assert state.held_on == Map({node: Map(held) for node, held in held_on.items()})
-    assert state.root_of == Map(root_of)
-    vacant_on: dict[NodeName, dict[PodUid, Any]] = {}
-    for root in state.roots.values():
-        for pod, vacancy in root.vacant.items():
-            assert (vacancy.uid, vacancy.root_uid) == (pod, root.uid)
+    assert state.reservations_on == Map({node: Map(held) for node, held in reservations_on.items()})
+    assert state.gang_of == Map(root_of)
+    replacement_holds_on: dict[NodeName, dict[PodUid, Any]] = {}
+    for root in state.gangs.values():
+        for pod, vacancy in root.replacement_holds.items():
+            assert (vacancy.uid, vacancy.gang_uid) == (pod, root.uid)
             assert pod not in root.bound, "who runs has left no room"
-            vacant_on.setdefault(vacancy.node, {})[pod] = vacancy
-    assert state.vacant_on == Map({node: Map(vacant) for node, vacant in vacant_on.items()})
-    assert {key.root_uid for key in state.vetoes} <= set(state.roots)
+            replacement_holds_on.setdefault(vacancy.node, {})[pod] = vacancy
+    assert state.replacement_holds_on == Map({node: Map(vacant) for node, vacant in replacement_holds_on.items()})
+    assert {key.gang_uid for key in state.rejections} <= set(state.gangs)
     assert state.claimed_on == claimed_on(state.preemptions.values())
     for uid, preemption in state.preemptions.items():
-        assert preemption.root_uid == uid
+        assert preemption.gang_uid == uid
         # a preemption that was taken over keeps what is left of its capacity while victims are evicted for it
         assert preemption.victims or not preemption.ended, "a claim of a preemption that has ended"

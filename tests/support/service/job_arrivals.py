@@ -343,7 +343,7 @@ class Arrivals:
         for uid in chosen.victims:
             if uid in self.cluster.seen.pods:
                 self.cluster.change_pod(
-                    pods[uid].path, doomed="PreemptionByScheduler", deleting=True
+                    pods[uid].path, disruption_target="PreemptionByScheduler", deleting=True
                 )
         self.cluster.change_pod(pod.path, nominated=chosen.node)
 

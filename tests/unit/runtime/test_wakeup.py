@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extender.control.loop import control_loop
-from extender.core.log.events import GangRefused
+from extender.core.log.events import GangUnschedulable
 from extender.runtime.wakeup import Wakeup, first_of
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
@@ -126,7 +126,7 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
         await stage.lead()
         begun = count_passes(stage)
         await quiet(stage)
-        await until(lambda: bool(stage.facts(GangRefused)), "the refusal", 30)
+        await until(lambda: bool(stage.facts(GangUnschedulable)), "the refusal", 30)
         await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
         passes = len(begun)
         assert passes <= 3
@@ -153,6 +153,6 @@ async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch
         names = {f"default/g{n}" for n in range(6)}
 
         def explained() -> bool:
-            return {e.root for e in stage.events() if isinstance(e.fact, GangRefused)} == names
+            return {e.gang for e in stage.events() if isinstance(e.data, GangUnschedulable)} == names
 
         await until(explained, "a reason for every tree", 60)

@@ -21,7 +21,7 @@ from extender.core.log.reservation_state import (
     barrier_unit,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod, PodRule, PodShape
 
 
@@ -59,7 +59,7 @@ class GateRemovalStages:
         self._view = view
         self._state = state
         self._arrived = arrived
-        self._reached: dict[RootUid, dict[object, int]] = {}
+        self._reached: dict[GangUid, dict[object, int]] = {}
 
     def must_wait(self, reservation: Reservation) -> bool:
         """Return whether a member must wait for members of its gang, or of its whole tree if it has pod affinity."""
@@ -67,7 +67,7 @@ class GateRemovalStages:
         stage = stage_of(pod.shape) if pod is not None else FIRST
         if stage == FIRST:
             return False
-        root = self._state.roots[reservation.root_uid]
+        root = self._state.gangs[reservation.gang_uid]
         reached = self._reached.get(root.uid)
         if reached is None:
             reached = self._reached[root.uid] = self._look(root)
@@ -78,7 +78,7 @@ class GateRemovalStages:
         """Return the lowest stage with a member that has not arrived, by barrier unit, and for the tree (None)."""
         units: dict[str, object] = {}
         reached: dict[object, int] = {}
-        for uid, reservation in root.held.items():
+        for uid, reservation in root.reservations.items():
             mate = self._view.pods.get(uid)
             if mate is None or mate.node is not None or self._arrived(uid):
                 continue

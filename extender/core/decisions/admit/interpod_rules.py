@@ -18,7 +18,7 @@ from immutables import Map
 from extender.core.decisions.capacity.free_capacity import UsedCapacity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodRule, PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanRule
@@ -56,7 +56,7 @@ class InterpodRules:
     """Cache of the rules that affect trees."""
 
     def __init__(self) -> None:
-        self._known: dict[RootUid, _Known] = {}
+        self._known: dict[GangUid, _Known] = {}
         self._here: dict[PodRule, dict[NodeName, _Here]] = {}
         self._standing: _Standing = {}
         self._standing_from: tuple[object, object, int] = (None, None, 0)
@@ -99,7 +99,7 @@ class InterpodRules:
             ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
         )
 
-    def keep(self, roots: set[RootUid]) -> None:
+    def keep(self, roots: set[GangUid]) -> None:
         """Remove all other trees from the cache, and the counts of rules that none of these has."""
         self._known = {uid: known for uid, known in self._known.items() if uid in roots}
         used = {r for known in self._known.values() for s in known.plain.shapes for r in s.rules}
@@ -107,7 +107,7 @@ class InterpodRules:
 
     def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
         """Return per rule and node the number of pods with required anti-affinity."""
-        made_from = (view.keeping_off, state.held_on, priority)
+        made_from = (view.keeping_off, state.reservations_on, priority)
         if any(a is not b for a, b in zip(made_from[:2], self._standing_from, strict=False)) or (
             priority != self._standing_from[2]
         ):
@@ -130,9 +130,9 @@ class InterpodRules:
         rule: PodRule,
     ) -> PlanRule:
         there = self._there(view, rule)
-        root = state.roots.get(known.tree.root.uid)
+        root = state.gangs.get(known.tree.root.uid)
         for node, pod in _expected(view, taken):
-            sure = root is not None and pod.uid in root.held
+            sure = root is not None and pod.uid in root.reservations
             if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
                 there[node] += 1
         return PlanRule(
@@ -181,9 +181,9 @@ def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
     """Return the node of a pod, of its reservation, or of its nomination, or None."""
     if pod.node is not None:
         return pod.node
-    root = state.roots.get(state.root_of[pod.uid]) if pod.uid in state.root_of else None
-    if root is not None and pod.uid in root.held:
-        return root.held[pod.uid].node
+    root = state.gangs.get(state.gang_of[pod.uid]) if pod.uid in state.gang_of else None
+    if root is not None and pod.uid in root.reservations:
+        return root.reservations[pod.uid].node
     return pod.nominated if pod.group is None and pod.priority >= priority else None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.control_plane_features import OLD, native_on
-from extender.core.log.events import FeaturesFound
+from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
@@ -23,14 +23,14 @@ from extender.core.model.pods import Pod
 WHY = "with its own group scheduling on, kube-scheduler"
 
 
-def waits_for_all(features: FeaturesFound | None) -> bool:
+def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
     """Return whether kube-scheduler schedules a built-in group only when none of its pods is gated."""
     if features is None or not native_on(features):
         return False
     return not any(one.startswith(OLD) for one in features.served)
 
 
-def bind_blockers(tree: Tree, features: FeaturesFound | None) -> tuple[str, ...]:
+def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> tuple[str, ...]:
     """Return the reasons why kube-scheduler would never call bind for a tree; its reservations would be useless."""
     if not native_on(features):
         return ()
@@ -81,13 +81,13 @@ def gates_to_remove(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     if not waits_for_all(state.features):
         return
     for tree in forest.trees.values():
-        root = state.roots.get(tree.root.uid)
-        if root is None or not (root.held or root.bound):
+        root = state.gangs.get(tree.root.uid)
+        if root is None or not (root.reservations or root.bound):
             continue
         for group in tree.groups:
             if group.source != "builtin":
                 continue
             for pod in tree.members.get(group.key, ()):
                 waiting = pod.by_field and pod.node is None and not pod.deleting
-                if waiting and GATE in pod.gates and pod.uid not in root.held:
+                if waiting and GATE in pod.gates and pod.uid not in root.reservations:
                     yield pod

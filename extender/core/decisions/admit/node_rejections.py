@@ -27,7 +27,7 @@ from extender.core.decisions.capacity.free_capacity import used_capacity_on, use
 from extender.core.log.events import (
     AnyEventData,
     NewEvent,
-    NodeVetoed,
+    NodeRejected,
     ReleasedPod,
     ReservationReleased,
 )
@@ -84,7 +84,7 @@ class RejectionEvidence:
         Call it after each admission, before the nominations are written: otherwise old messages cannot be recognized.
         """
         messages: dict[PodUid, _Message] = {}
-        for held in state.held_on.values():
+        for held in state.reservations_on.values():
             for uid, reservation in held.items():
                 pod = view.pods.get(uid)
                 if pod is None or pod.node is not None:
@@ -114,7 +114,7 @@ class RejectionEvidence:
             now_ms: The current time.
         """
         self.note_messages(view, state)
-        for held in state.held_on.values():
+        for held in state.reservations_on.values():
             for uid, reservation in held.items():
                 pod = view.pods.get(uid)
                 if pod is None or pod.nominated != reservation.node or at_bind(uid):
@@ -196,9 +196,9 @@ class RejectionEvidence:
         """Return the reservations with a confirmed rejection, and remove suspicions that are over."""
         found: list[Reservation] = []
         for uid, suspicion in list(self._found.items()):
-            root_uid = state.root_of.get(uid)
-            root = state.roots.get(root_uid) if root_uid is not None else None
-            reservation = root.held.get(uid) if root is not None else None
+            gang_uid = state.gang_of.get(uid)
+            root = state.gangs.get(gang_uid) if gang_uid is not None else None
+            reservation = root.reservations.get(uid) if root is not None else None
             pod = view.pods.get(uid)
             if reservation is None or pod is None or pod.node is not None:
                 del self._found[uid]
@@ -254,7 +254,7 @@ def fits(
         for name, amount in used_requests(beside).items():
             taken[name] = taken.get(name, 0) + amount
     claimed = claimed_under_victims(
-        view, state, node.name, priority=reservation.priority, root_uid=reservation.root_uid
+        view, state, node.name, priority=reservation.priority, gang_uid=reservation.gang_uid
     )
     for name, amount in claimed.items():
         taken[name] = taken.get(name, 0) + amount
@@ -286,31 +286,31 @@ def decide_rejections(
     kube-scheduler would reject every node, and not try again.
     """
     drafts: list[NewEvent] = []
-    for root_uid in sorted({r.root_uid for r in refused}):
-        root = state.roots[root_uid]
-        rejected = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
+    for gang_uid in sorted({r.gang_uid for r in refused}):
+        root = state.gangs[gang_uid]
+        rejected = sorted((r for r in refused if r.gang_uid == gang_uid), key=lambda r: r.pod)
         facts: list[AnyEventData] = [_rejection(view.pods[r.uid], r.node, now_ms) for r in rejected]
         with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
-        whole = not root.bound and root_uid not in started and not with_affinity
-        released = sorted(root.held.values(), key=lambda r: r.pod) if whole else rejected
+        whole = not root.bound and gang_uid not in started and not with_affinity
+        released = sorted(root.reservations.values(), key=lambda r: r.pod) if whole else rejected
         names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])
         facts.append(
             ReservationReleased(
                 plan=rejected[0].plan,
-                why="vetoed",
+                reason="node-rejected",
                 pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
-                text=f"kube-scheduler refused {names}",
+                message=f"kube-scheduler refused {names}",
             )
         )
         drafts += [
-            NewEvent(root_uid=root.uid, root=root.root, fact=f, actor=actor, cause="filter verb")
+            NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
             for f in facts
         ]
     return drafts
 
 
-def _rejection(pod: Pod, node: NodeName, now_ms: int) -> NodeVetoed:
-    return NodeVetoed(
+def _rejection(pod: Pod, node: NodeName, now_ms: int) -> NodeRejected:
+    return NodeRejected(
         pod=pod.path,
         uid=pod.uid,
         node=node,
@@ -332,7 +332,7 @@ class NodeRejections:
     ) -> frozenset[RejectionKey]:
         """Return the rejections that hold, and drop those whose pod or node has changed since."""
         held = set()
-        for key, veto in state.vetoes.items():
+        for key, veto in state.rejections.items():
             pod, node = view.pods.get(key.uid), view.nodes.get(key.node)
             usage = view.usage.get(key.node, NOTHING)
             if veto.until_ms <= now_ms or pod is None or (key, veto.at_ms) in self._forgotten:
@@ -346,7 +346,7 @@ class NodeRejections:
                 self._forgotten.add((key, veto.at_ms))
                 continue
             held.add(key)
-        known = set(state.vetoes)
+        known = set(state.rejections)
         self._seen = {k: v for k, v in self._seen.items() if k in known}
         self._forgotten = {entry for entry in self._forgotten if entry[0] in known}
         return frozenset(held)

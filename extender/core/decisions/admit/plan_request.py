@@ -20,7 +20,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
@@ -75,7 +75,7 @@ class TreeParts:
     """Cache of parts: a part is the same object as long as tree, reservations and hints are the same."""
 
     def __init__(self) -> None:
-        self._kept: dict[RootUid, TreePart] = {}
+        self._kept: dict[GangUid, TreePart] = {}
 
     def of(
         self,
@@ -90,8 +90,8 @@ class TreeParts:
             root: Its state, or None.
             hints: Nodes to try first, by member.
         """
-        held = root.held if root is not None else NO_HOLDS
-        past = (root.tried, root.vacant) if root is not None else (NO_HOLDS, NO_HOLDS)
+        held = root.reservations if root is not None else NO_HOLDS
+        past = (root.previous_nodes, root.replacement_holds) if root is not None else (NO_HOLDS, NO_HOLDS)
         kept = self._kept.get(tree.root.uid)
         if (
             kept is not None
@@ -113,7 +113,7 @@ class TreeParts:
         self._kept[tree.root.uid] = part
         return part
 
-    def keep(self, roots: Collection[RootUid]) -> None:
+    def keep(self, roots: Collection[GangUid]) -> None:
         """Remove all other trees from the cache."""
         self._kept = {uid: part for uid, part in self._kept.items() if uid in roots}
 
@@ -140,14 +140,14 @@ def plan_request(
         book: The cache of rules between pods.
     """
     root = part.tree.root
-    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
     ruled = ruled_part(view, state, part, rows=rows, book=book)
     return PlanRequest(
         root=ruled.root,
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
         rules=ruled.rules,
-        vetoes=_vetoes(view, state, part.tree.root.uid, ruled.shapes, vetoes),
+        rejected_nodes=_vetoes(view, state, part.tree.root.uid, ruled.shapes, vetoes),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
     )
@@ -163,7 +163,7 @@ def ruled_part(
 ) -> InterpodRulePart:
     """Return the part of a tree with the rules between pods, as in `plan_request`."""
     root = part.tree.root
-    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
     return (book or InterpodRules()).of(
         view, state, part.tree, InterpodRulePart(part.root, part.shapes), taken
     )
@@ -177,14 +177,14 @@ def _wishes(
     That is a node that kube-scheduler offered (`hints`); else the node of an earlier reservation that expired or was
     rejected, to which committed volumes and claims may bind the member (DESIGN 9.7); else the node of a lost member.
     """
-    if root is None or not (root.tried or root.vacant):
+    if root is None or not (root.previous_nodes or root.replacement_holds):
         return hints
-    wishes = {**root.tried, **hints}
+    wishes = {**root.previous_nodes, **hints}
     for leaf, nodes in nodes_of_lost_members(root).items():
         newcomers = (
             pod.uid
             for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
-            if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.held
+            if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.reservations
         )
         wishes |= zip(newcomers, nodes, strict=False)
     return wishes
@@ -228,21 +228,21 @@ def _plan_group(
             _plan_group(tree, child, held, shapes, wishes)
             for child in tree.children.get(group.key, ())
         ),
-        mode=group.mode,
+        disruption_mode=group.disruption_mode,
     )
 
 
 def _vetoes(
     view: ClusterView,
     state: ReservationState,
-    root_uid: RootUid,
+    gang_uid: GangUid,
     shapes: tuple[PodShape, ...],
     holding: Collection[RejectionKey],
 ) -> tuple[NodeRejection, ...]:
     found = []
     for key in holding:
-        veto = state.vetoes.get(key)
-        if veto is None or key.root_uid != root_uid or key.node not in view.nodes:
+        veto = state.rejections.get(key)
+        if veto is None or key.gang_uid != gang_uid or key.node not in view.nodes:
             continue
         pod = view.pods.get(key.uid)
         if pod is None:
@@ -260,7 +260,7 @@ def _claims_in_use(
     if not asked:
         return ()
     used = {claim for usage in view.usage.values() for claim in usage.claims}
-    for uid in state.root_of:
+    for uid in state.gang_of:
         pod = view.pods.get(uid)
         if pod is not None and pod.node is None:
             used.update(pod.shape.exclusive_claims)
@@ -269,7 +269,7 @@ def _claims_in_use(
 
 def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
     """Return the candidates of a tree that have no reservation yet."""
-    held: Mapping[PodUid, Reservation] = root.held if root is not None else {}
+    held: Mapping[PodUid, Reservation] = root.reservations if root is not None else {}
     return tuple(
         pod
         for group in tree.groups
@@ -282,8 +282,8 @@ def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the gated members of refused trees: further nodes could help them."""
     for tree in forest.trees.values():
-        root = state.roots.get(tree.root.uid)
-        if root is None or root.answer is None or root.answer.outcome not in NO_ROOM:
+        root = state.gangs.get(tree.root.uid)
+        if root is None or root.last_decision is None or root.last_decision.outcome not in NO_ROOM:
             continue
         if not (tree.problems or tree.root.deleting):
             yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
@@ -298,6 +298,6 @@ def foreign_gates(tree: Tree) -> tuple[str, ...]:
 
 def group_key_of(root: GangState) -> GroupKey:
     """Return the key of the root group of a stream."""
-    namespace, _, name = root.root.partition("/")
+    namespace, _, name = root.gang.partition("/")
     kind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"
     return GroupKey(namespace, name, kind)  # type: ignore[arg-type]

@@ -16,10 +16,10 @@ import msgspec
 from immutables import Map
 
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.log.events import NewEvent, NodeVetoed, ReleaseReason, ReservationReleased
+from extender.core.log.events import NewEvent, NodeRejected, ReleaseReason, ReservationReleased
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
@@ -33,12 +33,12 @@ STABLE_MS: Final = 60_000  # an admission that lasted this long resets the numbe
 class ReadmissionLoop(msgspec.Struct, frozen=True, kw_only=True):
     """A tree that was released again without a cause, and is deferred."""
 
-    root_uid: RootUid
-    root: str  # namespace/name
+    gang_uid: GangUid
+    gang: str  # namespace/name
     rounds: int  # consecutive rounds, including this one
     pause_ms: int
-    why: ReleaseReason
-    text: str  # of the release
+    reason: ReleaseReason
+    message: str  # of the release
 
 
 class _Room(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class _Room(msgspec.Struct, frozen=True):
 
     node: Node | None
     usage: Usage
-    claimed: tuple[RootUid, ...]  # preemptors with claims there
+    claimed: tuple[GangUid, ...]  # preemptors with claims there
 
 
 class _Admission(msgspec.Struct, frozen=True):
@@ -77,8 +77,8 @@ class Readmissions:
             expires_ms: Lifetime of a reservation.
         """
         self._expires_ms = expires_ms
-        self._admitted: dict[RootUid, _Admission] = {}
-        self._rounds: dict[RootUid, _Rounds] = {}
+        self._admitted: dict[GangUid, _Admission] = {}
+        self._rounds: dict[GangUid, _Rounds] = {}
         self._kept_of: object = None  # the roots of the last call of `keep`
 
     def admitted(
@@ -121,16 +121,16 @@ class Readmissions:
         Returns:
             The trees that are deferred now.
         """
-        by_root: dict[RootUid, list[ReservationReleased]] = {}
-        vetoed: set[RootUid] = set()
+        by_gang: dict[GangUid, list[ReservationReleased]] = {}
+        vetoed: set[GangUid] = set()
         for draft in drafts:
-            if isinstance(draft.fact, NodeVetoed):
-                vetoed.add(draft.root_uid)
-            elif isinstance(draft.fact, ReservationReleased):
-                by_root.setdefault(draft.root_uid, []).append(draft.fact)
-        trees = {tree.root.uid: tree for tree in forest.trees.values()} if by_root else {}
+            if isinstance(draft.data, NodeRejected):
+                vetoed.add(draft.gang_uid)
+            elif isinstance(draft.data, ReservationReleased):
+                by_gang.setdefault(draft.gang_uid, []).append(draft.data)
+        trees = {tree.root.uid: tree for tree in forest.trees.values()} if by_gang else {}
         found = []
-        for uid, facts in by_root.items():
+        for uid, facts in by_gang.items():
             known = self._admitted.get(uid)
             ours = [f for f in facts if known and any(p.uid in known.where for p in f.pods)]
             if known is None or not ours:
@@ -150,8 +150,8 @@ class Readmissions:
 
     def _by_time(self, fact: ReservationReleased, age_ms: int, *, vetoed: bool) -> bool:
         """Return whether a release cannot repeat at once: an expiry, or a node rejection, which changes the next plan."""
-        return (fact.why == "expired" and age_ms >= self._expires_ms) or (
-            fact.why == "vetoed" and vetoed
+        return (fact.reason == "expired" and age_ms >= self._expires_ms) or (
+            fact.reason == "node-rejected" and vetoed
         )
 
     def _count(
@@ -173,12 +173,12 @@ class Readmissions:
         now.until_ms = now_ms + pause_ms
         return [
             ReadmissionLoop(
-                root_uid=uid,
-                root=known.tree.root.key.path,
+                gang_uid=uid,
+                gang=known.tree.root.key.path,
                 rounds=number,
                 pause_ms=pause_ms,
-                why=fact.why,
-                text=fact.text,
+                reason=fact.reason,
+                message=fact.message,
             )
         ]
 
@@ -207,14 +207,14 @@ class Readmissions:
 
     def keep(self, state: ReservationState) -> None:
         """Remove trees that are gone, and admissions whose reservations are all bound or released."""
-        if state.roots is self._kept_of:
+        if state.gangs is self._kept_of:
             return
-        self._kept_of = state.roots
-        self._rounds = {uid: r for uid, r in self._rounds.items() if uid in state.roots}
+        self._kept_of = state.gangs
+        self._rounds = {uid: r for uid, r in self._rounds.items() if uid in state.gangs}
         self._admitted = {
             uid: a
             for uid, a in self._admitted.items()
-            if uid in state.roots and state.roots[uid].held
+            if uid in state.gangs and state.gangs[uid].reservations
         }
 
 
@@ -227,11 +227,11 @@ def _changed(
     view: ClusterView, state: ReservationState, known: _Admission, fact: ReservationReleased
 ) -> bool:
     """Return whether a change on the nodes of a release since the admission can be its cause."""
-    if fact.why not in ("node-lost", "superseded"):
+    if fact.reason not in ("node-lost", "superseded"):
         return False  # the cause of the others is the tree itself
     for name in {pod.node for pod in fact.pods} & known.rooms.keys():
         before, now = known.rooms[name], _room(view, state, name)
-        if now.node != before.node or (fact.why == "superseded" and now != before):
+        if now.node != before.node or (fact.reason == "superseded" and now != before):
             return True
     return False
 

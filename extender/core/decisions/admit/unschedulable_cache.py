@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanNode, PlanRequest
 
 
@@ -16,19 +16,19 @@ class UnschedulableCache:
     """The plan request of the last refusal of each pending tree."""
 
     def __init__(self) -> None:
-        self._last: dict[RootUid, PlanRequest] = {}
+        self._last: dict[GangUid, PlanRequest] = {}
         self._compared: dict[tuple[int, int], tuple[object, object, bool]] = {}
 
-    def put(self, root: RootUid, request: PlanRequest) -> None:
+    def put(self, root: GangUid, request: PlanRequest) -> None:
         """Record the request of a refusal."""
         self._last[root] = request
 
-    def keep(self, roots: set[RootUid]) -> None:
+    def keep(self, roots: set[GangUid]) -> None:
         """Remove the refusals of all other trees."""
         self._last = {uid: request for uid, request in self._last.items() if uid in roots}
         self._compared.clear()
 
-    def holds(self, root: RootUid, now: PlanRequest) -> bool:
+    def holds(self, root: GangUid, now: PlanRequest) -> bool:
         """Return whether the planner would certainly refuse the request `now` again."""
         before = self._last.get(root)
         if before is None:
@@ -38,7 +38,7 @@ class UnschedulableCache:
             return False
         if (before.budget, before.explain, before.rules) != (now.budget, now.explain, now.rules):
             return False
-        if not set(before.vetoes) <= set(now.vetoes):
+        if not set(before.rejected_nodes) <= set(now.rejected_nodes):
             return False
         if not set(before.claims_in_use) <= set(now.claims_in_use):
             return False

@@ -13,11 +13,11 @@ from extender.core.log.events import (
     ConflictRecord,
     GangAdmitted,
     GangExtended,
-    GangRefused,
+    GangInvalid,
+    GangObserved,
+    GangUnschedulable,
     GroupRecord,
     NewEvent,
-    RootInvalid,
-    RootObserved,
 )
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import NodeName, PlanId, PodUid
@@ -47,9 +47,9 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
 def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
     """Return an event for the stream of the root."""
     return NewEvent(
-        root_uid=tree.root.uid,
-        root=tree.root.key.path,
-        fact=fact,
+        gang_uid=tree.root.uid,
+        gang=tree.root.key.path,
+        data=fact,
         actor=recipe.actor,
         cause=recipe.cause,
     )
@@ -57,9 +57,9 @@ def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
 
 def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
     """Return the event for a root that the log does not have yet, if it is one."""
-    if tree.root.uid in state.roots:
+    if tree.root.uid in state.gangs:
         return []
-    fact = RootObserved(
+    fact = GangObserved(
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         groups=len(tree.groups),
@@ -74,20 +74,20 @@ def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) ->
         return []
     return [
         *decide_observed(state, tree, recipe),
-        draft_for(tree, RootInvalid(problems=_problem_texts(tree)), recipe),
+        draft_for(tree, GangInvalid(problems=_problem_texts(tree)), recipe),
     ]
 
 
 def is_recorded_invalid(state: ReservationState, tree: Tree) -> bool:
     """Return whether the log has the current problems of an invalid tree."""
-    root = state.roots.get(tree.root.uid)
+    root = state.gangs.get(tree.root.uid)
     return (
-        root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
+        root is not None and root.last_decision is not None and root.last_decision.reasons == _problem_texts(tree)
     )
 
 
 def _problem_texts(tree: Tree) -> tuple[str, ...]:
-    return tuple(f"{p.rule}: {p.text}" for p in tree.problems)
+    return tuple(f"{p.rule}: {p.message}" for p in tree.problems)
 
 
 def decide_verdict(
@@ -109,7 +109,7 @@ def decide_verdict(
         considered: Why preemption does not help, if the planner tried it.
     """
     drafts = decide_observed(state, tree, recipe)
-    root = state.roots.get(tree.root.uid)
+    root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
     fact = _refusal(verdict, recipe, considered)
@@ -120,31 +120,31 @@ def decide_verdict(
 
 def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
     """Return whether a tree waits for the same groups as recorded, and only the numbers of members differ."""
-    if root is None or root.answer is None or not isinstance(verdict, Refusal):
+    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
-    if (root.answer.outcome, verdict.outcome) != ("waiting", "waiting"):
+    if (root.last_decision.outcome, verdict.outcome) != ("waiting", "waiting"):
         return False
-    before = [_COUNT.sub("", text) for text in root.answer.reasons]
+    before = [_COUNT.sub("", text) for text in root.last_decision.reasons]
     return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
 
 
-def _differs(root: GangState | None, fact: GangRefused) -> bool:
-    if root is None or root.answer is None:
+def _differs(root: GangState | None, fact: GangUnschedulable) -> bool:
+    if root is None or root.last_decision is None:
         return True
-    answer = (fact.outcome, fact.reasons + fact.considered)
-    return (root.answer.outcome, root.answer.reasons) != answer
+    answer = (fact.outcome, fact.reasons + fact.preemption_notes)
+    return (root.last_decision.outcome, root.last_decision.reasons) != answer
 
 
-def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]) -> GangRefused:
+def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]) -> GangUnschedulable:
     if isinstance(verdict, Plan):  # satisfied, but no place for extra members
         outcome = "impossible" if verdict.search.exhausted else "unknown"
         conflict: tuple[ConflictRecord, ...] = ()
     else:
         outcome = verdict.outcome
         conflict = tuple(
-            ConflictRecord(kind=c.kind, object=c.object, text=c.text) for c in verdict.conflict
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message) for c in verdict.conflict
         )
-    return GangRefused(
+    return GangUnschedulable(
         outcome=outcome,
         reasons=_reasons(verdict),
         conflict=conflict,
@@ -152,7 +152,7 @@ def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]
         input_digest=recipe.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
-        considered=considered,
+        preemption_notes=considered,
     )
 
 
@@ -201,7 +201,7 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
             minimum=1 if group.basic else group.minimum,
             domain=domains.get(group.key, {}),
             members=len(tree.members.get(group.key, ())),
-            mode=group.mode,
+            disruption_mode=group.disruption_mode,
             uid=group.uid,
         )
         for group in tree.groups
@@ -253,6 +253,6 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
 
 def _uses_rejected_node(plan: Plan, now: PlanRequest) -> bool:
     refused: set[tuple[NodeName, PodUid | int | None]] = {
-        (v.node, v.uid if v.uid is not None else v.shape) for v in now.vetoes
+        (v.node, v.uid if v.uid is not None else v.shape) for v in now.rejected_nodes
     }
     return any((a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 
 
 def blocking_preemptions(
@@ -15,7 +15,7 @@ def blocking_preemptions(
     node: NodeName,
     *,
     priority: int,
-    root_uid: RootUid | str,
+    gang_uid: GangUid | str,
     lower: bool = False,
 ) -> Iterator[PendingPreemption]:
     """Yield the preemptions whose claims on a node must be left free by a tree or pod.
@@ -31,11 +31,11 @@ def blocking_preemptions(
     for uid in state.claimed_on.get(node, ()):
         preemption = state.preemptions[uid]
         counts = preemption.priority >= priority or (lower and not preemption.ended)
-        if uid != root_uid and counts:
+        if uid != gang_uid and counts:
             yield preemption
 
 
-def is_preempting(state: ReservationState, uid: RootUid) -> bool:
+def is_preempting(state: ReservationState, uid: GangUid) -> bool:
     """Return whether a tree has a preemption that has not ended."""
     preemption = state.preemptions.get(uid)
     return preemption is not None and not preemption.ended
@@ -45,15 +45,15 @@ def nodes_of_preemptors(state: ReservationState) -> frozenset[NodeName]:
     """Return the nodes with capacity for preemptors that evict others: claimed, or already reserved."""
     found: set[NodeName] = set(state.claimed_on)
     for uid in state.preemptions:
-        root = state.roots.get(uid)
+        root = state.gangs.get(uid)
         if root is not None and is_preempting(state, uid):
-            found.update(r.node for r in root.held.values())
+            found.update(r.node for r in root.reservations.values())
     return frozenset(found)
 
 
 def victims_are_gone(view: ClusterView, preemption: PendingPreemption) -> bool:
     """Return whether all pods whose capacity a preemptor waits for are gone."""
-    return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)
+    return not preemption.victims and not any(uid in view.pods for uid in preemption.already_terminating)
 
 
 def claimed_requests(
@@ -90,7 +90,7 @@ def claims_do_not_fit(
         return False  # the node is gone, which is handled elsewhere
     used = dict(view.usage.get(node, NOTHING).requests)
     for uid, pod in view.on_node.get(node, {}).items():
-        leaves = pod.deleting or uid in preemption.victims or uid in preemption.awaits
+        leaves = pod.deleting or uid in preemption.victims or uid in preemption.already_terminating
         if leaves and uid not in stay:
             for name, amount in pod.shape.requests:
                 used[name] = used.get(name, 0) - amount
@@ -113,7 +113,7 @@ def held_beyond_victims(
     """
     needed = claimed_requests(view, preemption, node)
     for uid, pod in view.on_node.get(node, {}).items():
-        if uid in preemption.victims or uid in preemption.awaits:
+        if uid in preemption.victims or uid in preemption.already_terminating:
             for name, amount in pod.shape.requests:
                 if name in needed:
                     needed[name] -= amount
@@ -126,7 +126,7 @@ def claimed_under_victims(
     node: NodeName,
     *,
     priority: int,
-    root_uid: RootUid | str,
+    gang_uid: GangUid | str,
     lower: bool = False,
 ) -> dict[str, int]:
     """Return the claimed capacity on a node that victims still use.
@@ -143,7 +143,7 @@ def claimed_under_victims(
     """
     amounts: dict[str, int] = {}
     for preemption in blocking_preemptions(
-        state, node, priority=priority, root_uid=root_uid, lower=lower
+        state, node, priority=priority, gang_uid=gang_uid, lower=lower
     ):
         beyond = held_beyond_victims(view, preemption, node)
         for name, amount in claimed_requests(view, preemption, node).items():

@@ -25,7 +25,7 @@ from extender.core.decisions.capacity.capacity_claims import (
 from extender.core.decisions.capacity.replacement_holds import holds_against
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pods import HostPort, Pod
@@ -62,7 +62,7 @@ class UsedCapacity(msgspec.Struct):
 
 
 def used_capacity(
-    view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
+    view: ClusterView, state: ReservationState, *, priority: int, gang_uid: str = ""
 ) -> dict[NodeName, UsedCapacity]:
     """Return per node the capacity that is used beside the assigned pods.
 
@@ -74,18 +74,18 @@ def used_capacity(
             nomination of that pod is not counted.
     """
     found: dict[NodeName, UsedCapacity] = {}
-    for node, held in state.held_on.items():
-        taken = _held_back(view, held.values(), root_uid)
+    for node, held in state.reservations_on.items():
+        taken = _held_back(view, held.values(), gang_uid)
         if taken is not None:
             found[node] = taken
-    for node in {*state.claimed_on, *state.vacant_on}:
-        claimed = _with_claims(found.get(node), view, state, node, priority, root_uid, lower=True)
+    for node in {*state.claimed_on, *state.replacement_holds_on}:
+        claimed = _with_claims(found.get(node), view, state, node, priority, gang_uid, lower=True)
         if claimed is not None:
             found[node] = claimed
     for pod in view.nominated.values():
-        if pod.nominated is not None and pod.uid != root_uid and _counts(pod, priority):
+        if pod.nominated is not None and pod.uid != gang_uid and _counts(pod, priority):
             found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
-    others = (pod for pod in view.pinned.values() if pod.uid != root_uid)
+    others = (pod for pod in view.pinned.values() if pod.uid != gang_uid)
     for node, pod in _coming(view, others, priority):
         found[node] = _with_nomination(found.get(node), pod)
     return found
@@ -95,7 +95,7 @@ def used_capacity_on(
     view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
 ) -> UsedCapacity | None:
     """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
-    taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
+    taken = _held_back(view, state.reservations_on.get(node, NO_HOLDS).values(), "")
     taken = _with_claims(taken, view, state, node, priority, "")
     for pod in view.nominated.values():
         if pod.nominated == node and _counts(pod, priority):
@@ -134,7 +134,7 @@ def _counts(pod: Pod, priority: int) -> bool:
 
 
 def _held_back(
-    view: ClusterView, held: Iterable[Reservation], root_uid: str
+    view: ClusterView, held: Iterable[Reservation], gang_uid: str
 ) -> UsedCapacity | None:
     waiting: list[Reservation] = []
     ports: tuple[HostPort, ...] = ()
@@ -146,7 +146,7 @@ def _held_back(
                 continue  # the usage of the node includes the pod
             ports += pod.shape.host_ports
         waiting.append(reservation)
-        reserved = reserved or reservation.root_uid != root_uid
+        reserved = reserved or reservation.gang_uid != gang_uid
     return UsedCapacity(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
 
 
@@ -156,7 +156,7 @@ def _with_claims(
     state: ReservationState,
     node: NodeName,
     priority: int,
-    root_uid: str,
+    gang_uid: str,
     *,
     lower: bool = False,
 ) -> UsedCapacity | None:
@@ -164,7 +164,7 @@ def _with_claims(
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
     for preemption in blocking_preemptions(
-        state, node, priority=priority, root_uid=root_uid, lower=lower
+        state, node, priority=priority, gang_uid=gang_uid, lower=lower
     ):
         for name, amount in held_beyond_victims(view, preemption, node).items():
             amounts[name] = amounts.get(name, 0) + amount
@@ -172,7 +172,7 @@ def _with_claims(
             pod = view.pods.get(claim.uid)
             if pod is not None and pod.node is None:
                 ports += pod.shape.host_ports
-    for hold in holds_against(view, state, node, priority=priority, root_uid=root_uid):
+    for hold in holds_against(view, state, node, priority=priority, gang_uid=gang_uid):
         for name, amount in hold.requests.items():
             amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
@@ -237,15 +237,15 @@ class NodeRowCache:
         self._taken_from: tuple[object, ...] = (None,) * 6
 
     def taken(
-        self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
+        self, view: ClusterView, state: ReservationState, *, priority: int, gang_uid: GangUid
     ) -> Mapping[NodeName, UsedCapacity]:
         """Return `used_capacity`; the result is shared by all trees of one priority for which nothing is held."""
-        root = state.roots.get(root_uid)
-        lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
-        own = root is not None and (root.held or root.vacant)
-        if own or root_uid in state.preemptions or lone:
-            return used_capacity(view, state, priority=priority, root_uid=root_uid)
-        held = (state.held_on, state.preemptions, state.vacant_on)
+        root = state.gangs.get(gang_uid)
+        lone = PodUid(gang_uid) in view.nominated or PodUid(gang_uid) in view.pinned
+        own = root is not None and (root.reservations or root.replacement_holds)
+        if own or gang_uid in state.preemptions or lone:
+            return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
+        held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
         made_from = (view.pods, view.nominated, view.nodes, *held)
         if not same_objects(made_from, self._taken_from):
             self._taken, self._taken_from = {}, made_from

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.log.events import RoomMeasured, RoomRecord
+from extender.core.log.events import CapacityMeasured, FreeDomainRecord
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanNode
 
-NO_ROOT = RootUid("")
+NO_ROOT = GangUid("")
 LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
 SYSTEM_TAINTS = "node.kubernetes.io/"
 MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
@@ -25,7 +25,7 @@ MARKERS = "gang-extender.dev/"  # start of the names of resources that are only 
 
 def measure_capacity(
     rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
-) -> RoomMeasured:
+) -> CapacityMeasured:
     """Return the measurement of the current view and state.
 
     Args:
@@ -34,13 +34,13 @@ def measure_capacity(
         state: The reservation state.
         keys: Topology keys of the levels, beside the single node.
     """
-    taken = rows.taken(view, state, priority=LOWEST, root_uid=NO_ROOT)
+    taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
     nodes = [row for row in rows.rows(view, taken) if _takes_pods(row)]
-    records: list[RoomRecord] = []
+    records: list[FreeDomainRecord] = []
     for resource in devices(nodes):
         free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
         records += [_largest(free, resource, key) for key in ("", *keys)]
-    return RoomMeasured(known=state.position, rooms=tuple(records))
+    return CapacityMeasured(as_of=state.position, largest_free=tuple(records))
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _takes_pods(row: PlanNode) -> bool:
     )
 
 
-def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> RoomRecord:
+def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> FreeDomainRecord:
     """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
     amounts: dict[str, int] = {}
     nodes: dict[str, int] = {}
@@ -79,6 +79,6 @@ def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> R
             amounts[domain] = amounts.get(domain, 0) + amount
             nodes[domain] = nodes.get(domain, 0) + 1
     best = min(amounts, key=lambda d: (-amounts[d], nodes[d], d), default="")
-    return RoomRecord(
+    return FreeDomainRecord(
         resource=resource, key=key, domain=best, free=amounts.get(best, 0), nodes=nodes.get(best, 0), total=total,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from immutables import Map
 
 from extender.core.decisions.capacity.oversubscription import oversubscribed_pods
-from extender.core.log.events import LossCause, MemberLost, ReleaseReason
+from extender.core.log.events import MemberTerminated, MemberTerminationCause, ReleaseReason
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
@@ -20,12 +20,12 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import SUCCEEDED
 
 NO_REPLACEMENT_HOLDS: Map[PodUid, ReplacementHold] = Map()
-_NOT_HELD: tuple[LossCause, ...] = (
+_NOT_HELD: tuple[MemberTerminationCause, ...] = (
     "preempted",
     "node-lost",
 )  # the capacity is for the preemptor, or gone
@@ -37,7 +37,7 @@ def holds_against(
     node: NodeName,
     *,
     priority: int,
-    root_uid: RootUid | str,
+    gang_uid: GangUid | str,
 ) -> Iterator[ReplacementHold]:
     """Yield the replacement holds on a node that a tree or pod must leave free, beside the usage of assigned pods.
 
@@ -48,7 +48,7 @@ def holds_against(
         priority: Of the tree or pod; holds of lower priority are left out.
         root_uid: Of the tree or pod; its own holds are left out.
     """
-    for hold in _against(state, node, priority=priority, root_uid=root_uid):
+    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
         if not _occupied(view, hold):
             yield hold
 
@@ -59,7 +59,7 @@ def hold_requests_against(
     node: NodeName,
     *,
     priority: int,
-    root_uid: RootUid | str,
+    gang_uid: GangUid | str,
 ) -> Iterator[Mapping[str, int]]:
     """Yield the requests of the replacement holds that block a pod on a node of a filter call, one mapping per hold.
 
@@ -73,15 +73,15 @@ def hold_requests_against(
         priority: As in `holds_against`.
         root_uid: As in `holds_against`.
     """
-    for hold in _against(state, node, priority=priority, root_uid=root_uid):
+    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
         yield {} if _occupied(view, hold) else hold.requests
 
 
 def _against(
-    state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
+    state: ReservationState, node: NodeName, *, priority: int, gang_uid: GangUid | str
 ) -> Iterator[ReplacementHold]:
-    for hold in state.vacant_on.get(node, NO_REPLACEMENT_HOLDS).values():
-        if hold.root_uid != root_uid and hold.priority >= priority:
+    for hold in state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).values():
+        if hold.gang_uid != gang_uid and hold.priority >= priority:
             yield hold
 
 
@@ -91,7 +91,7 @@ def _occupied(view: ClusterView, hold: ReplacementHold) -> bool:
 
 
 def may_wait_for_capacity(
-    state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, root_uid: RootUid
+    state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, gang_uid: GangUid
 ) -> bool:
     """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
 
@@ -102,8 +102,8 @@ def may_wait_for_capacity(
         priority: Of the tree.
         root_uid: Of the tree.
     """
-    hold = state.vacant_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
-    return hold is None or hold.root_uid == root_uid or hold.priority < priority
+    hold = state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
+    return hold is None or hold.gang_uid == gang_uid or hold.priority < priority
 
 
 def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
@@ -112,13 +112,13 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
     Holds of the lowest priority are dropped first, then the newest, until the rest fits.
     """
     taken: set[PodUid] = set()
-    for name, vacant in state.vacant_on.items():
+    for name, vacant in state.replacement_holds_on.items():
         node = view.nodes.get(name)
         if node is None:
             continue
         waiting = [
             r.requests
-            for uid, r in state.held_on.get(name, Map()).items()
+            for uid, r in state.reservations_on.get(name, Map()).items()
             if (pod := view.pods.get(uid)) is None or pod.node is None
         ]
         standing = (view.usage.get(name, NOTHING).requests, *waiting)
@@ -134,7 +134,7 @@ def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     """Return the lost members whose hold has reached its end time."""
     return frozenset(
         uid
-        for vacant in state.vacant_on.values()
+        for vacant in state.replacement_holds_on.values()
         for uid, hold in vacant.items()
         if hold.until_us <= now_us
     )
@@ -143,7 +143,7 @@ def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
 def nodes_of_lost_members(root: GangState) -> Mapping[str, list[NodeName]]:
     """Return by leaf the nodes of its lost members, the oldest loss first."""
     seats: dict[str, list[NodeName]] = {}
-    for hold in sorted(root.vacant.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
+    for hold in sorted(root.replacement_holds.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
         seats.setdefault(hold.group, []).append(hold.node)
     return seats
 
@@ -152,7 +152,7 @@ def replacement_hold_end(
     view: ClusterView,
     tree: Tree | None,
     member: BoundMember,
-    lost: MemberLost,
+    lost: MemberTerminated,
     victims: Collection[PodUid],
     *,
     now_us: int,
@@ -176,7 +176,7 @@ def replacement_hold_end(
         return 0
     if node is None or node.unschedulable or node.deleting:
         return 0
-    done = (lost.cause, lost.text) == ("ended", SUCCEEDED)
+    done = (lost.cause, lost.message) == ("ended", SUCCEEDED)
     if done or not _is_replaced(tree, member.group):
         return 0
     pod = view.pods.get(member.uid)
@@ -211,7 +211,7 @@ def ended_holds(
         runs: Whether any member of the root runs.
     """
     found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
-    for hold in _in_order(root.vacant.values()):
+    for hold in _in_order(root.replacement_holds.values()):
         why = _why_given_up(view, root, hold, tree, taken, over, runs=runs)
         if why is not None:
             found.setdefault(why[0], (why[1], []))[1].append(hold)
@@ -220,9 +220,9 @@ def ended_holds(
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
-    key = GroupKey(root.root.partition("/")[0], hold.group, "PodGroup")
+    key = GroupKey(root.gang.partition("/")[0], hold.group, "PodGroup")
     members = tree.members.get(key, ()) if tree is not None else ()
-    known = (root.bound, root.held)
+    known = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in known) for p in members)
 
 

@@ -22,7 +22,7 @@ from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Forest, Group, Tree, composite_key
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.preemption_types import (
@@ -41,7 +41,7 @@ class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
     """Input beside view and state."""
 
     releasing: Collection[
-        RootUid
+        GangUid
     ] = ()  # roots whose barrier is binding members: their reservations stay
     now_us: int = 0  # finds pods that terminate for too long; 0: no pod counts as such
 
@@ -159,7 +159,7 @@ class _Collection:
                 priority=d.priority,
                 pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
                 may_preempt=d.may_preempt,
-                doomed=bool(victims) and all(pod.uid in victims for pod in d.pods),
+                disruption_target=bool(victims) and all(pod.uid in victims for pod in d.pods),
             )
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
@@ -196,7 +196,7 @@ class _Collection:
     def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
         root, state = self.tree.root, self.state
         return may_wait_for_capacity(
-            state, node, pod.uid, priority=root.priority, root_uid=root.uid
+            state, node, pod.uid, priority=root.priority, gang_uid=root.uid
         )
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
@@ -230,13 +230,13 @@ class _Collection:
 
     def _look_above(self, leaf: GroupKey | None) -> _Above:
         above = groups_above(self.view, leaf)
-        whole = [group for group in above if group.mode == "all"]
+        whole = [group for group in above if group.disruption_mode == "all"]
         root = self.forest.root_of.get(leaf) if leaf is not None else None
         tree = self.forest.trees[root] if root is not None else None
         return _Above(
             top=above[-1] if above else None,
             whole=whole[-1] if whole else None,
-            tree=None if tree is None or tree.root.mode == "all" else tree,
+            tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
         )
 
     def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
@@ -252,7 +252,7 @@ class _Collection:
             parent = (
                 None if group.parent is None else composite_key(group.key.namespace, group.parent)
             )
-            if group.mode == "all" or parent in inside:
+            if group.disruption_mode == "all" or parent in inside:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())
             self.gang_of[group.key] = len(self.gangs)
@@ -302,7 +302,7 @@ class _Collection:
     # --- reservations ------------------------------------------------------------------------------
 
     def _reservations(
-        self, priority: int, releasing: set[RootUid], spared: set[str]
+        self, priority: int, releasing: set[GangUid], spared: set[str]
     ) -> list[PlanUnit]:
         """Return units of reservations and claims whose pods do not run yet, one unit per tree.
 
@@ -311,10 +311,10 @@ class _Collection:
         """
         units = []
         for name, uid, lower in self._lower_holders(priority):
-            root = self.state.roots.get(uid)
+            root = self.state.gangs.get(uid)
             if uid in releasing or name in spared or (root is not None and self._started(root)):
                 continue
-            held = root.held.values() if root is not None else ()
+            held = root.reservations.values() if root is not None else ()
             waiting = [self._expected(r) for r in held if self._unbound(r.uid, r.node)]
             waiting += self._promised(uid)
             if waiting:
@@ -329,22 +329,22 @@ class _Collection:
                 )
         return units
 
-    def _lower_holders(self, priority: int) -> list[tuple[str, RootUid, int]]:
+    def _lower_holders(self, priority: int) -> list[tuple[str, GangUid, int]]:
         """Return name, UID and priority of the other holders of lower priority, in the order of their units."""
         found = {
-            (f"{root.kind}/{root.root}", uid, root.priority)
-            for uid, root in self.state.roots.items()
-            if root.held
+            (f"{root.kind}/{root.gang}", uid, root.priority)
+            for uid, root in self.state.gangs.items()
+            if root.reservations
         }
         found |= {
-            (f"{p.kind}/{p.root}", uid, p.priority)
+            (f"{p.kind}/{p.gang}", uid, p.priority)
             for uid, p in self.state.preemptions.items()
             if p.claims and not p.ended
         }
         own = self.tree.root.uid
         return sorted(f for f in found if f[2] < priority and f[1] != own)
 
-    def _promised(self, uid: RootUid) -> list[PlanVictim]:
+    def _promised(self, uid: GangUid) -> list[PlanVictim]:
         """Return the claims of a preemptor as victims, as `free_capacity` counts them."""
         preemption = self.state.preemptions.get(uid)
         pending = preemption is not None and not preemption.ended
@@ -361,9 +361,9 @@ class _Collection:
         return node in self.view.nodes and (pod is None or pod.node is None)
 
     def _started(self, root: GangState) -> bool:
-        held: Mapping[PodUid, Reservation] = root.held or NO_HOLDS
+        held: Mapping[PodUid, Reservation] = root.reservations or NO_HOLDS
         seen = any((p := self.view.pods.get(u)) is not None and p.node is not None for u in held)
-        return root.phase != "satisfied" and (bool(root.bound) or seen)
+        return root.phase != "scheduled" and (bool(root.bound) or seen)
 
     def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
         """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""

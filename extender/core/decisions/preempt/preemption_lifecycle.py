@@ -27,13 +27,13 @@ import msgspec
 
 from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
 from extender.core.log.events import (
-    AbandonReason,
     AnyEventData,
-    EvictionHow,
+    CancelReason,
+    GoneVia,
     NewEvent,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
@@ -44,7 +44,7 @@ from extender.core.model.pods import Pod
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
-EVICTION_BY_REASON: Final[Mapping[str, EvictionHow]] = {
+EVICTION_BY_REASON: Final[Mapping[str, GoneVia]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
@@ -56,7 +56,7 @@ STUCK_AFTER_US: Final = (
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A requested deletion that the API server accepted, or may have accepted."""
 
-    how: EvictionHow  # deleted | evicted
+    via: GoneVia  # deleted | evicted
     at_us: int  # 0 if it was requested before this process started
 
 
@@ -81,9 +81,9 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     def draft(self, preemption: PendingPreemption, fact: AnyEventData) -> NewEvent:
         """Return an event for the stream of the preemptor."""
         return NewEvent(
-            root_uid=preemption.root_uid,
-            root=preemption.root,
-            fact=fact,
+            gang_uid=preemption.gang_uid,
+            gang=preemption.gang,
+            data=fact,
             actor=self.actor,
             cause=self.cause,
             cause_position=preemption.position,
@@ -113,27 +113,27 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
 
 def _gone_fact(
     view: ClusterView, preemption: PendingPreemption, victim: Victim, known: EvictionContext
-) -> VictimEvicted:
+) -> VictimGone:
     asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
-    how: EvictionHow
+    how: GoneVia
     if asked is not None:
-        how = asked.how
+        how = asked.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
         how = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
     elif victim.uid in known.seen:
         how = "ended"
     elif preemption.epoch == known.epoch:
-        how = "gone-before"
+        how = "already-gone"
     else:
-        how = "unseen"
-    return VictimEvicted(
+        how = "unobserved"
+    return VictimGone(
         preemption=preemption.id,
         unit=victim.unit,
         pod=victim.pod,
         uid=victim.uid,
         node=victim.node,
-        how=how,
-        asked_us=asked.at_us if asked is not None else 0,
+        via=how,
+        requested_us=asked.at_us if asked is not None else 0,
         gone_us=known.now_us,
     )
 
@@ -153,7 +153,7 @@ def _end(
             preemption=preemption.id,
             bound=bound,
             evicted=preemption.evicted + len(gone),
-            took_ms=max(known.now_us - preemption.at_us, 0) // 1000,
+            duration_ms=max(known.now_us - preemption.at_us, 0) // 1000,
         )
     why, text = _why_abandoned(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in gone]
@@ -168,43 +168,43 @@ def _end(
 
 def _why_stalled(
     preemption: PendingPreemption, known: EvictionContext, *, left: bool
-) -> tuple[AbandonReason, str]:
+) -> tuple[CancelReason, str]:
     seconds = known.stalled_us // 1_000_000
     if left:
-        return "victims-refuse", f"nothing went for {seconds} s"
-    why: AbandonReason = "vetoed" if preemption.kind == "Pod" else "room-lost"
+        return "deletion-rejected", f"nothing went for {seconds} s"
+    why: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
     return why, f"the room was not used within {seconds} s"
 
 
 def _why_not_free(
     view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
-) -> tuple[AbandonReason | Literal[""], str]:
+) -> tuple[CancelReason | Literal[""], str]:
     """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
 
     Pods that are victims of any preemption are not considered: the preemption waits for them.
     """
     chosen = {uid for other in state.preemptions.values() for uid in other.victims}
-    for uid in sorted(preemption.awaits - chosen):
+    for uid in sorted(preemption.already_terminating - chosen):
         pod = view.pods.get(uid)
         if pod is None or pod.node is None or not is_stuck(pod, now_us):
             continue
         if claims_do_not_fit(view, preemption, pod.node, stay=(uid,)):
             text = f"pod {pod.path} is still there after its grace period"
-            return "room-lost", text
+            return "capacity-lost", text
     return "", ""
 
 
 def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemption) -> int:
     """Return how many members of the preemptor are bound; 0 while those it preempts for are not."""
     if preemption.kind == "Pod":
-        pod = view.pods.get(PodUid(preemption.root_uid))
+        pod = view.pods.get(PodUid(preemption.gang_uid))
         return int(pod is not None and pod.node is not None)
-    root = state.roots.get(preemption.root_uid)
-    if root is None or root.phase != "satisfied":
+    root = state.gangs.get(preemption.gang_uid)
+    if root is None or root.phase != "scheduled":
         return 0
     if preemption.extras and (
         preemption.claims
-        or any(uid in root.held for uid in preemption.extras)
+        or any(uid in root.reservations for uid in preemption.extras)
         or not any(uid in root.bound for uid in preemption.extras)
     ):
         return 0
@@ -213,14 +213,14 @@ def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemp
 
 def _why_abandoned(
     view: ClusterView, forest: Forest, preemption: PendingPreemption
-) -> tuple[AbandonReason | Literal[""], str]:
+) -> tuple[CancelReason | Literal[""], str]:
     if preemption.kind == "Pod":
-        pod = view.pods.get(PodUid(preemption.root_uid))
+        pod = view.pods.get(PodUid(preemption.gang_uid))
         alive = pod is not None and not pod.deleting
-        return ("", "") if alive else ("preemptor-deleted", f"pod {preemption.root} was deleted")
+        return ("", "") if alive else ("preemptor-deleted", f"pod {preemption.gang} was deleted")
     key = preemptor_key(preemption)
     group = view.groups.get(key)
-    if group is None or group.uid != preemption.root_uid or group.deleting:
+    if group is None or group.uid != preemption.gang_uid or group.deleting:
         return "preemptor-deleted", f"{key} was deleted"
     tree = forest.trees.get(key)
     if tree is None or tree.problems:
@@ -233,7 +233,7 @@ def _why_abandoned(
 
 
 def _problem(tree: Tree | None) -> str:
-    return tree.problems[0].text if tree is not None else "its root belongs to another tree now"
+    return tree.problems[0].message if tree is not None else "its root belongs to another tree now"
 
 
 def _waits(view: ClusterView, uid: PodUid) -> bool:
@@ -247,13 +247,13 @@ def _stalled(
     """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
     if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
         return False
-    going = [*(v.uid for v in left), *preemption.awaits]
+    going = [*(v.uid for v in left), *preemption.already_terminating]
     return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:
     """Return the key of the root group of the preemptor, which is not an unmanaged pod."""
-    namespace, _, name = preemption.root.partition("/")
+    namespace, _, name = preemption.gang.partition("/")
     return GroupKey(namespace, name, kind_of(preemption.kind))
 
 
@@ -265,10 +265,10 @@ def begun_units(
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
         if uid in known.asked or (
-            pod is not None and pod.deleting and pod.doomed in EVICTION_BY_REASON
+            pod is not None and pod.deleting and pod.disruption_target in EVICTION_BY_REASON
         ):
             found.add(victim.unit)
-    return preemption.begun | found
+    return preemption.started_units | found
 
 
 def abandonment(
@@ -276,26 +276,26 @@ def abandonment(
     preemption: PendingPreemption,
     known: EvictionContext,
     *,
-    why: AbandonReason,
+    why: CancelReason,
     text: str,
-) -> PreemptionAbandoned:
+) -> PreemptionCancelled:
     """Return the event that abandons a preemption; units that were not begun are spared."""
     begun = begun_units(view, preemption, known)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     gone = sum(_is_gone(view, v) for v in preemption.victims.values())
-    return PreemptionAbandoned(
+    return PreemptionCancelled(
         preemption=preemption.id,
-        why=why,
-        spared=tuple(u for u in preemption.units if u in left and u not in begun),
-        finishing=tuple(u for u in preemption.units if u in left and u in begun),
+        reason=why,
+        units_spared=tuple(u for u in preemption.units if u in left and u not in begun),
+        units_in_progress=tuple(u for u in preemption.units if u in left and u in begun),
         evicted=preemption.evicted + gone,
-        text=text,
+        message=text,
     )
 
 
 def better_offer(
     view: ClusterView, preemption: PendingPreemption, nodes: frozenset[str], known: EvictionContext
-) -> PreemptionAbandoned | None:
+) -> PreemptionCancelled | None:
     """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
 
     Args:
@@ -305,12 +305,12 @@ def better_offer(
         known: Data about victims.
     """
     fact = abandonment(
-        view, preemption, known, why="better-offer", text="the tree fits without further evictions"
+        view, preemption, known, why="no-longer-needed", text="the tree fits without further evictions"
     )
     made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
-    elsewhere = bool(fact.finishing) and not fact.evicted and not made
-    return fact if fact.spared or elsewhere else None
+    elsewhere = bool(fact.units_in_progress) and not fact.evicted and not made
+    return fact if fact.units_spared or elsewhere else None
 
 
 def victims_to_evict(

@@ -34,7 +34,7 @@ from extender.core.log.events import (
 from extender.core.log.preemption_state import EVICTION_MEMORY_US, CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
@@ -85,18 +85,18 @@ def preemption_request(
     return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
 
 
-def recently_evicted_units(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
+def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -> frozenset[str]:
     """Return the units that a preemptor evicted and must not evict again when they are created again.
 
     For extra members it never evicts such a gang again, for the minimum not within `EVICTION_MEMORY_US`. So a preemptor that
     lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
     priority. A unit is identified by kind, namespace and name.
     """
-    took = state.took.get(uid)
+    took = state.evicted_units.get(uid)
     if not took:
         return frozenset()
-    root = state.roots.get(uid)
-    extras = root is not None and root.phase == "satisfied"
+    root = state.gangs.get(uid)
+    extras = root is not None and root.phase == "scheduled"
     return frozenset(
         name
         for name, at_us in took.items()
@@ -113,7 +113,7 @@ def _behind_victims(
         (
             node,
             claimed_under_victims(
-                view, state, node, priority=root.priority, root_uid=root.uid, lower=True
+                view, state, node, priority=root.priority, gang_uid=root.uid, lower=True
             ),
         )
         for node in state.claimed_on
@@ -181,13 +181,13 @@ def decide_preemption(
     text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
     for record in reserved:
         released = ReservationReleased(
-            plan=record.plan, why="superseded", pods=record.pods, text=text
+            plan=record.plan, reason="superseded", pods=record.pods, message=text
         )
         drafts.append(
             NewEvent(
-                root_uid=record.gang_uid,
-                root=record.gang,
-                fact=released,
+                gang_uid=record.gang_uid,
+                gang=record.gang,
+                data=released,
                 actor=recipe.actor,
                 cause=recipe.cause,
             )
@@ -199,7 +199,7 @@ def decide_preemption(
         actor=recipe.actor,
         cause=recipe.cause,
     )
-    awaited = set(found.awaits)
+    awaited = set(found.already_terminating)
     fact = PreemptionPlanned(
         preemption=recipe.plan,
         kind=tree.root.key.kind,
@@ -212,7 +212,7 @@ def decide_preemption(
             AlternativeRecord(
                 units=other.units,
                 cost=cost_by_name(other.cost) if other.cost is not None else {},
-                why=f"{other.where}: {other.why}",
+                reason=f"{other.where}: {other.reason}",
             )
             for other in found.alternatives
         ),
@@ -224,7 +224,7 @@ def decide_preemption(
             for a in found.plan.assignments
         ),
         superseded=tuple(records),
-        awaits=tuple(
+        already_terminating=tuple(
             VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
         ),
         planner=PLANNER_VERSION,
@@ -241,15 +241,15 @@ def _superseded(
     """Return the superseded reservations by plan, and the superseded claims by preemption."""
     reserved, promised = [], []
     for unit in units:
-        root = state.roots.get(RootUid(unit.uid))
-        preemption = state.preemptions.get(RootUid(unit.uid))
-        held = [root.held[p.uid] for p in unit.pods if root is not None and p.uid in root.held]
+        root = state.gangs.get(GangUid(unit.uid))
+        preemption = state.preemptions.get(GangUid(unit.uid))
+        held = [root.reservations[p.uid] for p in unit.pods if root is not None and p.uid in root.reservations]
         if root is not None and held:
-            reserved.append(_record(root.root, unit, held[0].plan, held))
+            reserved.append(_record(root.gang, unit, held[0].plan, held))
         uids = {p.uid for p in unit.pods} - {r.uid for r in held}
         if preemption is not None and uids:
             claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
-            promised.append(_record(preemption.root, unit, preemption.id, claims))
+            promised.append(_record(preemption.gang, unit, preemption.id, claims))
     return reserved, promised
 
 
@@ -258,7 +258,7 @@ def _record(
 ) -> SupersededRecord:
     return SupersededRecord(
         gang=root,
-        gang_uid=RootUid(unit.uid),
+        gang_uid=GangUid(unit.uid),
         plan=plan,
         priority=unit.priority,
         pods=tuple(
@@ -280,7 +280,7 @@ def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
             for p in unit.pods
         ),
         cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
-        doubt=doubt,
+        not_reprieved_reason=doubt,
     )
 
 

@@ -6,7 +6,7 @@ The rules (issue 5, no thrash):
   fits elsewhere is placed elsewhere (`free_capacity`), an unmanaged pod as well (`filter_and_prioritize`).
 - A tree of higher priority that fits nowhere else takes the capacity over before it evicts further units
   (`disruption_units`): its `PreemptionPlanned` names the superseded preemption and includes the remaining victims in
-  that capacity. The same append ends the superseded preemption: `PreemptionAbandoned` with `why` *outranked* and `by`.
+  that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `why` *outranked* and `by`.
 - An unmanaged pod of higher priority takes the capacity without a plan, because kube-scheduler permits it; this is
   recorded when the pod runs.
 - A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
@@ -30,7 +30,7 @@ from extender.core.decisions.preempt.preemption_lifecycle import (
 )
 from extender.core.log.events import (
     NewEvent,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
@@ -61,17 +61,17 @@ def takeovers_by_plan(
         planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
         known: Data about victims.
     """
-    plan = planned.fact
+    plan = planned.data
     assert isinstance(plan, PreemptionPlanned)
     by = TakeoverPreemptor(
-        name=f"{plan.kind}/{planned.root}", uid=planned.root_uid, priority=plan.priority
+        name=f"{plan.kind}/{planned.gang}", uid=planned.gang_uid, priority=plan.priority
     )
     used = {a.node for a in plan.assignments}
     taken = {record.gang_uid for record in plan.superseded}
     evicted = {unit.name for unit in plan.victims}
     drafts = []
     for uid, preemption in state.preemptions.items():
-        is_victim = f"{preemption.kind}/{preemption.root}" in evicted
+        is_victim = f"{preemption.kind}/{preemption.gang}" in evicted
         if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
             continue
         lost = sorted(n for n in preemption.claims if is_victim or n in used)
@@ -91,20 +91,20 @@ def takeovers_by_pods(
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
         known: Data about victims.
     """
-    facts = [(d.root_uid, d.fact) for d in decided]
+    facts = [(d.gang_uid, d.data) for d in decided]
     ends = {
-        f.preemption for _, f in facts if isinstance(f, PreemptionCompleted | PreemptionAbandoned)
+        f.preemption for _, f in facts if isinstance(f, PreemptionCompleted | PreemptionCancelled)
     }
     lost_by = {
         uid: {p.node for p in f.pods}
         for uid, f in facts
-        if isinstance(f, ReservationReleased) and f.why == "superseded"
+        if isinstance(f, ReservationReleased) and f.reason == "superseded"
     }
     drafts = []
     for uid, preemption in state.preemptions.items():
         if preemption.ended or preemption.id in ends:
             continue
-        root = state.roots.get(uid)
+        root = state.gangs.get(uid)
         there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
             found = _sitting_in_claims(view, preemption, there)
@@ -155,10 +155,10 @@ def _superseding_event(
     what: str,
 ) -> NewEvent:
     text = f"{by.name} (priority {by.priority}) {what}"
-    fact = abandonment(view, preemption, known, why="outranked", text=text)
+    fact = abandonment(view, preemption, known, why="taken-over", text=text)
     return known.draft(
         preemption,
-        msgspec.structs.replace(fact, by=by.name, by_uid=by.uid, lost=tuple(lost)),
+        msgspec.structs.replace(fact, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)),
     )
 
 

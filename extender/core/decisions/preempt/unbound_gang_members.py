@@ -37,7 +37,7 @@ def unbound_reservations(
         if root is None:
             continue
         tree = forest.trees[root]
-        held = state.roots[tree.root.uid].held if tree.root.uid in state.roots else {}
+        held = state.gangs[tree.root.uid].reservations if tree.root.uid in state.gangs else {}
         for pod in tree.pods if held else ():
             if (
                 pod.uid in held
@@ -73,16 +73,16 @@ def release_reservations(
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:
         if reservation.uid not in but:
-            plans.setdefault((reservation.root_uid, reservation.plan), []).append(reservation)
+            plans.setdefault((reservation.gang_uid, reservation.plan), []).append(reservation)
     return [
         NewEvent(
-            root_uid=held[0].root_uid,
-            root=state.roots[held[0].root_uid].root,
-            fact=ReservationReleased(
+            gang_uid=held[0].gang_uid,
+            gang=state.gangs[held[0].gang_uid].gang,
+            data=ReservationReleased(
                 plan=plan,
-                why="superseded",
+                reason="superseded",
                 pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
-                text="its gang is evicted as a whole",
+                message="its gang is evicted as a whole",
             ),
             actor=actor,
             cause=cause,

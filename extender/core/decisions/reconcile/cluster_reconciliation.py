@@ -37,10 +37,11 @@ from extender.core.decisions.reconcile.reservation_checks import (
 )
 from extender.core.log.events import (
     AnyEventData,
-    GangSatisfied,
+    GangRemoved,
+    GangScheduled,
     GroupRecord,
-    LossCause,
-    MemberLost,
+    MemberTerminated,
+    MemberTerminationCause,
     NewEvent,
     NodeTopologyChanged,
     PodBound,
@@ -48,7 +49,6 @@ from extender.core.log.events import (
     ReleaseReason,
     ReservationReleased,
     ReservedCapacityUser,
-    RootCompleted,
 )
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -81,9 +81,9 @@ def decide_reconcile(
         victims=_victims(state),
     )
     drafts: list[NewEvent] = []
-    for root in state.roots.values():
+    for root in state.gangs.values():
         tree = forest.trees.get(group_key_of(root))
-        placed = root.held or root.bound or root.vacant
+        placed = root.reservations or root.bound or root.replacement_holds
         if tree is not None and tree.root.uid == root.uid and not placed:
             continue  # the root exists, and none of its members is placed: there is nothing to compare
         drafts += _root_drafts(view, state, root, tree, shared, now)
@@ -110,14 +110,14 @@ def losses_with_hold(
     root: GangState,
     tree: Tree | None,
     now: ReconcileContext,
-) -> list[MemberLost]:
+) -> list[MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
     shared = _Shared(overtaken=(), taken=(), victims=_victims(state))
-    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, shared, now)]
+    facts = [draft.data for draft in _root_drafts(view, state, root, tree, shared, now)]
     return [
         fact
         for fact in facts
-        if isinstance(fact, MemberLost) and fact.room_until_us and fact.uid in root.bound
+        if isinstance(fact, MemberTerminated) and fact.held_until_us and fact.uid in root.bound
     ]
 
 
@@ -142,15 +142,15 @@ class SettledCheck:
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> None:
         """Record an input without events, unless a pod of the log has left its group."""
-        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
+        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.gang_of)
         self._seen = () if strays else _rests_on(view, state, forest)
         self._circumstances = _of_moment(now)
 
 
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
     """Return all objects that `decide_reconcile` reads: of pods only members, usage only if capacity is held."""
-    parts = (forest, view.nodes, view.groups, view.members, view.ends, state.roots, state.held_on)
-    return (*parts, state.vacant_on, view.usage) if state.held_on or state.vacant_on else parts
+    parts = (forest, view.nodes, view.groups, view.members, view.ends, state.gangs, state.reservations_on)
+    return (*parts, state.replacement_holds_on, view.usage) if state.reservations_on or state.replacement_holds_on else parts
 
 
 def _of_moment(now: ReconcileContext) -> tuple[object, ...]:
@@ -168,14 +168,14 @@ def _root_drafts(
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
         facts: list[AnyEventData] = []
-        if root.held:
+        if root.reservations:
             facts.append(
-                _release(root.held.values(), "deleted", f"{group_key_of(root)} was deleted")
+                _release(root.reservations.values(), "deleted", f"{group_key_of(root)} was deleted")
             )
-        facts.append(RootCompleted(why="the root group was deleted"))
-        return [now.draft(root.uid, root.root, fact) for fact in facts]
+        facts.append(GangRemoved(reason="the root group was deleted"))
+        return [now.draft(root.uid, root.gang, fact) for fact in facts]
     strayed = strayed_facts(view, root)
-    elsewhere = {f.uid for f in strayed if isinstance(f, MemberLost)}
+    elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
     facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
     short_lived = _short_lived(view, root, now)
     bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
@@ -191,9 +191,9 @@ def _root_drafts(
     broken = tree is not None and bool(tree.problems)
     facts += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts, now)
-    if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
-        facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
-    return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
+    if root.phase not in ("scheduled", "invalid") and satisfied(_minima(root, tree), counts):
+        facts.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    return [now.draft(root.uid, root.gang, fact) for fact in (*short_lived, *facts)]
 
 
 def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
@@ -201,7 +201,7 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
 
     The latter happens when a group was created again while its pods ran, and when part of the log was lost.
     """
-    if root.groups or root.held or tree is None or tree.root.uid != root.uid or tree.problems:
+    if root.groups or root.reservations or tree is None or tree.root.uid != root.uid or tree.problems:
         return root.groups
     return group_records(tree, None)
 
@@ -209,7 +209,7 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
 def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
     """Return the events of members that were bound and ended before the view showed them on a node."""
     facts: list[AnyEventData] = []
-    for r in root.held.values():
+    for r in root.reservations.values():
         if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
             facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
             facts.append(_lost(view, r, now))
@@ -219,7 +219,7 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
 def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
     facts: list[AnyEventData] = []
-    used = {r.node for r in root.held.values()} | {m.node for m in root.bound.values()}
+    used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
         if node is None:
@@ -263,7 +263,7 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
     """
     top = group_key_of(root)
     found = {}
-    for leaf in {reservation.group for reservation in root.held.values()}:
+    for leaf in {reservation.group for reservation in root.reservations.values()}:
         for key in (top, GroupKey(top.namespace, leaf, "PodGroup")):
             group = view.groups.get(key)
             if group is not None and group.deleting:
@@ -274,7 +274,7 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
 
 def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     facts: list[AnyEventData] = []
-    for reservation in root.held.values():
+    for reservation in root.reservations.values():
         pod = view.pods.get(reservation.uid)
         if pod is None or pod.node is None:
             continue
@@ -287,49 +287,49 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
+def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberTerminated]:
     """Return the losses without a known cause, because the pod is not in the view any more."""
     return [
-        draft.fact
+        draft.data
         for draft in drafts
-        if isinstance(draft.fact, MemberLost)
-        and draft.fact.cause == "gone"
-        and draft.fact.uid not in view.pods
+        if isinstance(draft.data, MemberTerminated)
+        and draft.data.cause == "unknown"
+        and draft.data.uid not in view.pods
     ]
 
 
 def _lost(
     view: ClusterView, member: BoundMember | Reservation, now: ReconcileContext
-) -> MemberLost:
+) -> MemberTerminated:
     """Return the event of a loss, with the cause as far as the cluster reports it.
 
     A pod on a node that does not answer is deleted because of the taints of that node.
     """
     pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
     if pod is not None:
-        end: PodEnd | None = PodEnd(ENDED_BY.get(pod.doomed, "deleted"), pod.doomed)
+        end: PodEnd | None = PodEnd(ENDED_BY.get(pod.disruption_target, "deleted"), pod.disruption_target)
     else:
         end = view.ends.get(member.uid) or now.ends.get(member.uid)
-    cause: LossCause = "gone" if end is None else end.cause
-    text = "" if end is None else end.text
+    cause: MemberTerminationCause = "unknown" if end is None else end.cause
+    text = "" if end is None else end.message
     if node is None or (text == TAINTED and _is_silent(node)):
         cause = "node-lost"
-    return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause, text=text)
+    return MemberTerminated(pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text)
 
 
 def _held_on(
     view: ClusterView,
-    lost: MemberLost,
+    lost: MemberTerminated,
     member: BoundMember,
     tree: Tree | None,
     victims: Collection[PodUid],
     now: ReconcileContext,
-) -> MemberLost:
+) -> MemberTerminated:
     """Return the loss with the end of its replacement hold; `tree` is None if no member of it runs."""
     until_us = replacement_hold_end(
         view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
     )
-    return msgspec.structs.replace(lost, room_until_us=until_us)
+    return msgspec.structs.replace(lost, held_until_us=until_us)
 
 
 def _ended_holds(
@@ -342,15 +342,15 @@ def _ended_holds(
     runs: bool,
 ) -> list[AnyEventData]:
     """Return the events for replacement holds that end now."""
-    if not root.vacant:
+    if not root.replacement_holds:
         return []
     found = ended_holds(view, root, tree, shared.taken, now.over, runs=runs)
     return [
         ReservationReleased(
             plan=holds[0].plan,
-            why=why,
+            reason=why,
             pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
-            text=f"{HELD_ROOM}: {words}",
+            message=f"{HELD_ROOM}: {words}",
         )
         for why, (words, holds) in sorted(found.items())
     ]
@@ -371,7 +371,7 @@ def _counts(
     for fact in facts:
         if isinstance(fact, PodBound) and not _is_lost(view, fact.uid, fact.node):
             counts[fact.group] = counts.get(fact.group, 0) + 1
-        elif isinstance(fact, MemberLost):
+        elif isinstance(fact, MemberTerminated):
             group = root.bound[fact.uid].group
             counts[group] -= 1
     return counts
@@ -387,9 +387,9 @@ def _release(
     by = reserved_capacity_users_text(taken_by)
     return ReservationReleased(
         plan=held[0].plan,
-        why=why,
+        reason=why,
         pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
-        text=f"{text}; {by}" if by else text,
+        message=f"{text}; {by}" if by else text,
         taken_by=taken_by,
     )
 
@@ -407,7 +407,7 @@ def _released(
     """Return the events for reservations that cannot be used any more; a whole tree is released by one event."""
     in_flight = {uid for uid in now.binding if unassigned(view, uid)}
     settled = in_flight | bound_here.keys() | now.awaited
-    open_ones = {uid: r for uid, r in root.held.items() if uid not in settled}
+    open_ones = {uid: r for uid, r in root.reservations.items() if uid not in settled}
     if not open_ones:
         return []
     running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]

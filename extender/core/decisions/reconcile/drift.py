@@ -1,18 +1,18 @@
 """Drift: differences between cluster and log, and the events that record them and update the log.
 
-The kinds of `DriftFound` from this module:
+The kinds of `DriftDetected` from this module:
 
 | kind | difference | further events |
 |---|---|---|
-| `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberLost` before, where it counted as bound) |
+| `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberTerminated` before, where it counted as bound) |
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
 | `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
-| `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberLost`; it is planned again |
+| `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberTerminated`; it is planned again |
 | `nomination-altered` | the nomination of a reservation was observed and names another node now | none: filter passes only the reserved node |
 
 The kind `memory` is from `control/monitors/state_verifier`. These differences are not drift: a pod that is gone, or was
-created again with the same name (`MemberLost` or `ReservationReleased`); a node that was deleted and registers again
-with its pods (`MemberLost`, then `PodBound` with the same plan); and a nomination that was removed: kube-scheduler
+created again with the same name (`MemberTerminated` or `ReservationReleased`); a node that was deleted and registers again
+with its pods (`MemberTerminated`, then `PodBound` with the same plan); and a nomination that was removed: kube-scheduler
 does that after every failed bind, and filter still passes only the reserved node.
 """
 
@@ -25,11 +25,11 @@ import msgspec
 from extender.core.decisions.admit.plan_request import is_running
 from extender.core.log.events import (
     AnyEventData,
-    DriftFound,
-    MemberLost,
+    DriftDetected,
+    GangObserved,
+    MemberTerminated,
     NewEvent,
     PodBound,
-    RootObserved,
 )
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -38,7 +38,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodEnd
 
@@ -48,14 +48,14 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
 
     actor: str
     cause: str
-    started: frozenset[RootUid] = (
+    started: frozenset[GangUid] = (
         frozenset()
     )  # barriers of these roots are releasing or have released
     binding: frozenset[PodUid] = (
         frozenset()
     )  # their Binding was sent, but is perhaps not in the view yet
     posted: frozenset[PodUid] = frozenset()  # the API server accepted their Binding
-    expired: frozenset[RootUid] = frozenset()  # roots with reservations older than their lifetime
+    expired: frozenset[GangUid] = frozenset()  # roots with reservations older than their lifetime
     # How members that left the view ended, by the answer of the API server; None: unknown
     ends: Mapping[PodUid, PodEnd | None] = {}
     awaited: frozenset[PodUid] = (
@@ -65,13 +65,13 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int = 0
     room_held_us: int = 0  # length of a replacement hold; 0: none
 
-    def draft(self, uid: RootUid, root: str, fact: AnyEventData) -> NewEvent:
+    def draft(self, uid: GangUid, root: str, fact: AnyEventData) -> NewEvent:
         """Return an event for the stream of a root (namespace/name)."""
-        return NewEvent(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
+        return NewEvent(gang_uid=uid, gang=root, data=fact, actor=self.actor, cause=self.cause)
 
 
-def _drift(kind: str, path: str, text: str) -> DriftFound:
-    return DriftFound(kind=kind, object=f"Pod/{path}", text=text)
+def _drift(kind: str, path: str, text: str) -> DriftDetected:
+    return DriftDetected(kind=kind, object=f"Pod/{path}", message=text)
 
 
 def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
@@ -102,7 +102,7 @@ def strayed_facts(view: ClusterView, root: GangState) -> list[AnyEventData]:
         pod = view.pods.get(member.uid)
         if pod is None or pod.deleting or pod.node == member.node:
             continue
-        lost = MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause="gone")
+        lost = MemberTerminated(pod=member.pod, uid=member.uid, node=member.node, cause="unknown")
         if pod.node is None:
             text = f"is not bound in the cluster; the log has it on {member.node}"
             facts += [lost, _drift("not-bound", pod.path, text)]
@@ -123,7 +123,7 @@ def bound_outside(
     view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext
 ) -> list[NewEvent]:
     """Return the events for members that run without a reservation; members on nodes that are gone are left out."""
-    root = state.roots.get(tree.root.uid)
+    root = state.gangs.get(tree.root.uid)
     facts: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
@@ -131,7 +131,7 @@ def bound_outside(
                 continue
             facts += _outside_facts(leaf.name, pod, root)
     if facts and root is None:
-        observed = RootObserved(
+        observed = GangObserved(
             kind=tree.root.key.kind,
             priority=tree.root.priority,
             groups=len(tree.groups),
@@ -142,13 +142,13 @@ def bound_outside(
 
 
 def _known(root: GangState | None, pod: Pod) -> bool:
-    return root is not None and (pod.uid in root.held or pod.uid in root.bound)
+    return root is not None and (pod.uid in root.reservations or pod.uid in root.bound)
 
 
 def _outside_facts(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
     assert pod.node is not None
     node = NodeName(pod.node)
-    away = root.away.get(pod.uid) if root is not None else None
+    away = root.lost_with_node.get(pod.uid) if root is not None else None
     if away is not None and away.node == node:
         return [_bound_of(away)]  # its node registered again with the member
     bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
@@ -183,13 +183,13 @@ class NominationDrift:
                 shown[pod.uid] = reservation.plan
             elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
                 text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
-                root = state.roots[reservation.root_uid]
+                root = state.gangs[reservation.gang_uid]
                 fact = _drift("nomination-altered", pod.path, text)
-                drafts.append(now.draft(root.uid, root.root, fact))
+                drafts.append(now.draft(root.uid, root.gang, fact))
         self._shown = shown
         return drafts
 
 
 def _held(state: ReservationState) -> Iterable[Reservation]:
-    for held in state.held_on.values():
+    for held in state.reservations_on.values():
         yield from held.values()

@@ -36,7 +36,7 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
     return frozenset(
         leaf_key(reservation.pod.partition("/")[0], reservation.group)
         for state in states
-        for held in state.held_on.values()
+        for held in state.reservations_on.values()
         for reservation in held.values()
     )
 

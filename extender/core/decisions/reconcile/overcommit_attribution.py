@@ -13,7 +13,7 @@ from typing import Final
 
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
-from extender.core.log.events import ReservedCapacityUser, TakenHow
+from extender.core.log.events import CapacityUseReason, ReservedCapacityUser
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
@@ -22,7 +22,7 @@ from extender.core.model.pods import Pod
 PAUSE_US: Final = 1_000_000  # after the second consecutive time; doubled each time ...
 PAUSE_US_MAX: Final = 15_000_000  # ... up to this
 NAMED_MAX: Final = 5  # in a text; the event lists all of them
-_HOW: Final[dict[TakenHow, str]] = {
+_HOW: Final[dict[CapacityUseReason, str]] = {
     "pinned": "which may run on that node only",
     "higher-priority": "of higher priority",
     "unaware": "which does not see what is reserved",
@@ -76,7 +76,7 @@ def _excess(
     if node is None:
         return {}
     total = dict(view.usage.get(name, NOTHING).requests)
-    for reservation in state.held_on.get(name, NO_HOLDS).values():
+    for reservation in state.reservations_on.get(name, NO_HOLDS).values():
         if unassigned(view, reservation.uid):
             for resource, amount in reservation.requests.items():
                 total[resource] = total.get(resource, 0) + amount
@@ -87,15 +87,15 @@ def _excess(
 
 def _ours(state: ReservationState, pod: Pod) -> bool:
     """Return whether a pod has a reservation on its node, or was bound by an admission."""
-    root = state.roots.get(state.root_of[pod.uid]) if pod.uid in state.root_of else None
+    root = state.gangs.get(state.gang_of[pod.uid]) if pod.uid in state.gang_of else None
     if root is None:
         return False
-    held, bound = root.held.get(pod.uid), root.bound.get(pod.uid)
+    held, bound = root.reservations.get(pod.uid), root.bound.get(pod.uid)
     return (held is not None and held.node == pod.node) or (bound is not None and bool(bound.plan))
 
 
 def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
-    how: TakenHow = "unaware"
+    how: CapacityUseReason = "unaware"
     if pod.pinned is not None:
         how = "pinned"
     elif pod.priority > priority:
@@ -106,7 +106,7 @@ def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
         node=node,
         scheduler=pod.scheduler_name,
         priority=pod.priority,
-        how=how,
+        via=how,
     )
 
 
@@ -120,7 +120,7 @@ def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
     if not found:
         return ""
     named = [
-        f"{one.pod} (scheduler {one.scheduler}, priority {one.priority}), {_HOW[one.how]}"
+        f"{one.pod} (scheduler {one.scheduler}, priority {one.priority}), {_HOW[one.via]}"
         for one in found[:NAMED_MAX]
     ]
     return f"taken by {'; '.join(named)}" + (" and more" if len(found) > NAMED_MAX else "")
@@ -128,7 +128,7 @@ def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
 
 def retry_time_us(root: GangState) -> int:
     """Return when a tree is planned again after other pods used its capacity: microseconds since the epoch, 0 for at once."""
-    if root.taken < 2:  # noqa: PLR2004 -- no pause the first time
+    if root.capacity_used_times < 2:  # noqa: PLR2004 -- no pause the first time
         return 0
-    doubled = min(root.taken - 2, PAUSE_US_MAX.bit_length())
-    return root.taken_us + min(PAUSE_US << doubled, PAUSE_US_MAX)
+    doubled = min(root.capacity_used_times - 2, PAUSE_US_MAX.bit_length())
+    return root.capacity_used_us + min(PAUSE_US << doubled, PAUSE_US_MAX)

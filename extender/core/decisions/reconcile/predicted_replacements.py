@@ -56,7 +56,7 @@ class PredictedLosses:
             self._seen, self._gone = seen, frozenset((*now.awaited, *vanished(before, view)))
         if not self._gone:
             return state
-        rests_on = (self._gone, view.nodes, view.groups, view.ends, state.roots, now.ends)
+        rests_on = (self._gone, view.nodes, view.groups, view.ends, state.gangs, now.ends)
         if not same_objects(self._rests_on, rests_on):
             self._found = tuple(_holds(view, state, forest, self._gone, now))
             self._rests_on, self._state = rests_on, None
@@ -87,22 +87,22 @@ def _holds(
     now: ReconcileContext,
 ) -> Iterator[ReplacementHold]:
     answered = msgspec.structs.replace(now, awaited=NO_PODS)
-    for root_uid in sorted({state.root_of[uid] for uid in gone if uid in state.root_of}):
-        root = state.roots[root_uid]
+    for gang_uid in sorted({state.gang_of[uid] for uid in gone if uid in state.gang_of}):
+        root = state.gangs[gang_uid]
         tree = forest.trees.get(group_key_of(root))
         for lost in losses_with_hold(view, state, root, tree, answered):
             member = root.bound[lost.uid]
             yield ReplacementHold(
-                plan=member.plan, root_uid=root_uid, pod=member.pod, uid=member.uid, group=member.group,
+                plan=member.plan, gang_uid=gang_uid, pod=member.pod, uid=member.uid, group=member.group,
                 node=member.node, requests=member.requests, priority=root.priority, at_us=now.now_us,
-                until_us=lost.room_until_us,
+                until_us=lost.held_until_us,
             )  # fmt: skip
 
 
 def _with(state: ReservationState, found: Collection[ReplacementHold]) -> ReservationState:
-    vacant_on = state.vacant_on
+    replacement_holds_on = state.replacement_holds_on
     for hold in found:
         node = NodeName(hold.node)
-        here = vacant_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
-        vacant_on = vacant_on.set(node, here)
-    return msgspec.structs.replace(state, vacant_on=vacant_on)
+        here = replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
+        replacement_holds_on = replacement_holds_on.set(node, here)
+    return msgspec.structs.replace(state, replacement_holds_on=replacement_holds_on)

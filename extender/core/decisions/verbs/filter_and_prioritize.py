@@ -47,9 +47,9 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
     """Return the reservation of a pod, or None."""
-    root_uid = state.root_of.get(uid)
-    root = state.roots.get(root_uid) if root_uid is not None else None
-    return root.held.get(uid) if root is not None else None
+    gang_uid = state.gang_of.get(uid)
+    root = state.gangs.get(gang_uid) if gang_uid is not None else None
+    return root.reservations.get(uid) if root is not None else None
 
 
 def decide_filter(
@@ -79,7 +79,7 @@ def decide_filter(
     if reservation is not None:
         decision = _redeem(reservation, state, offered)
         if held_back and decision.outcome == "redeemed":
-            reason = f"gang {state.roots[reservation.root_uid].root}: {COMMITTED_LAST}"
+            reason = f"gang {state.gangs[reservation.gang_uid].gang}: {COMMITTED_LAST}"
             return FilterDecision(
                 outcome="held-back",
                 passed=(),
@@ -97,7 +97,7 @@ def decide_filter(
 def _redeem(
     reservation: Reservation, state: ReservationState, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    root = state.roots[reservation.root_uid].root
+    root = state.gangs[reservation.gang_uid].gang
     node = reservation.node
     others = tuple(name for name in offered if name != node)
     if len(others) == len(offered):
@@ -122,7 +122,7 @@ def pending_reason(
         return f"gang {leaf.path}: waiting for {leaf}, which does not exist"
     orphan = forest.orphans.get(leaf)
     if orphan is not None:
-        return f"gang {leaf.path}: {orphan.problem.text}"
+        return f"gang {leaf.path}: {orphan.problem.message}"
     root_key = forest.root_of.get(leaf)
     tree = forest.trees.get(root_key) if root_key is not None else None
     if tree is None:
@@ -136,16 +136,16 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     """Return the reason why a tree, or the rest of it, is pending."""
     name = tree.root.key.path
     if tree.problems:
-        return f"gang {name}: invalid: {tree.problems[0].text}"
+        return f"gang {name}: invalid: {tree.problems[0].message}"
     if tree.root.deleting:
         return f"gang {name}: its root group is being deleted"
-    root = state.roots.get(tree.root.uid)
-    if root is not None and root.answer is None and root.taken and not root.held:
+    root = state.gangs.get(tree.root.uid)
+    if root is not None and root.last_decision is None and root.capacity_used_times and not root.reservations:
         return f"gang {name}: {TAKEN}"
-    if root is None or root.answer is None:
+    if root is None or root.last_decision is None:
         return f"gang {name}: not planned yet"
     gates = foreign_gates(tree)
-    if root.answer.outcome == "waiting" and gates:
+    if root.last_decision.outcome == "waiting" and gates:
         return f"gang {name}: waiting for members that scheduling gates hold: {', '.join(gates)}"
     return f"gang {name}: {_answer_words(root, tree)}"
 
@@ -159,7 +159,7 @@ def possible_pod_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
 
 
 def _refused_by_scheduler(root: GangState) -> bool:
-    answer = root.answer
+    answer = root.last_decision
     return (
         answer is not None
         and answer.outcome == "unknown"
@@ -168,15 +168,15 @@ def _refused_by_scheduler(root: GangState) -> bool:
 
 
 def _answer_words(root: GangState, tree: Tree) -> str:
-    assert root.answer is not None
-    if root.answer.outcome == "waiting":
+    assert root.last_decision is not None
+    if root.last_decision.outcome == "waiting":
         return "waiting for members"
-    if root.answer.outcome == PREEMPTING:
+    if root.last_decision.outcome == PREEMPTING:
         return "waits for its preemption to finish"
-    if root.answer.outcome == "invalid":
+    if root.last_decision.outcome == "invalid":
         return "not planned yet"  # it is valid again, and the next pass plans it
-    beyond = root.phase in ("admitted", "satisfied")
-    if root.answer.outcome == "unknown":
+    beyond = root.phase in ("admitted", "scheduled")
+    if root.last_decision.outcome == "unknown":
         what = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
             text = f"kube-scheduler refuses every node with room for {what}"
@@ -188,7 +188,7 @@ def _answer_words(root: GangState, tree: Tree) -> str:
             )
         return f"no room for {what} was found within the search budget"
     text = "no room for more members" if beyond else "no room for its minimum"
-    if any(reason.startswith(EVICTING) for reason in root.answer.reasons):
+    if any(reason.startswith(EVICTING) for reason in root.last_decision.reasons):
         text += ", not even when every unit of lower priority is evicted"
     return text
 
@@ -196,7 +196,7 @@ def _answer_words(root: GangState, tree: Tree) -> str:
 def _protect(
     view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    held = (state.held_on, state.claimed_on, state.vacant_on)
+    held = (state.reservations_on, state.claimed_on, state.replacement_holds_on)
     if pod.pinned is not None or not any(held):
         return FilterDecision(outcome="passed", passed=tuple(offered))
     refused = {
@@ -284,18 +284,18 @@ def _held_against(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
 ) -> Iterator[Mapping[str, int]]:
     """Yield what is held on a node against a pod, one mapping per holder; `lower` as in `blocking_preemptions`."""
-    for reservation in state.held_on.get(name, NO_HOLDS).values():
+    for reservation in state.reservations_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
         below = reservation.priority < pod.priority
-        if below and not (lower and is_preempting(state, reservation.root_uid)):
+        if below and not (lower and is_preempting(state, reservation.gang_uid)):
             continue
         if member is None or member.node is None:
             yield reservation.requests
     for preemption in blocking_preemptions(
-        state, name, priority=pod.priority, root_uid=pod.uid, lower=lower
+        state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower
     ):
         yield held_beyond_victims(view, preemption, name)
-    yield from hold_requests_against(view, state, name, priority=pod.priority, root_uid=pod.uid)
+    yield from hold_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
 
 
 def decide_prioritize(
@@ -352,9 +352,9 @@ def domain_scores(
     empties: dict[tuple[str, str], int] = {}
     for name, node in view.nodes.items():
         busy = (
-            name in state.held_on
+            name in state.reservations_on
             or name in state.claimed_on
-            or name in state.vacant_on
+            or name in state.replacement_holds_on
             or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
         )
         for key in keys:

@@ -185,7 +185,7 @@ def _units(
     found: dict[str, OfferedUnit] = {}
     for pod in victims:
         above = groups_above(view, pod.group)
-        whole = [group for group in above if group.mode == "all"]
+        whole = [group for group in above if group.disruption_mode == "all"]
         priority = max(pod.priority, above[-1].priority if above else pod.priority)
         root = forest.root_of.get(pod.group) if pod.group is not None else None
         tree = forest.trees[root] if root is not None and not pod.deleting else None
@@ -321,7 +321,7 @@ def _plan(
             AlternativeRecord(
                 units=tuple(unit.name for unit in other.units),
                 cost=_numbers(other.price),
-                why=f"node {other.candidate.node}: costs more",
+                reason=f"node {other.candidate.node}: costs more",
             )
             for other in sorted(others, key=lambda o: o.price)
         ),
@@ -350,12 +350,12 @@ def _victim_unit(unit: OfferedUnit) -> VictimUnit:
 def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
     """Return a plan with the digest of its input, and with the pods that already terminate on its node."""
     (assigned,) = plan.assignments
-    awaits = tuple(
+    already_terminating = tuple(
         VictimPod(pod=p.path, uid=p.uid, node=assigned.node)
         for p in view.on_node.get(assigned.node, {}).values()
         if p.deleting
     )
-    return msgspec.structs.replace(plan, awaits=awaits, input_digest=digest)
+    return msgspec.structs.replace(plan, already_terminating=already_terminating, input_digest=digest)
 
 
 def _numbers(price: _Price) -> dict[str, int]:

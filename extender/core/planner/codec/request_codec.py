@@ -63,7 +63,7 @@ class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0  # of the tree
     waiting: int = 0  # members without a node
     bound: int = 0  # members with a node
-    vetoes: int = 0  # node rejections
+    rejected_nodes: int = 0  # node rejections
     rules: int = 0  # rules between pods that concern a waiting member
     evictable: int = 0  # disruption units of lower priority
     evictable_pods: int = 0  # pods of these units
@@ -269,7 +269,7 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
         groups=len(groups),
         waiting=sum(len(group.members) for group in groups),
         bound=sum(len(group.bound) for group in groups),
-        vetoes=len(request.vetoes),
+        rejected_nodes=len(request.rejected_nodes),
         rules=len(request.rules),
         evictable=len(pods),
         evictable_pods=sum(pods.values()),

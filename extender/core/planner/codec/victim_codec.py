@@ -51,7 +51,7 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int
     may_preempt: bool
     pods: tuple[VictimRow, ...]
-    doomed: bool = False
+    disruption_target: bool = False
 
 
 class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
@@ -61,7 +61,7 @@ class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
     rows: tuple[UnitRow, ...]
 
 
-class TerminatingTable(msgspec.Struct, frozen=True, array_like=True, tag="going"):
+class TerminatingTable(msgspec.Struct, frozen=True, array_like=True, tag="terminating"):
     """Terminating pods."""
 
     shapes: tuple[PodShape, ...]
@@ -152,7 +152,7 @@ class _Writer:
                 rows.append((unit, []))
             rows[-1][1].append(self._row(pod, shapes))
         made = (
-            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.doomed)
+            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.disruption_target)
             for u, victims in rows
         )
         return _ENCODER.encode(UnitTable(self._table(shapes), tuple(made)))
@@ -262,7 +262,7 @@ class _Reader:
             kind=row.kind,
             priority=row.priority,
             may_preempt=row.may_preempt,
-            doomed=row.doomed,
+            disruption_target=row.disruption_target,
             pods=tuple([self.victim(pod, shapes) for r, shapes in pieces for pod in r.pods]),
         )
 

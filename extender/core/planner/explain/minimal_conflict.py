@@ -48,7 +48,7 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
 
     kind: ConflictKind
     object: GroupKey
-    text: str
+    message: str
 
 
 class _Solver:
@@ -114,7 +114,7 @@ def explain(request: PlanRequest, fleet: NodeTable, solved: Solved) -> RefusalEx
     """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit."""
     solver = _Solver(request, fleet)
     rest = _conflict(solver, _requirements(request, fleet))
-    conflict = tuple(Conflict(kind=r.kind, object=str(r.object), text=r.text) for r in rest)
+    conflict = tuple(Conflict(kind=r.kind, object=str(r.object), message=r.message) for r in rest)
     return RefusalExplanation(diagnose(solved), conflict, _relaxations(solver, solved, rest))
 
 
@@ -211,7 +211,7 @@ def _relaxations(
         if r.kind in words and solver.without({r}):
             found.append(words[r.kind])
         if r.kind == "topology" and solver.without({r}):
-            keys = r.text.removeprefix("all pods in one ")
+            keys = r.message.removeprefix("all pods in one ")
             found.append(f"drop {keys} at {r.object.kind} {r.object.path}")
     return tuple(found[:RELAXATIONS_MAX])
 

@@ -64,8 +64,8 @@ def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> 
     used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
     lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
     lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
-    if limited and request.vetoes:
-        names = sorted({v.node for v in request.vetoes})
+    if limited and request.rejected_nodes:
+        names = sorted({v.node for v in request.rejected_nodes})
         lines[f"kube-scheduler refused {join_names(list(names))}"] = None
     return tuple(lines)
 

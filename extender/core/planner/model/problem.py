@@ -151,7 +151,7 @@ def _groups(
     """Return the compiled groups, the shape of each kind, and the rejected nodes of each kind."""
     of_shape: dict[int, set[int]] = {}
     of_pod: dict[str, set[int]] = {}
-    for veto in () if options.no_vetoes else request.vetoes:
+    for veto in () if options.no_vetoes else request.rejected_nodes:
         node = fleet.index.get(veto.node)
         if node is None:
             continue

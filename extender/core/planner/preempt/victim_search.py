@@ -50,7 +50,7 @@ class VictimAlternative(msgspec.Struct, frozen=True, kw_only=True):
     where: str  # its domain as key=value, or its nodes
     units: tuple[str, ...]
     cost: VictimCost | None  # None: evicting them is not enough
-    why: str  # why it was not chosen
+    reason: str  # why it was not chosen
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,7 +62,7 @@ class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     victims: tuple[PlanUnit, ...]  # sorted by name; units of running pods
     superseded: tuple[PlanUnit, ...]  # sorted by name; units of reservations
-    awaits: tuple[str, ...]  # terminating pods on nodes that the plan uses, sorted
+    already_terminating: tuple[str, ...]  # terminating pods on nodes that the plan uses, sorted
     plan: Plan
     cost: VictimCost
     alternatives: tuple[VictimAlternative, ...]
@@ -304,7 +304,7 @@ class _Decision:
             victims=victims,
             doubts=doubts,
             superseded=superseded,
-            awaits=tuple(p.pod for p in source.going if p.node in used),
+            already_terminating=tuple(p.pod for p in source.going if p.node in used),
             plan=answer,
             cost=best.cost,
             alternatives=self._alternatives(best, made),
@@ -392,14 +392,14 @@ class _Decision:
                     where=other.where or self._nodes_of(other),
                     units=other.cost.names,
                     cost=other.cost,
-                    why=_not_chosen_reason(other.cost, best.cost),
+                    reason=_not_chosen_reason(other.cost, best.cost),
                 )
             )
         for place in made.infeasible[: ALTERNATIVES_MAX - len(listed)]:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
             listed.append(
                 VictimAlternative(
-                    where=place.where, units=names, cost=None, why="does not make room"
+                    where=place.where, units=names, cost=None, reason="does not make room"
                 )
             )
         return tuple(listed)

@@ -94,7 +94,7 @@ async def test_effects_show_in_the_view_and_in_the_file(write, running, tmp_path
         assert pod_named(cluster, "g-0").gates == ("other",)
         with pytest.raises(RequestRejected, match="scheduling gates: other"):
             await bind(cluster, "g-0")
-    assert [line["type"] for line in lines(tmp_path)] == ["nominated", "gate-lifted"]
+    assert [line["type"] for line in lines(tmp_path)] == ["nominated", "gate-removed"]
 
 
 async def test_bind_has_the_answers_of_an_api_server(write, running) -> None:
@@ -215,7 +215,7 @@ async def test_conditions_are_merged_and_written_on_change_only(write, running, 
         await cluster.notice(
             K8sEvent(kind="Pod", namespace="default", name="g-0", uid="", reason="R", message="m")
         )
-    assert [line["type"] for line in lines(tmp_path)] == ["conditions", "notice"]
+    assert [line["type"] for line in lines(tmp_path)] == ["conditions", "event"]
 
 
 async def test_changed_manifests_are_read_and_a_pod_that_left_is_another_when_it_returns(

@@ -31,9 +31,9 @@ def test_a_lost_constraint_refuses_the_tree_and_names_all():
     group = a_group("g", gang=2, version=NATIVE, metadata=noted("schedulingConstraints"))
     (problem,) = tree_of(group).problems
     assert problem.rule == "E16"
-    assert "PodGroup/default/g" in problem.text
-    assert "spec.schedulingConstraints" in problem.text
-    assert "TopologyAwareWorkloadScheduling" in problem.text
+    assert "PodGroup/default/g" in problem.message
+    assert "spec.schedulingConstraints" in problem.message
+    assert "TopologyAwareWorkloadScheduling" in problem.message
 
 
 def test_what_follows_from_the_loss_is_not_reported():
@@ -62,7 +62,7 @@ def test_the_annotation_of_kubectl_apply_shows_it_too():
     }
     annotations = {APPLIED: json.dumps({"kind": "PodGroup", "spec": spec})}
     group = a_group("g", gang=2, version=NATIVE, metadata={"annotations": annotations})
-    assert "schedulingConstraints" in tree_of(group).problems[0].text
+    assert "schedulingConstraints" in tree_of(group).problems[0].message
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": 3}', '{"spec": null}', "nonsense"])

@@ -346,7 +346,7 @@ def test_a_leaf_of_every_version_reads_the_same() -> None:
     assert (a.source, b.source) == ("crd", "builtin")
     same = {"source": "crd", "api_version": "", "resource_version": ""}
     assert msgspec.structs.replace(a, **same) == msgspec.structs.replace(b, **same)
-    assert (a.parent, a.workload, a.template, a.minimum, a.mode, a.topology) == (
+    assert (a.parent, a.workload, a.template, a.minimum, a.disruption_mode, a.topology) == (
         "c", "w", "t", 4, "all", ("rack",),
     )  # fmt: skip
 

@@ -118,9 +118,9 @@ def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -
         ),
         (
             {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "it has none"},
-            PodEnd("refused-by-kubelet", "OutOfnvidia.com/gpu: it has none"),
+            PodEnd("rejected-by-kubelet", "OutOfnvidia.com/gpu: it has none"),
         ),
-        ({"phase": "Failed", "reason": "NodeAffinity"}, PodEnd("refused-by-kubelet", "NodeAffinity")),
+        ({"phase": "Failed", "reason": "NodeAffinity"}, PodEnd("rejected-by-kubelet", "NodeAffinity")),
         ({"phase": "Failed", "reason": "Evicted"}, PodEnd("evicted", "Evicted")),
         (
             {"phase": "Failed", "reason": "Terminated", "containerStatuses": [{"name": "main"}],

@@ -12,11 +12,11 @@ import pytest
 from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     GangAdmitted,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.planning.preemption_builders import order
@@ -100,7 +100,7 @@ async def test_from_the_plan_to_the_running_preemptor():
         for name in ("default/low-0", "default/low-1"):
             assert verbs.index(("mark_disrupted", name)) < verbs.index(("evict", name))
         await stage.settled()
-        assert not stage.facts(VictimEvicted, GangAdmitted), "they terminate, their room is taken"
+        assert not stage.facts(VictimGone, GangAdmitted), "they terminate, their room is taken"
         assert all(pod.nominated is None for pod in stage.cluster.seen.pods.values())
         stage.clock.advance(3)
         stage.cluster.delete_pod("low-0")
@@ -108,17 +108,17 @@ async def test_from_the_plan_to_the_running_preemptor():
         assert not stage.facts(GangAdmitted), "half of the room is not enough"
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        gone = stage.facts(VictimEvicted)
-        assert [(f.pod, f.how, f.unit) for f in gone] == [
+        gone = stage.facts(VictimGone)
+        assert [(f.pod, f.via, f.unit) for f in gone] == [
             ("default/low-0", "deleted", "PodGroup/default/low"),
             ("default/low-1", "deleted", "PodGroup/default/low"),
         ]
-        assert all(f.gone_us - f.asked_us >= 3_000_000 for f in gone)
+        assert all(f.gone_us - f.requested_us >= 3_000_000 for f in gone)
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
         await runs(stage)
         (done,) = stage.facts(PreemptionCompleted)
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 2, 2)
-        assert done.took_ms >= 3_000
+        assert done.duration_ms >= 3_000
         assert not stage.leader.committed.preemptions
         assert not stage.leader.committed.claimed_on
 
@@ -169,7 +169,7 @@ async def test_the_room_is_held_against_equals_from_the_plan_on():
         stage.cluster.delete_pod("low-1")
         await stage.settled()
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
-        assert stage.root("rival").phase == "refused"
+        assert stage.root("rival").phase == "unschedulable"
         assert (await protected(stage, "single")) == ["n0", "n1"]
 
 
@@ -190,10 +190,10 @@ async def test_a_higher_priority_is_not_kept_out():
         await asked(stage, "low-0", "low-1")
         stage.cluster.change_pod("vip", node="n0", nominated=None)
         await stage.settled()
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared, end.evicted) == ("outranked", (), 2)
-        assert (end.by, end.by_uid, end.lost) == ("Pod/default/vip", vip.uid, ("n0",))
-        assert stage.root("hi").phase == "refused"
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.units_spared, end.evicted) == ("taken-over", (), 2)
+        assert (end.taken_over_by, end.taken_over_by_uid, end.taken_over_nodes) == ("Pod/default/vip", vip.uid, ("n0",))
+        assert stage.root("hi").phase == "unschedulable"
         assert not stage.leader.committed.preemptions
 
 
@@ -224,8 +224,8 @@ async def test_a_kill_between_any_two_steps_loses_nothing(gone):
                 again.cluster.delete_pod(f"low-{n}")
             await again.settled()
             assert set(evicted(again)) == {"default/low-0", "default/low-1"}
-            hows = [f.how for f in again.facts(VictimEvicted)]
-            assert hows == ["unseen"] * gone + ["deleted"] * (2 - gone)
+            hows = [f.via for f in again.facts(VictimGone)]
+            assert hows == ["unobserved"] * gone + ["deleted"] * (2 - gone)
             assert again.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
             await runs(again)
             assert len(again.facts(PreemptionPlanned)) == len(again.facts(PreemptionCompleted)) == 1
@@ -288,7 +288,7 @@ async def test_a_victim_that_ends_by_itself_counts_as_gone():
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        assert [f.how for f in stage.facts(VictimEvicted)] == ["ended", "deleted"]
+        assert [f.via for f in stage.facts(VictimGone)] == ["ended", "deleted"]
         assert evicted(stage) == ["default/low-1"]
         assert stage.facts(GangAdmitted)
 
@@ -299,9 +299,9 @@ async def test_a_better_offer_spares_what_was_not_begun():
         await ordered(stage)
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
         await stage.settled()
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared, end.finishing) == (
-            "better-offer", ("PodGroup/default/low",), (),
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.units_spared, end.units_in_progress) == (
+            "no-longer-needed", ("PodGroup/default/low",), (),
         )  # fmt: skip
         assert set(stage.where("hi").values()) == {"n8", "n9"}
         stage.start(stage.control_loop.evictor.run())
@@ -329,9 +329,9 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
         await asked(stage, "low-0")
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
         await stage.settled()
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared, end.finishing) == (
-            "better-offer", ("PodGroup/default/other",), ("PodGroup/default/low",),
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.units_spared, end.units_in_progress) == (
+            "no-longer-needed", ("PodGroup/default/other",), ("PodGroup/default/low",),
         )  # fmt: skip
         stage.cluster.fault = lambda verb, name: None
         stage.later(5)
@@ -340,7 +340,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
             stage.cluster.delete_pod(name)
         await stage.settled()
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
-        assert [f.how for f in stage.facts(VictimEvicted)] == ["deleted", "deleted"]
+        assert [f.via for f in stage.facts(VictimGone)] == ["deleted", "deleted"]
         assert not stage.leader.committed.preemptions
 
 
@@ -353,17 +353,17 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
         await stage.one_pass()
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
         await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
-        stage.cluster.change_pod("low-0", doomed="PreemptionByScheduler")
+        stage.cluster.change_pod("low-0", disruption_target="PreemptionByScheduler")
         stage.cluster.delete_pod("low-0")
         stage.cluster.change_pod("vip", node="n0")
         await stage.one_pass()
-        assert [f.how for f in stage.facts(VictimEvicted)] == ["deleted"]
+        assert [f.via for f in stage.facts(VictimGone)] == ["deleted"]
         assert stage.facts(PreemptionCompleted)
         stage.start(stage.control_loop.evictor.run())
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
+        assert {f.pod for f in stage.facts(VictimGone)} == {"default/low-0", "default/low-1"}
         assert not stage.leader.committed.preemptions
 
 
@@ -381,9 +381,9 @@ async def test_a_preemptor_deleted_half_way():
             stage.cluster.delete_pod(name)
         stage.cluster.delete_group("hi")
         await stage.settled()
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared) == ("preemptor-deleted", ("PodGroup/default/other",))
-        assert stage.names().index("PreemptionAbandoned") < stage.names().index("RootCompleted")
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.units_spared) == ("preemptor-deleted", ("PodGroup/default/other",))
+        assert stage.names().index("PreemptionCancelled") < stage.names().index("GangRemoved")
         assert not stage.leader.committed.claimed_on
         stage.cluster.fault = lambda verb, name: None
         for name in ("low-0", "low-1"):
@@ -411,7 +411,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
             )
         )
         assert stage.control_loop.evictor.stall_reasons
-        assert not stage.facts(PreemptionAbandoned), "it terminates: the room is still coming"
+        assert not stage.facts(PreemptionCancelled), "it terminates: the room is still coming"
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
 
 
@@ -446,9 +446,9 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
         assert "cannot be deleted: 429: budget" in str(stage.control_loop.evictor.stall_reasons)
         stage.later(301)
         await stage.settled()
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared, end.finishing) == (
-            "victims-refuse", ("PodGroup/default/low",), (),
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.units_spared, end.units_in_progress) == (
+            "deletion-rejected", ("PodGroup/default/low",), (),
         )  # fmt: skip
         assert not stage.leader.committed.claimed_on
 
@@ -461,7 +461,7 @@ async def test_eviction_goes_through_the_api_that_is_set():
         await asked(stage, "low-0", "low-1")
         await stage.settled()
         assert {how for _, how in stage.cluster.did("evict")} == {"evicted"}
-        assert {f.how for f in stage.facts(VictimEvicted)} == {"evicted"}
+        assert {f.via for f in stage.facts(VictimGone)} == {"evicted"}
 
 
 async def test_a_reservation_does_not_expire_while_victims_go():
@@ -483,7 +483,7 @@ async def test_a_reservation_does_not_expire_while_victims_go():
         assert not stage.facts(ReservationReleased), "a victim that goes is progress"
         stage.later(1000)
         await stage.one_pass()
-        assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
 
 
 async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
@@ -498,10 +498,10 @@ async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
         assert stage.where("hi") == {"hi-0": "n1"}
         await stage.bind("hi-0")
         await stage.settled()
-        assert not stage.facts(PreemptionAbandoned)
+        assert not stage.facts(PreemptionCancelled)
         (done,) = stage.facts(PreemptionCompleted)
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 1, 1)
         stage.cluster.delete_pod("low-0")
         await stage.settled()
-        assert len(stage.facts(VictimEvicted)) == 2
+        assert len(stage.facts(VictimGone)) == 2
         assert not stage.leader.committed.preemptions

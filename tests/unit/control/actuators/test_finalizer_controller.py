@@ -167,7 +167,7 @@ async def test_reservations_are_given_back_before_the_group_goes():
         assert not written(stage), "reserved"
         await stage.one_pass()
         (released,) = stage.facts(ReservationReleased)
-        assert (released.why, len(released.pods)) == ("deleted", 2)
+        assert (released.reason, len(released.pods)) == ("deleted", 2)
         await work.work()
         assert written(stage) == [""]
 

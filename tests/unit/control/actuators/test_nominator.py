@@ -202,7 +202,7 @@ async def test_a_pending_gang_has_one_condition_until_it_changes():
         (condition,) = stage.cluster.group("g").conditions
         assert condition[:3] == ("PodGroupInitiallyScheduled", "False", "Unschedulable")
         assert condition[3] == message
-        assert message.startswith(stage.root("g").answer.reasons[0])
+        assert message.startswith(stage.root("g").last_decision.reasons[0])
 
 
 async def test_conditions_are_written_by_themselves(monkeypatch):
@@ -354,7 +354,7 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         stage.clock.advance(1)
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.settled()
-        wanted = "; ".join(stage.root("g").answer.reasons)
+        wanted = "; ".join(stage.root("g").last_decision.reasons)
         stage.cluster.go.set()
         await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
         await until(stage.reporter._jobs.empty, "the write that failed is tried again")

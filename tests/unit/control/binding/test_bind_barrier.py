@@ -8,10 +8,10 @@ import pytest
 
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.events import (
-    BarrierExpired,
-    BindFailed,
-    DriftFound,
-    MemberLost,
+    BindBarrierTimedOut,
+    DriftDetected,
+    MemberTerminated,
+    PodBindFailed,
     PodBound,
     ReservationReleased,
 )
@@ -51,7 +51,7 @@ async def test_it_opens_exactly_when_the_minimum_is_there():
         ]
         await stage.settled()
         assert stage.names().count("PodBound") == 4
-        assert stage.names().count("GangSatisfied") == 1
+        assert stage.names().count("GangScheduled") == 1
 
 
 async def test_the_plan_travels_with_the_binding():
@@ -99,7 +99,7 @@ async def test_a_dead_caller_is_not_bound_behind_its_back():
 
 
 async def test_the_deadline_binds_no_pod_and_is_recorded_first():
-    """BarrierExpired and the release are durable before the error is answered; no pod was bound."""
+    """BindBarrierTimedOut and the release are durable before the error is answered; no pod was bound."""
     async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
         calls = [stage.bind("g-0"), stage.bind("g-1")]
         seen = []
@@ -107,14 +107,14 @@ async def test_the_deadline_binds_no_pod_and_is_recorded_first():
             call.add_done_callback(lambda _: seen.append(stage.names()[-2:]))
         errors = await asyncio.gather(*calls)
         assert all("not all of its minimum reached bind" in error for error in errors)
-        assert seen == [["BarrierExpired", "ReservationReleased"]] * 2
-        (expired,) = stage.facts(BarrierExpired)
+        assert seen == [["BindBarrierTimedOut", "ReservationReleased"]] * 2
+        (expired,) = stage.facts(BindBarrierTimedOut)
         assert expired.arrived == ("default/g-0", "default/g-1")
         assert expired.missing == ("default/g-2",)
         (released,) = stage.facts(ReservationReleased)
-        assert (released.why, len(released.pods)) == ("expired", 3)
+        assert (released.reason, len(released.pods)) == ("expired", 3)
         assert stage.cluster.did("bind") == []
-        assert not stage.root("g").held
+        assert not stage.root("g").reservations
 
 
 async def test_after_a_deadline_the_tree_is_planned_again():
@@ -123,9 +123,9 @@ async def test_after_a_deadline_the_tree_is_planned_again():
         for name, node in stage.where("g").items():
             stage.cluster.change_pod(name, nominated=node)
         await stage.bind("g-0")
-        assert not stage.root("g").held
+        assert not stage.root("g").reservations
         await stage.one_pass()
-        assert len(stage.root("g").held) == 16
+        assert len(stage.root("g").reservations) == 16
         assert stage.names().count("GangAdmitted") == 2
 
 
@@ -144,9 +144,9 @@ async def test_a_deadline_of_a_started_gang_gives_nothing_back():
         stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
         await stage.settled()
         assert "not all of its minimum" in await stage.bind("g-1")
-        assert len(stage.facts(BarrierExpired)) == 1
+        assert len(stage.facts(BindBarrierTimedOut)) == 1
         assert stage.facts(ReservationReleased) == []
-        assert len(stage.root("g").held) == 2
+        assert len(stage.root("g").reservations) == 2
 
 
 async def test_a_member_of_an_unrecorded_leaf_does_not_break_the_deadline():
@@ -209,7 +209,7 @@ async def test_busy_api_servers_are_asked_again():
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
         assert faults == []
-        assert stage.facts(BindFailed) == []
+        assert stage.facts(PodBindFailed) == []
 
 
 async def test_a_refused_binding_is_recorded():
@@ -219,7 +219,7 @@ async def test_a_refused_binding_is_recorded():
             RequestRejected("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["409 conflict", ""]
-        assert [(f.pod, f.error) for f in stage.facts(BindFailed)] == [
+        assert [(f.pod, f.error) for f in stage.facts(PodBindFailed)] == [
             ("default/g-0", "409 conflict")
         ]
 
@@ -303,8 +303,8 @@ async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
         stage.cluster.go.set()
         assert await call == ""
         await stage.settled()
-        assert stage.facts(ReservationReleased, DriftFound) == []
-        assert stage.names().count("GangSatisfied") == 1
+        assert stage.facts(ReservationReleased, DriftDetected) == []
+        assert stage.names().count("GangScheduled") == 1
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
         await stage.one_pass()
         stage.cluster.fault = lambda verb, name: None
         assert await call
-        assert [f.why for f in stage.facts(ReservationReleased)] == ["node-lost"]
+        assert [f.reason for f in stage.facts(ReservationReleased)] == ["node-lost"]
         await stage.settled()
         assert stage.where("g")["g-0"] != first
 
@@ -342,9 +342,9 @@ async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
         await stage.one_pass()
         await until(lambda: not stage.control_loop.termination_reasons.awaited, "what became of it")
         await stage.one_pass()
-        assert [type(f) for f in stage.facts(PodBound, MemberLost)] == [PodBound, MemberLost]
+        assert [type(f) for f in stage.facts(PodBound, MemberTerminated)] == [PodBound, MemberTerminated]
         assert stage.facts(ReservationReleased) == []
-        assert not stage.root("g").held
+        assert not stage.root("g").reservations
 
 
 BASIC = [
@@ -464,7 +464,7 @@ async def test_it_stays_shut_when_others_are_seen_in_the_room():
         assert all("was released" in text for text in await asyncio.gather(*calls))
         assert stage.cluster.did("bind") == []
         (fact,) = stage.facts(ReservationReleased)
-        assert (fact.why, len(fact.pods)) == ("superseded", 2)
+        assert (fact.reason, len(fact.pods)) == ("superseded", 2)
 
 
 async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
@@ -476,4 +476,4 @@ async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
         assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
         await stage.one_pass()
         (fact,) = stage.facts(ReservationReleased)
-        assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])
+        assert (fact.reason, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])

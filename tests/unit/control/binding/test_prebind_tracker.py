@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
-from extender.core.log.events import BarrierExpired, ReservationReleased
+from extender.core.log.events import BindBarrierTimedOut, ReservationReleased
 from tests.support.service.fakes import GATED, Stage, idle, until
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
@@ -150,9 +150,9 @@ async def test_after_an_expired_barrier_every_member_is_planned_where_it_was():
         where = stage.where("g")
         await ungated(stage, "g-0", "g-1")
         assert "not all of its minimum" in await stage.bind("g-0")
-        (expired,) = stage.facts(BarrierExpired)
+        (expired,) = stage.facts(BindBarrierTimedOut)
         assert expired.missing == ("default/g-1", "default/g-late")
-        assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
         assert {p.split("/")[1]: n for p, n in tried(stage).items()} == where
         for name in where:
             stage.cluster.change_pod(
@@ -171,4 +171,4 @@ async def test_after_an_expired_barrier_every_member_is_planned_where_it_was():
 
 def tried(stage):
     paths = {p.uid: p.path for p in stage.cluster.seen.pods.values()}
-    return {paths[uid]: node for uid, node in stage.root("g").tried.items()}
+    return {paths[uid]: node for uid, node in stage.root("g").previous_nodes.items()}

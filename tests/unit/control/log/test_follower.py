@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.control.log.follower import BEHIND_MS
-from extender.core.log.events import HistoryTruncated, LeaseTaken
+from extender.core.log.events import HistoryTruncated, LeaseAcquired
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import NotLeading
 from tests.support.service.fakes import TTL_MS, Stage, until
@@ -82,7 +82,7 @@ async def test_a_take_over_reads_only_the_tail(pair):
     await first.leader.release_lease()
     await until(second.leader.may_record, "take-over")
     assert [span for span in read if span[1] is not None] == []
-    assert second.facts()[-1] == LeaseTaken(holder="other", address="http://other", previous="me")
+    assert second.facts()[-1] == LeaseAcquired(holder="other", address="http://other", previous_holder="me")
     assert first.leader.role == "following"
     taken = "not leading: the lease is held by other at http://other"
     await until(lambda: first.leader.not_ready_reason() == taken, "the address of the leader")
@@ -138,7 +138,7 @@ async def test_what_a_follower_saw_is_evidence(pair):
     await until(lambda: second.facts(HistoryTruncated), "the loss is recorded")
     (fact,) = second.facts(HistoryTruncated)
     assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
-    assert "position 4 of epoch 1 was seen by this process" in fact.text
+    assert "position 4 of epoch 1 was seen by this process" in fact.message
     assert second.leader.committed == fold(EMPTY, second.events())
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from extender.control.log.log_head_publisher import LogHeadPublisher
 from extender.core.log.events import (
-    DriftFound,
+    DriftDetected,
     GangAdmitted,
+    GangObserved,
     HistoryTruncated,
-    LeaseTaken,
+    LeaseAcquired,
     NewEvent,
     PodBound,
-    RootObserved,
 )
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady
-from extender.core.model.ids import PlanId, RootUid
+from extender.core.model.ids import GangUid, PlanId
 from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import GATED, Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
@@ -28,7 +28,7 @@ NODES = ["n0", "n1", "n2"]
 
 def draft(name="r"):
     return NewEvent(
-        root_uid=RootUid(name), root=f"ns/{name}", fact=RootObserved(kind="PodGroup"), actor="t"
+        gang_uid=GangUid(name), gang=f"ns/{name}", data=GangObserved(kind="PodGroup"), actor="t"
     )
 
 
@@ -71,7 +71,7 @@ async def test_an_append_notices(stage):
     fact = await noticed(stage)
     assert (fact.evidence, fact.known_position, fact.known_event) == ("memory", 2, lost.event_id)
     assert (fact.found_position, fact.known_epoch) == (1, 1)
-    assert [type(f) for f in stage.facts()] == [LeaseTaken, LeaseTaken, HistoryTruncated]
+    assert [type(f) for f in stage.facts()] == [LeaseAcquired, LeaseAcquired, HistoryTruncated]
     assert stage.leader.epoch > 1
     assert memory_is_the_log(stage)
 
@@ -102,7 +102,7 @@ async def test_another_fact_at_the_position_is_a_loss_too(stage):
     fact = await noticed(stage)
     assert fact.known_position == 2
     assert fact.found_position == 3
-    assert "another event there" in fact.text
+    assert "another event there" in fact.message
 
 
 async def test_an_epoch_is_never_handed_out_twice(stage):
@@ -211,7 +211,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert not stage.leader.may_act()
     check = next(c for c in stage.extender_service.checks() if c.name == "history")
     assert not check.ok
-    assert fact.text in check.reason
+    assert fact.message in check.reason
     stage.cluster.doubted = ""
     with pytest.raises(NotReady, match="history lost"):
         stage.extender_service.filter(member, NODES)
@@ -220,9 +220,9 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     )
     with pytest.raises(NotLeading, match="history lost"):
         await stage.leader.append(
-            [NewEvent(root_uid=RootUid("x"), root="ns/x", fact=admitted, actor="t")]
+            [NewEvent(gang_uid=GangUid("x"), gang="ns/x", data=admitted, actor="t")]
         )
-    assert not stage.leader.committed.held_on
+    assert not stage.leader.committed.reservations_on
     assert len(stage.cluster.calls) == done
 
     await stage.one_pass()
@@ -233,7 +233,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert stage.leader.may_act()
     (bound,) = stage.facts(PodBound)
     assert (bound.pod, bound.node, bound.plan) == ("default/a-0", node, plan)
-    assert stage.facts(DriftFound)
+    assert stage.facts(DriftDetected)
     assert "an older copy" in await bind
     where = stage.where("a")
     assert set(where) == {"a-1"}
@@ -255,7 +255,7 @@ async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     await until(
         lambda: all(stage.cluster.pod(p).nominated is None for p in ("a-0", "a-1")), "cleared"
     )
-    assert not stage.leader.committed.held_on
+    assert not stage.leader.committed.reservations_on
 
 
 async def test_it_waits_for_what_was_published(stage):

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from extender.core.log.events import LeaseTaken, NewEvent, RootObserved
+from extender.core.log.events import GangObserved, LeaseAcquired, NewEvent
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
 from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import TTL_MS, Stage, until
@@ -17,8 +17,8 @@ from tests.support.service.fakes import TTL_MS, Stage, until
 
 def drafts(number=1, root="root"):
     return [
-        NewEvent(root_uid=RootUid(f"{root}-{n}"), root=f"ns/{root}-{n}",
-              fact=RootObserved(kind="PodGroup"), actor="t")
+        NewEvent(gang_uid=GangUid(f"{root}-{n}"), gang=f"ns/{root}-{n}",
+              data=GangObserved(kind="PodGroup"), actor="t")
         for n in range(number)
     ]  # fmt: skip
 
@@ -42,8 +42,8 @@ async def stage():
 
 
 async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
-    """LeaseTaken names the process that writes from here on."""
-    assert [type(f) for f in stage.facts()] == [LeaseTaken]
+    """LeaseAcquired names the process that writes from here on."""
+    assert [type(f) for f in stage.facts()] == [LeaseAcquired]
     assert stage.facts()[0].holder == "me"
     assert stage.leader.epoch == stage.events()[0].epoch == 1
 
@@ -60,7 +60,7 @@ async def test_recorded_is_acknowledged(stage):
     """On return the facts are in the log and in the acknowledged state; nothing to record is nothing."""
     events = await stage.leader.append(drafts(3))
     assert [e.position for e in events] == [2, 3, 4]
-    assert len(stage.leader.committed.roots) == 3
+    assert len(stage.leader.committed.gangs) == 3
     assert await stage.leader.append([]) == ()
     await agree(stage)
 
@@ -76,11 +76,11 @@ async def test_unrecorded_is_not_acknowledged(stage):
     stage.log.append = slow
     task = stage.start(stage.leader.append(drafts()))
     await until(lambda: stage.leader._flights, "the append")
-    assert len(stage.leader.pending_state.roots) == 1
-    assert len(stage.leader.committed.roots) == 0
+    assert len(stage.leader.pending_state.gangs) == 1
+    assert len(stage.leader.committed.gangs) == 0
     durable.set()
     await task
-    assert len(stage.leader.committed.roots) == 1
+    assert len(stage.leader.committed.gangs) == 1
 
 
 async def test_records_at_once_keep_their_order(stage):
@@ -100,7 +100,7 @@ async def test_an_unknown_outcome_is_settled(stage, written):
         with pytest.raises(StoreUnavailable):
             await stage.leader.append(drafts())
     await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
-    assert len(stage.leader.committed.roots) == int(written)
+    assert len(stage.leader.committed.gangs) == int(written)
     assert stage.leader.epoch == 2
     await stage.leader.append(drafts(1, "after"))
     await agree(stage)
@@ -114,14 +114,14 @@ async def test_all_appends_on_their_way_are_settled(stage, written):
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
     succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
-    assert succeeded == {r.root for r in stage.leader.committed.roots.values()}
+    assert succeeded == {r.gang for r in stage.leader.committed.gangs.values()}
     assert ("ns/r0-0" in succeeded) is written
     assert all(isinstance(r, StoreUnavailable | tuple) for r in results)
     await agree(stage)
 
 
 async def test_a_second_fault_right_after_settling_is_settled_too(stage):
-    """The LeaseTaken that ends a settlement may be lost as well; the leader must not hang on it."""
+    """The LeaseAcquired that ends a settlement may be lost as well; the leader must not hang on it."""
     stage.log.lose_next_append()
     stage.log.lose_next_append()
     with pytest.raises(StoreUnavailable):
@@ -179,7 +179,7 @@ async def test_a_deposed_leader_writes_nothing(stage, fault):
             await stage.leader.append(drafts(1, "ghost"))
         assert stage.leader.role == "following"
         assert not stage.leader.may_act()
-        assert [e.root for e in stage.events() if e.root] == ["ns/theirs-0"]
+        assert [e.gang for e in stage.events() if e.gang] == ["ns/theirs-0"]
 
 
 async def test_take_over_replays_the_same_state(stage):
@@ -197,8 +197,8 @@ async def test_take_over_replays_the_same_state(stage):
             lambda: other.leader.role == "leading" and not other.leader._flights, "take-over"
         )
         assert other.leader.epoch == 2
-        assert other.facts()[-1].previous == "me"
-        assert other.leader.committed.roots == stage.leader.committed.roots
+        assert other.facts()[-1].previous_holder == "me"
+        assert other.leader.committed.gangs == stage.leader.committed.gangs
         await agree(other)
 
 
@@ -208,7 +208,7 @@ async def test_the_same_holder_need_not_wait(stage):
     await stage.killed()
     async with Stage(database=stage.database, clock=stage.clock) as again:
         await again.lead()
-        assert again.leader.committed.roots == stage.leader.committed.roots
+        assert again.leader.committed.gangs == stage.leader.committed.gangs
         assert again.leader.epoch == 2
         await agree(again)
 

@@ -10,7 +10,12 @@ import pytest
 
 from extender.control.loop.control_loop import rest_ms
 from extender.control.loop.planner_pool import PlannerPool
-from extender.core.log.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
+from extender.core.log.events import (
+    GangAdmitted,
+    GangObserved,
+    GangUnschedulable,
+    ReservationReleased,
+)
 from extender.core.model.errors import StoreUnavailable
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
@@ -79,10 +84,10 @@ async def test_members_that_come_one_by_one_are_not_counted_aloud():
         for pod in pods[:8]:
             stage.cluster.add(pod)
             await stage.settled()
-        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present"]
+        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == ["1 present"]
         stage.clock.advance(5)
         await stage.settled()
-        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present", "8 present"]
+        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == ["1 present", "8 present"]
         stage.cluster.add(pods[8])
         await stage.settled()
         assert stage.root("g").phase == "admitted", "but admission waits for nothing"
@@ -102,7 +107,7 @@ async def test_trees_of_one_pass_are_admitted_without_waiting_for_one_another():
         stage.log.append = watched
         await stage.one_pass()
         assert max(under_way) == 2, "both admissions are on their way at once"
-        assert [bool(stage.root(f"g{i}").held) for i in range(3)] == [True, True, False]
+        assert [bool(stage.root(f"g{i}").reservations) for i in range(3)] == [True, True, False]
 
 
 async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
@@ -124,7 +129,7 @@ async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
         await until(stage.leader.may_record, "settled")
         await stage.settled()
         assert len(stage.facts(GangAdmitted)) == 2
-        assert len(stage.facts(RootObserved)) == 2
+        assert len(stage.facts(GangObserved)) == 2
 
 
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]], ids="".join)
@@ -140,8 +145,8 @@ async def test_two_gangs_that_fit_one_at_a_time(order):
         await stage.settled()
         assert len(stage.where(first)) == 4
         loser = stage.root(second)
-        assert (loser.phase, len(loser.held)) == ("refused", 0)
-        assert "4 pods" in loser.answer.reasons[0]
+        assert (loser.phase, len(loser.reservations)) == ("unschedulable", 0)
+        assert "4 pods" in loser.last_decision.reasons[0]
         assert len(list(stage.facts(GangAdmitted))) == 1
         for number in range(4):
             stage.cluster.delete_pod(f"{first}-{number}")
@@ -162,7 +167,7 @@ async def test_priority_goes_before_age():
         asked = count_plans(stage)
         await stage.one_pass()
         assert asked == ["urgent", "old", "young"]
-        assert [bool(stage.root(name).held) for name in ("urgent", "old", "young")] == [
+        assert [bool(stage.root(name).reservations) for name in ("urgent", "old", "young")] == [
             True,
             True,
             False,
@@ -208,7 +213,7 @@ async def test_an_unredeemed_reservation_expires():
         stage.clock.advance(2)
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.one_pass()
-        assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
         assert len(stage.facts(GangAdmitted)) == 2
         assert "was released" in await held
         assert "was released" in await second
@@ -250,11 +255,11 @@ async def test_every_decision_can_be_replayed():
         a_node("n0", gpu=4), *a_gang("a", pods=3), *a_gang("b", pods=3)
     ) as stage:
         await stage.settled()
-        events = [e for e in stage.events() if isinstance(e.fact, GangAdmitted | GangRefused)]
-        assert {type(e.fact) for e in events} == {GangAdmitted, GangRefused}
+        events = [e for e in stage.events() if isinstance(e.data, GangAdmitted | GangUnschedulable)]
+        assert {type(e.data) for e in events} == {GangAdmitted, GangUnschedulable}
         for event in events:
-            stored = await stage.inputs.load(event.fact.input_digest)
-            assert replay_decision(event, event.fact, stored).same
+            stored = await stage.inputs.load(event.data.input_digest)
+            assert replay_decision(event, event.data, stored).same
 
 
 async def test_a_plan_that_the_world_overtook_is_not_recorded():
@@ -265,7 +270,7 @@ async def test_a_plan_that_the_world_overtook_is_not_recorded():
 
         async def slow(encoded):
             verdict = await inner(encoded)
-            if not stage.facts(GangRefused):
+            if not stage.facts(GangUnschedulable):
                 stage.cluster.add(a_pod("thief", node="n0", requests={GPU: 1}))
             return verdict
 
@@ -275,11 +280,11 @@ async def test_a_plan_that_the_world_overtook_is_not_recorded():
 
 
 async def test_an_invalid_tree_is_recorded_and_planned_when_mended():
-    """RootInvalid once; after the repair the tree is admitted like any other."""
+    """GangInvalid once; after the repair the tree is admitted like any other."""
     async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         stage.cluster.change_pod("g-0", priority=3)
         await stage.settled()
-        assert stage.names().count("RootInvalid") == 1
+        assert stage.names().count("GangInvalid") == 1
         stage.cluster.change_pod("g-0", priority=0)
         await stage.settled()
         assert stage.root("g").phase == "admitted"
@@ -291,10 +296,10 @@ async def test_an_admitted_tree_that_turns_invalid_gives_its_room_back():
         await stage.settled()
         stage.cluster.change_pod("g-0", priority=3)
         await stage.settled()
-        assert not stage.root("g").held
+        assert not stage.root("g").reservations
         stage.cluster.change_pod("g-0", priority=0)
         await stage.settled()
-        assert len(stage.root("g").held) == 2
+        assert len(stage.root("g").reservations) == 2
 
 
 async def test_the_loop_waits_for_news_and_becomes_ready():
@@ -306,11 +311,11 @@ async def test_the_loop_waits_for_news_and_becomes_ready():
         assert [c.ok for c in stage.extender_service.checks()] == [True, True, False, False]
         stage.start(stage.control_loop.run())
         await idle()
-        assert stage.names() == ["LeaseTaken"]
+        assert stage.names() == ["LeaseAcquired"]
         stage.cluster.doubted = ""
         stage.cluster.add(a_node("n1", gpu=2))
         await until(lambda: all(c.ok for c in stage.extender_service.checks()), "ready")
-        assert stage.names() == ["LeaseTaken", "RootObserved", "GangAdmitted"]
+        assert stage.names() == ["LeaseAcquired", "GangObserved", "GangAdmitted"]
 
 
 # --- the planner's process

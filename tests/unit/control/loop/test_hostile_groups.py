@@ -8,7 +8,7 @@ import pytest
 from extender.control.actuators import status_reporter
 from extender.core.decisions.admit import tree_warnings
 from extender.core.decisions.admit.tree_warnings import NodeLabels
-from extender.core.log.events import GangAdmitted, RootInvalid
+from extender.core.log.events import GangAdmitted, GangInvalid
 from extender.core.model.cluster_view import with_group
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
@@ -33,9 +33,9 @@ async def test_a_gang_beside_them_is_admitted(shape, monkeypatch):
         create(stage, shape(COUNT))
         await stage.settled()
         assert [f.priority for f in stage.facts(GangAdmitted)] == [0]
-        for fact in stage.facts(RootInvalid):
+        for fact in stage.facts(GangInvalid):
             assert len(msgspec.json.encode(fact)) < 6_000
-        assert len(stage.facts(RootInvalid)) <= 1
+        assert len(stage.facts(GangInvalid)) <= 1
 
 
 async def test_their_conditions_are_written_once():

@@ -11,12 +11,12 @@ from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
-    GangRefused,
-    PreemptionAbandoned,
+    GangUnschedulable,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.model.ids import PlanId
 from extender.core.planner.plan_types import Refusal, SearchEffort
@@ -65,10 +65,10 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
         assert any("Pod/default/dear-0" in a.units for a in plan.alternatives)
         assert plan.exhausted
         assert {a.node for a in plan.assignments} == {"b0", "b1"}
-        assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
+        assert {f.pod for f in stage.facts(VictimGone)} == {"default/low-0", "default/low-1"}
         await runs(stage)
         assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionAbandoned)
+        assert not stage.facts(PreemptionCancelled)
         stored = await stage.inputs.load(plan.input_digest)
         assert stored is not None, "the decision can be replayed"
 
@@ -85,7 +85,7 @@ async def test_who_may_not_evict_waits(off):
     async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
         await settled(stage)
         assert not stage.facts(PreemptionPlanned)
-        assert stage.root("hi").phase == "refused"
+        assert stage.root("hi").phase == "unschedulable"
 
 
 async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
@@ -96,9 +96,9 @@ async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
     async with await leading(*room, vip, low, *preemptor_tree()) as stage:
         await settled(stage)
         assert not stage.facts(PreemptionPlanned)
-        (refused,) = stage.facts(GangRefused)
-        assert "yields 1 of 2" in refused.considered[0]
-        assert any("yields 1 of 2" in text for text in stage.root("hi").answer.reasons)
+        (refused,) = stage.facts(GangUnschedulable)
+        assert "yields 1 of 2" in refused.preemption_notes[0]
+        assert any("yields 1 of 2" in text for text in stage.root("hi").last_decision.reasons)
 
 
 async def test_unbound_reservations_give_way_before_any_running_pod():
@@ -111,8 +111,8 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
         stage.cluster.add(*preemptor_tree())
         await settled(stage)
         (released,) = stage.facts(ReservationReleased)
-        assert (released.why, len(released.pods)) == ("superseded", 2)
-        assert "PodGroup default/hi of priority 10" in released.text.replace(
+        assert (released.reason, len(released.pods)) == ("superseded", 2)
+        assert "PodGroup default/hi of priority 10" in released.message.replace(
             "/default/", " default/"
         )
         (plan,) = stage.facts(PreemptionPlanned)
@@ -121,7 +121,7 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
         names = stage.names()
         assert names.index("ReservationReleased") + 1 == names.index("PreemptionPlanned")
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
-        assert not stage.facts(VictimEvicted)
+        assert not stage.facts(VictimGone)
 
 
 async def test_two_preemptors_do_not_share_one_room():
@@ -140,7 +140,7 @@ async def test_two_preemptors_do_not_share_one_room():
             stage.cluster.delete_pod(name)
         await settled(stage, 3)
         assert len(stage.facts(GangAdmitted)) == 2
-        assert not stage.facts(PreemptionAbandoned)
+        assert not stage.facts(PreemptionCancelled)
 
 
 async def test_pods_that_terminate_already_are_waited_for():
@@ -151,11 +151,11 @@ async def test_pods_that_terminate_already_are_waited_for():
         stage.cluster.change_pod("going", deleting=True)
         await settled(stage)
         (plan,) = stage.facts(PreemptionPlanned)
-        assert [p.pod for p in plan.awaits] == ["default/going"]
+        assert [p.pod for p in plan.already_terminating] == ["default/going"]
         assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
         stage.cluster.delete_pod("low-0")
         await settled(stage, 3)
-        assert not stage.facts(PreemptionAbandoned, GangAdmitted)
+        assert not stage.facts(PreemptionCancelled, GangAdmitted)
         stage.cluster.delete_pod("going")
         await settled(stage, 3)
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
@@ -171,12 +171,12 @@ async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
         stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
         await settled(stage)
         (plan,) = stage.facts(PreemptionPlanned)
-        assert [p.pod for p in plan.awaits] == ["default/going"]
+        assert [p.pod for p in plan.already_terminating] == ["default/going"]
         stage.later(11)
         await settled(stage, 3)
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.evicted) == ("room-lost", 1)
-        assert "default/going is still there after its grace period" in end.text
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.evicted) == ("capacity-lost", 1)
+        assert "default/going is still there after its grace period" in end.message
         stage.later(6)
         await settled(stage)
         again = stage.facts(PreemptionPlanned)[-1]
@@ -236,7 +236,7 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
         await stage.bind(waits)
         await settled(stage, 3)
         assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionAbandoned)
+        assert not stage.facts(PreemptionCancelled)
         assert GPU in plan.shapes[0]
 
 
@@ -263,8 +263,8 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         def may():
             return asking.may_search(stage.cluster.seen, state, tree)
 
-        lost = PreemptionAbandoned(
-            preemption=PlanId("p"), why="room-lost", spared=(), finishing=(), evicted=2
+        lost = PreemptionCancelled(
+            preemption=PlanId("p"), reason="capacity-lost", units_spared=(), units_in_progress=(), evicted=2
         )
         assert may()
         for seconds in (5, 10, 20):
@@ -273,7 +273,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
             assert not may()
             stage.clock.advance(1)
             assert may()
-        planned_and(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, took_ms=1))
+        planned_and(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, duration_ms=1))
         planned_and(lost)
         stage.clock.advance(5)
         assert may(), "what was completed is no failure"
@@ -345,7 +345,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
         stage.cluster.add(*others)
         await stage.one_pass()
-        assert [f.why for f in stage.facts(PreemptionAbandoned)] == ["room-lost"]
+        assert [f.reason for f in stage.facts(PreemptionCancelled)] == ["capacity-lost"]
         await stage.killed()
     stage.clock.advance(4)
     async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
@@ -353,7 +353,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         again.start(again.control_loop.evictor.run())
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 1
-        assert again.root("hi").phase == "refused"
+        assert again.root("hi").phase == "unschedulable"
         again.clock.advance(5)  # from the refusal on, as for every tree
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 2
@@ -382,7 +382,7 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
         (plan,) = stage.facts(PreemptionPlanned)
         assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
         (released,) = stage.facts(ReservationReleased)
-        assert released.text == "its gang is evicted as a whole"
+        assert released.message == "its gang is evicted as a whole"
         assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
         await settled(stage, 3)
         assert not stage.where("low"), "nor is it planned again while the others go"
@@ -418,7 +418,7 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
         (answer,) = await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         assert answer.node == "n0"
         (released,) = stage.facts(ReservationReleased)
-        assert released.text == "its gang is evicted as a whole"
+        assert released.message == "its gang is evicted as a whole"
         assert [p.pod for p in released.pods] == ["default/low-1"]
         names = stage.names()
         assert names[names.index("ReservationReleased") + 1] == "PreemptionPlanned"

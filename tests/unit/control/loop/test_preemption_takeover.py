@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from extender.core.log.events import (
-    GangRefused,
-    PreemptionAbandoned,
+    GangUnschedulable,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.queries.log.decision_replay import replay_decision
@@ -60,7 +60,7 @@ async def test_who_fits_elsewhere_goes_elsewhere():
         await runs(stage)
         await settled(stage, 2)
         assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionAbandoned)
+        assert not stage.facts(PreemptionCancelled)
 
 
 @pytest.mark.parametrize("went", [(), ("low-0",), ("low-0", "low-1")], ids=["0", "1", "2"])
@@ -70,16 +70,16 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
         gone(stage, *went)
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
-        assert end.by_uid == stage.cluster.group("over").uid
-        assert end.spared == ()
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
+        assert end.taken_over_by_uid == stage.cluster.group("over").uid
+        assert end.units_spared == ()
         first, heir = stage.facts(PreemptionPlanned)
         assert [s.gang for s in heir.superseded] == ["default/hi"]
         assert heir.superseded[0].plan == first.preemption
         assert {p.pod for p in heir.superseded[0].pods} == {"default/hi-0", "default/hi-1"}
         names = stage.names()
-        assert names[names.index("PreemptionAbandoned") + 1] == "PreemptionPlanned"
+        assert names[names.index("PreemptionCancelled") + 1] == "PreemptionPlanned"
         gone(stage, *({"low-0", "low-1"} - set(went)))
         await settled(stage, 3)
         assert stage.where("over") == {"over-0": "n0", "over-1": "n1"}
@@ -90,7 +90,7 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
         assert done.preemption == heir.preemption
         assert len(stage.cluster.did("evict")) == 2
         encoded = await stage.inputs.load(heir.input_digest)
-        (event,) = (e for e in stage.events() if e.fact == heir)
+        (event,) = (e for e in stage.events() if e.data == heir)
         assert replay_decision(event, heir, encoded).same
 
 
@@ -119,7 +119,7 @@ async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
         later(stage, 6)
         await settled(stage)
         assert len(stage.facts(PreemptionPlanned)) == 2
-        considered = [f.considered for f in stage.facts(GangRefused)][-1]
+        considered = [f.preemption_notes for f in stage.facts(GangUnschedulable)][-1]
         assert any("left alone" in text and "PodGroup/default/low" in text for text in considered)
         later(stage, AGAIN_S)
         await settled(stage)
@@ -135,10 +135,10 @@ async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
         assert len(stage.where("hi")) == 2
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage, 3)
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
         (released,) = stage.facts(ReservationReleased)
-        assert (released.why, len(released.pods)) == ("superseded", 2)
+        assert (released.reason, len(released.pods)) == ("superseded", 2)
         assert set(stage.where("over").values()) == {"n0", "n1"}
 
 
@@ -155,11 +155,11 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         assert stage.extender_service.filter(known, ["n0"]).passed == ("n0",)
         stage.cluster.change_pod("alone", node="n0")
         await settled(stage)
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.by, end.lost) == ("outranked", "Pod/default/alone", ("n0",))
-        assert end.by_uid == known.uid
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.taken_over_by, end.taken_over_nodes) == ("taken-over", "Pod/default/alone", ("n0",))
+        assert end.taken_over_by_uid == known.uid
         assert not stage.where("hi"), "n2 is in another zone"
-        assert stage.root("hi").answer.outcome != "preempting"
+        assert stage.root("hi").last_decision.outcome != "preempting"
 
 
 async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
@@ -177,9 +177,9 @@ async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
         assert len(stage.facts(PreemptionPlanned)) == 1, "for the extra"
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
-        assert "evicts it" in end.text
+        (end,) = stage.facts(PreemptionCancelled)
+        assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
+        assert "evicts it" in end.message
         heir = stage.facts(PreemptionPlanned)[-1]
         assert "PodGroup/default/hi" in {u.name for u in heir.victims}
 
@@ -189,8 +189,8 @@ async def test_what_is_left_of_the_room_stays_held_while_victims_go():
     async with await making_room() as stage:
         stage.cluster.add(*preemptor_tree(1, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionAbandoned)
-        (lost,) = end.lost
+        (end,) = stage.facts(PreemptionCancelled)
+        (lost,) = end.taken_over_nodes
         (left,) = {"n0", "n1"} - {lost}
         gone(stage, "low-0" if left == "n0" else "low-1")
         await settled(stage, 2)
@@ -199,6 +199,6 @@ async def test_what_is_left_of_the_room_stays_held_while_victims_go():
         gone(stage, "low-1" if left == "n0" else "low-0")
         await settled(stage, 2)
         assert not stage.leader.committed.claimed_on.get(left)
-        assert [f.preemption for f in stage.facts(VictimEvicted)].count(
+        assert [f.preemption for f in stage.facts(VictimGone)].count(
             stage.facts(PreemptionPlanned)[0].preemption
         ) == 2

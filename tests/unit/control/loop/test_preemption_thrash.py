@@ -13,14 +13,14 @@ import pytest
 from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
-    GangSatisfied,
+    GangScheduled,
     PodBound,
-    PreemptionAbandoned,
+    PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
-    VictimEvicted,
+    VictimGone,
 )
 from tests.support.service.fakes import Stage
 from tests.support.service.job_arrivals import Arrivals, the_fleet
@@ -33,32 +33,32 @@ class Preemptions:
         self.events = events
         self.plans: dict[str, RecordedEvent] = {}
         self.ends: dict[str, RecordedEvent] = {}
-        self.gone: dict[str, list[VictimEvicted]] = {}
+        self.gone: dict[str, list[VictimGone]] = {}
         for event in events:
-            fact = event.fact
+            fact = event.data
             if isinstance(fact, PreemptionPlanned):
                 self.plans[fact.preemption] = event
-            elif isinstance(fact, PreemptionCompleted | PreemptionAbandoned):
+            elif isinstance(fact, PreemptionCompleted | PreemptionCancelled):
                 assert fact.preemption not in self.ends, "it ends twice"
                 self.ends[fact.preemption] = event
-            elif isinstance(fact, VictimEvicted):
+            elif isinstance(fact, VictimGone):
                 self.gone.setdefault(fact.preemption, []).append(fact)
 
-    def ran(self, root_uid: str, *, behind: int) -> bool:
+    def ran(self, gang_uid: str, *, behind: int) -> bool:
         """Return whether a tree was admitted at that position or later, and all of its minimum was bound by that."""
-        mine = [e for e in self.events[behind:] if e.root_uid == root_uid]
-        facts = (GangAdmitted, GangExtended, GangSatisfied, ReservationReleased)
-        first, *then = [e.fact for e in mine if isinstance(e.fact, facts)] or [None]
+        mine = [e for e in self.events[behind:] if e.gang_uid == gang_uid]
+        facts = (GangAdmitted, GangExtended, GangScheduled, ReservationReleased)
+        first, *then = [e.data for e in mine if isinstance(e.data, facts)] or [None]
         lost = next(
             (n for n, f in enumerate(then) if isinstance(f, ReservationReleased)), len(then)
         )
         if isinstance(first, GangExtended):
-            return any(isinstance(e.fact, PodBound) and e.fact.plan == first.plan for e in mine)
-        return isinstance(first, GangAdmitted) and GangSatisfied in map(type, then[:lost])
+            return any(isinstance(e.data, PodBound) and e.data.plan == first.plan for e in mine)
+        return isinstance(first, GangAdmitted) and GangScheduled in map(type, then[:lost])
 
-    def evicted(self, preemption: str) -> list[VictimEvicted]:
+    def evicted(self, preemption: str) -> list[VictimGone]:
         """Return the victims of a preemption that we deleted or evicted."""
-        return [f for f in self.gone.get(preemption, ()) if f.how in ("deleted", "evicted")]
+        return [f for f in self.gone.get(preemption, ()) if f.via in ("deleted", "evicted")]
 
 
 def job_of(root: str) -> str:
@@ -70,7 +70,7 @@ def outcomes(log: Preemptions, run: Arrivals) -> Counter[str]:
     """Count what came of preemptions; each that evicted a pod must have made room for one that ran."""
     found: Counter[str] = Counter()
     for preemption in log.plans:
-        assert preemption in log.ends, f"{log.plans[preemption].root} never ended"
+        assert preemption in log.ends, f"{log.plans[preemption].gang} never ended"
         found[use(log, run, preemption) if log.evicted(preemption) else "nothing evicted"] += 1
     return found
 
@@ -81,21 +81,21 @@ def use(log: Preemptions, run: Arrivals, preemption: str) -> str:
     The only ones of no use are those whose preemptor its own user deleted half way.
     """
     plan, end = log.plans[preemption], log.ends[preemption]
-    if isinstance(end.fact, PreemptionCompleted):
+    if isinstance(end.data, PreemptionCompleted):
         return "completed"
-    assert isinstance(end.fact, PreemptionAbandoned)
-    why = end.fact.why
-    if why == "preemptor-deleted" and plan.root_uid in run.withdrawn:
+    assert isinstance(end.data, PreemptionCancelled)
+    why = end.data.reason
+    if why == "preemptor-deleted" and plan.gang_uid in run.withdrawn:
         return "its user deleted it"
-    if why == "better-offer" and log.ran(plan.root_uid, behind=end.position):
+    if why == "no-longer-needed" and log.ran(plan.gang_uid, behind=end.position):
         return "ran elsewhere"
-    assert why == "outranked", f"{plan.root} at {plan.position} evicted in vain: {end.fact}"
-    heir = next((e for e in log.events[end.position :] if e.root_uid == end.fact.by_uid), None)
-    if heir is not None and isinstance(heir.fact, PreemptionPlanned):
-        assert heir.fact.priority > plan.fact.priority
-        of_heir = use(log, run, heir.fact.preemption)
+    assert why == "taken-over", f"{plan.gang} at {plan.position} evicted in vain: {end.data}"
+    heir = next((e for e in log.events[end.position :] if e.gang_uid == end.data.taken_over_by_uid), None)
+    if heir is not None and isinstance(heir.data, PreemptionPlanned):
+        assert heir.data.priority > plan.data.priority
+        of_heir = use(log, run, heir.data.preemption)
         return of_heir if of_heir == "its user deleted it" else "taken over"
-    assert end.fact.by_uid in run.ran_alone, f"{end.fact.by} of {end.position} does not run"
+    assert end.data.taken_over_by_uid in run.ran_alone, f"{end.data.taken_over_by} of {end.position} does not run"
     return "taken over"
 
 
@@ -105,10 +105,10 @@ def check_pairs(log: Preemptions) -> int:
     jobs: set[tuple[str, str]] = set()
     for preemption, plan in log.plans.items():
         for unit in {f.unit for f in log.evicted(preemption)}:
-            pair = (plan.root_uid, unit)
-            assert pair not in pairs, f"{plan.root} evicts {unit} again, at {plan.position}"
+            pair = (plan.gang_uid, unit)
+            assert pair not in pairs, f"{plan.gang} evicts {unit} again, at {plan.position}"
             pairs.add(pair)
-            jobs.add((job_of(plan.root), job_of(unit.partition("/")[2])))
+            jobs.add((job_of(plan.gang), job_of(unit.partition("/")[2])))
     assert not {(b, a) for a, b in jobs} & jobs, "an evicted job evicts its evictor"
     return len(pairs)
 
@@ -118,39 +118,39 @@ def check_one_at_a_time(log: Preemptions) -> None:
     left: dict[str, set[str]] = {}  # root -> victims that have to go, of its last preemption
     open_: dict[str, str] = {}
     for event in log.events:
-        fact, root = event.fact, event.root_uid
+        fact, root = event.data, event.gang_uid
         if isinstance(fact, PreemptionPlanned):
-            assert root not in open_, f"{event.root} plans again at {event.position}"
-            assert not left.get(root), f"victims of {event.root} still go at {event.position}"
+            assert root not in open_, f"{event.gang} plans again at {event.position}"
+            assert not left.get(root), f"victims of {event.gang} still go at {event.position}"
             open_[root] = fact.preemption
             left[root] = {p.uid for unit in fact.victims for p in unit.pods}
-        elif isinstance(fact, VictimEvicted):
+        elif isinstance(fact, VictimGone):
             left[root].discard(fact.uid)
-        elif isinstance(fact, PreemptionCompleted | PreemptionAbandoned):
+        elif isinstance(fact, PreemptionCompleted | PreemptionCancelled):
             assert open_.pop(root) == fact.preemption
-            if isinstance(fact, PreemptionAbandoned):
+            if isinstance(fact, PreemptionCancelled):
                 left[root] -= spared(log.plans[fact.preemption], fact)
     assert not open_
     assert not any(left.values()), left
 
 
-def spared(plan: RecordedEvent, end: PreemptionAbandoned) -> set[str]:
+def spared(plan: RecordedEvent, end: PreemptionCancelled) -> set[str]:
     """Return the pods of units that stay."""
-    assert isinstance(plan.fact, PreemptionPlanned)
-    units = [u for u in plan.fact.victims if f"{u.kind}/{u.path}" in end.spared]
+    assert isinstance(plan.data, PreemptionPlanned)
+    units = [u for u in plan.data.victims if f"{u.kind}/{u.path}" in end.units_spared]
     return {pod.uid for unit in units for pod in unit.pods}
 
 
 def check_units(log: Preemptions, run: Arrivals) -> None:
     """Check that units are of lower priority, and that each has gone whole or not at all."""
     for preemption, plan in log.plans.items():
-        assert isinstance(plan.fact, PreemptionPlanned)
+        assert isinstance(plan.data, PreemptionPlanned)
         gone = Counter(f.uid for f in log.gone.get(preemption, ()))
         assert not [uid for uid, times in gone.items() if times > 1], "gone twice"
         asked = {f.unit for f in log.evicted(preemption)}
-        for unit in plan.fact.victims:
-            mine = run.priority_of[job_of(plan.root)]
-            assert run.priority_of[job_of(unit.path)] < mine == plan.fact.priority
+        for unit in plan.data.victims:
+            mine = run.priority_of[job_of(plan.gang)]
+            assert run.priority_of[job_of(unit.path)] < mine == plan.data.priority
             assert unit.kind == "Pod" or not unit.path.startswith("default/loose")
             pods = {p.uid for p in unit.pods}
             if f"{unit.kind}/{unit.path}" in asked:

@@ -52,7 +52,7 @@ class Life:
 
     def call_bind(self):
         """Let kube-scheduler bring every member that is let go to bind."""
-        for held in list(self.stage.leader.committed.held_on.values()):
+        for held in list(self.stage.leader.committed.reservations_on.values()):
             for r in held.values():
                 pod = self.stage.cluster.seen.pods.get(r.uid)
                 if (
@@ -116,7 +116,7 @@ class Life:
         for pod in stage.cluster.seen.pods.values():
             if pod.node is not None:
                 used[pod.node] += dict(pod.shape.requests)[GPU]
-        for node, held in stage.leader.committed.held_on.items():
+        for node, held in stage.leader.committed.reservations_on.items():
             for r in held.values():
                 pod = stage.cluster.seen.pods.get(r.uid)
                 if pod is not None and pod.node is None:
@@ -142,8 +142,8 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed):
         )
         assert stage.leader.committed == fold(EMPTY, stage.events())
         once = Counter(
-            (event.root_uid, event.fact.uid)
+            (event.gang_uid, event.data.uid)
             for event in stage.events()
-            if isinstance(event.fact, PodBound)
+            if isinstance(event.data, PodBound)
         )
         assert set(once.values()) <= {1}

@@ -33,15 +33,15 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
     elif fault == "superseded":
 
         def overtaken(view, state):
-            roots = state.roots.values()
-            return {uid for root in roots for uid, r in root.held.items() if hit(r.pod)}
+            roots = state.gangs.values()
+            return {uid for root in roots for uid, r in root.reservations.items() if hit(r.pod)}
 
         monkeypatch.setattr(cluster_reconciliation, "oversubscribed_reservations", overtaken)
     else:
         monkeypatch.setattr(
             stage.control_loop,
             "_expired",
-            lambda state: frozenset(uid for uid, root in state.roots.items() if root.held),
+            lambda state: frozenset(uid for uid, root in state.gangs.items() if root.reservations),
         )
 
 
@@ -93,7 +93,7 @@ async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fau
         pauses = [record.pause_ms for record in alarms(caplog)]
         assert pauses == [min(1000 << n, 300_000) for n in range(len(pauses))]
         assert len(pauses) == len(stage.facts(ReservationReleased)) - 3
-        assert alarms(caplog)[0].root == "default/g"
+        assert alarms(caplog)[0].gang == "default/g"
         await until(lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event")
         notice = next(n for n in stage.cluster.notices if n.reason == REASON)
         assert (notice.kind, notice.name, notice.warning) == ("PodGroup", "g", True)
@@ -191,7 +191,7 @@ async def test_nodes_that_come_and_go_put_nothing_off(caplog):
             for name in ("n0", "n1"):
                 stage.cluster.change_node(name, unschedulable=name in used)
             await passes(stage, 1, 0.01)
-            assert stage.root("g").held
+            assert stage.root("g").reservations
             assert not used & set(stage.where("g").values())
         assert len(stage.facts(GangAdmitted)) == 11
         assert not alarms(caplog)
@@ -205,10 +205,10 @@ async def test_a_node_that_flaps_puts_nothing_off(caplog):
         for _ in range(10):
             stage.cluster.change_node("n0", unschedulable=True)
             await passes(stage, 1, 0.01)
-            assert not stage.root("g").held
+            assert not stage.root("g").reservations
             stage.cluster.change_node("n0", unschedulable=False)
             await passes(stage, 1, 0.01)
-            assert stage.root("g").held
+            assert stage.root("g").reservations
         assert not alarms(caplog)
 
 
@@ -235,6 +235,6 @@ async def test_room_that_others_take_has_its_own_pause_alone(caplog):
             await passes(stage, 1, 0.01)
             stage.cluster.delete_pod(f"thief-{number}")
             await passes(stage, 1, 16)
-            assert stage.root("g").held, number
+            assert stage.root("g").reservations, number
         assert len(stage.facts(ReservationReleased)) == 6
         assert not alarms(caplog)

@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from extender.core.log.events import GangAdmitted, GangExtended, MemberLost, ReservationReleased
+from extender.core.log.events import (
+    GangAdmitted,
+    GangExtended,
+    MemberTerminated,
+    ReservationReleased,
+)
 from extender.core.model.ids import NodeName
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
@@ -38,7 +43,7 @@ async def running():
     await settled(stage)
     stage.cluster.add(*a_gang("rival", pods=1))
     await settled(stage)
-    assert stage.root("rival").phase == "refused"
+    assert stage.root("rival").phase == "unschedulable"
     return stage
 
 
@@ -64,19 +69,19 @@ async def test_only_the_replacement_gets_it(crashes):
         await settled(stage)
         if crashes:
             stage = await taken_over(stage)
-        assert stage.root("rival").phase == "refused"
+        assert stage.root("rival").phase == "unschedulable"
 
     node = stage.cluster.pod("g-0").node
     stage.cluster.delete_pod("g-0")
     await step()
-    (lost,) = stage.facts(MemberLost)
-    assert lost.room_until_us > stage.clock.now_us()
+    (lost,) = stage.facts(MemberTerminated)
+    assert lost.held_until_us > stage.clock.now_us()
     stage.clock.advance(TTL_S - 1)
     await step()
     stage.cluster.add(a_pod("g-new", "g", requests={GPU: 1}))
     await step()
     assert stage.where("g") == {"g-new": node}
-    assert not stage.root("g").vacant
+    assert not stage.root("g").replacement_holds
     stage.cluster.change_pod("g-new", node=node, phase="Running")
     await step()
     stage.clock.advance(2 * TTL_S)
@@ -97,7 +102,7 @@ async def test_without_a_replacement_the_next_in_line_has_it_in_time(crashes):
         stage = await taken_over(stage)
     await settled(stage)
     (released,) = stage.facts(ReservationReleased)
-    assert (released.why, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
+    assert (released.reason, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
     assert stage.root("rival").phase == "admitted"
     assert len(stage.facts(GangAdmitted)) == 2
     await stage.killed()
@@ -130,15 +135,15 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     await stage.one_pass()
     await stage.one_pass()
-    assert stage.facts(MemberLost) == []
+    assert stage.facts(MemberTerminated) == []
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
-    assert stage.root("rival").phase == "refused"
+    assert stage.root("rival").phase == "unschedulable"
     asked.set()
     await until(lambda: not stage.control_loop.termination_reasons.awaited, "how members ended")
     await settled(stage)
-    assert [f.room_until_us > 0 for f in stage.facts(MemberLost)] == [True]
+    assert [f.held_until_us > 0 for f in stage.facts(MemberTerminated)] == [True]
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
-    assert stage.root("rival").phase == "refused"
+    assert stage.root("rival").phase == "unschedulable"
     await stage.killed()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from extender.control.loop import termination_reasons
-from extender.core.log.events import MemberLost
+from extender.core.log.events import MemberTerminated
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.pods import PodEnd
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
 
-REFUSED = PodEnd("refused-by-kubelet", "OutOfcpu: it has none")
+REFUSED = PodEnd("rejected-by-kubelet", "OutOfcpu: it has none")
 
 
 async def bound(stage, pods=2):
@@ -33,7 +33,7 @@ async def lost(stage, many=1):
     """Return the losses when there are so many."""
     for _ in range(2):  # the answer, then the fact
         await stage.settled()
-    found = stage.facts(MemberLost)
+    found = stage.facts(MemberTerminated)
     assert len(found) == many
     return found
 
@@ -43,7 +43,7 @@ async def test_the_cause_comes_from_the_api_server():
         await bound(stage)
         stage.cluster.end_pod("g-0", REFUSED)
         (fact,) = await lost(stage)
-        assert (fact.cause, fact.text) == (REFUSED.cause, REFUSED.text)
+        assert (fact.cause, fact.message) == (REFUSED.cause, REFUSED.message)
         stage.cluster.delete_pod("g-1")
         _, fact = await lost(stage, 2)
         assert fact.cause == "deleted"
@@ -66,7 +66,7 @@ async def test_a_loss_is_recorded_without_an_answer_of_the_api_server(how, monke
         stage.cluster.end_pod("g-0", REFUSED)
         (fact,) = await lost(stage)
         stage.cluster.go.set()
-        assert (fact.cause, fact.text) == ("gone", "")
+        assert (fact.cause, fact.message) == ("unknown", "")
 
 
 async def test_of_many_that_vanish_at_once_some_are_asked_about(monkeypatch):
@@ -76,4 +76,4 @@ async def test_of_many_that_vanish_at_once_some_are_asked_about(monkeypatch):
         for n in range(4):
             stage.cluster.end_pod(f"g-{n}", REFUSED)
         found = await lost(stage, 4)
-        assert sorted(f.cause for f in found) == ["gone", "gone", *["refused-by-kubelet"] * 2]
+        assert sorted(f.cause for f in found) == [*["rejected-by-kubelet"] * 2, "unknown", "unknown"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.control.monitors.capacity_sampler import CapacitySampler
-from extender.core.log.events import RoomMeasured
-from extender.core.model.ids import NIL_ROOT
+from extender.core.log.events import CapacityMeasured
+from extender.core.model.ids import NIL_GANG
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang
 
@@ -24,11 +24,11 @@ def watch(stage):
 
 
 def recorded(stage):
-    return [e for e in stage.events() if isinstance(e.fact, RoomMeasured)]
+    return [e for e in stage.events() if isinstance(e.data, CapacityMeasured)]
 
 
 def rack_of(fact):
-    return next(r for r in fact.rooms if (r.resource, r.key) == (GPU, RACK))
+    return next(r for r in fact.largest_free if (r.resource, r.key) == (GPU, RACK))
 
 
 async def test_what_did_not_change_is_recorded_once(stage):
@@ -40,13 +40,13 @@ async def test_what_did_not_change_is_recorded_once(stage):
     await stage.one_pass()
     assert await looking.look()
     before, after = recorded(stage)
-    assert (rack_of(before.fact).domain, rack_of(before.fact).free) == ("r0", 16)
-    assert (rack_of(after.fact).domain, rack_of(after.fact).free, rack_of(after.fact).total) == (
+    assert (rack_of(before.data).domain, rack_of(before.data).free) == ("r0", 16)
+    assert (rack_of(after.data).domain, rack_of(after.data).free, rack_of(after.data).total) == (
         "r1",
         16,
         16,
     )
-    assert {before.root_uid, after.root_uid} == {NIL_ROOT}
+    assert {before.gang_uid, after.gang_uid} == {NIL_GANG}
     assert stage.leader.committed == stage.leader.pending_state
 
 

@@ -7,9 +7,9 @@ import pytest
 from extender.control.monitors import feature_gate_monitor
 from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
 from extender.core.log.control_plane_features import DryRunResult, SchedulerGates, samples
-from extender.core.log.events import FeaturesFound, GangRefused
+from extender.core.log.events import ControlPlaneFeaturesDetected, GangUnschedulable
 from extender.core.model.errors import ClusterUnavailable
-from extender.core.model.ids import NIL_ROOT
+from extender.core.model.ids import NIL_GANG
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_pod
@@ -56,7 +56,7 @@ def watch(stage, plane):
 
 
 def recorded(stage):
-    return [e for e in stage.events() if isinstance(e.fact, FeaturesFound)]
+    return [e for e in stage.events() if isinstance(e.data, ControlPlaneFeaturesDetected)]
 
 
 async def test_what_did_not_change_is_recorded_once(stage):
@@ -68,10 +68,10 @@ async def test_what_did_not_change_is_recorded_once(stage):
     assert (plane.tried, plane.asked) == (1, 1)
     assert not await watch(stage, plane).look()
     (event,) = recorded(stage)
-    assert event.root_uid == NIL_ROOT
-    assert stage.leader.committed.features == event.fact
+    assert event.gang_uid == NIL_GANG
+    assert stage.leader.committed.features == event.data
     again = decode_state(encode_state(stage.leader.committed))
-    assert again.features == event.fact
+    assert again.features == event.data
 
 
 async def test_a_change_is_seen_when_its_time_comes(stage, monkeypatch):
@@ -85,17 +85,17 @@ async def test_a_change_is_seen_when_its_time_comes(stage, monkeypatch):
     assert not await looking.look()
     stage.clock.advance(ASK_MS / 1000)
     assert await looking.look()
-    assert recorded(stage)[-1].fact.native == "on"
+    assert recorded(stage)[-1].data.native_group_scheduling == "on"
     plane.drops = ("schedulingConstraints",)
     stage.clock.advance(ASK_MS / 1000)
     assert not await looking.look()
     plane.discovery_revision += 1
     assert await looking.look()
-    assert [one.field for one in recorded(stage)[-1].fact.lost] == ["spec.schedulingConstraints"]
+    assert [one.field for one in recorded(stage)[-1].data.dropped_fields] == ["spec.schedulingConstraints"]
     plane.drops = ()
     stage.clock.advance(TRY_MS / 1000)
     assert await looking.look()
-    assert recorded(stage)[-1].fact.lost == ()
+    assert recorded(stage)[-1].data.dropped_fields == ()
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(stage):
@@ -184,7 +184,7 @@ async def test_no_gate_of_a_tree_without_room_is_removed():
         await stage.one_pass()
         await stage.one_pass()
         assert stage.cluster.did("remove_gate") == []
-        assert not stage.leader.committed.held_on
+        assert not stage.leader.committed.reservations_on
 
 
 async def test_a_tree_that_would_never_come_to_bind_holds_no_room():
@@ -196,11 +196,11 @@ async def test_a_tree_that_would_never_come_to_bind_holds_no_room():
         await native(stage)
         for _ in range(3):
             await stage.one_pass()
-        (refused,) = [e.fact for e in stage.events() if isinstance(e.fact, GangRefused)]
+        (refused,) = [e.data for e in stage.events() if isinstance(e.data, GangUnschedulable)]
         assert refused.outcome == "waiting"
         assert "label gang-extender.dev/pod-group instead" in refused.reasons[0]
-        assert not stage.leader.committed.held_on
+        assert not stage.leader.committed.reservations_on
         plane = FakePlane()  # switched off
         await watch(stage, plane).look()
         await stage.one_pass()
-        assert len(stage.leader.committed.held_on) == 2
+        assert len(stage.leader.committed.reservations_on) == 2

@@ -8,10 +8,10 @@ import pytest
 
 from extender.control.monitors import read_model_projector
 from extender.control.monitors.read_model_projector import ReadModelProjector, project_all
-from extender.core.log.events import NewEvent, RootObserved
+from extender.core.log.events import GangObserved, NewEvent
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import StoreUnavailable
-from extender.core.model.ids import Position, RootUid
+from extender.core.model.ids import GangUid, Position
 from extender.snapshots.snapshot_backfill import backfill_snapshots
 from extender.snapshots.state_loader import (
     HISTORICAL_CODEC,
@@ -47,9 +47,9 @@ async def stage(monkeypatch):
 async def record(stage, count):
     for number in range(count):
         name = f"r{stage.leader.committed.position}-{number}"
-        fact = RootObserved(kind="PodGroup")
+        fact = GangObserved(kind="PodGroup")
         await stage.leader.append(
-            [NewEvent(root_uid=RootUid(name), root=f"ns/{name}", fact=fact, actor="t")]
+            [NewEvent(gang_uid=GangUid(name), gang=f"ns/{name}", data=fact, actor="t")]
         )
 
 

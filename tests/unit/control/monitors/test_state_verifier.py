@@ -7,10 +7,10 @@ import pytest
 from immutables import Map
 
 from extender.control.monitors.state_verifier import StateVerifier
-from extender.core.log.events import DriftFound, NewEvent
+from extender.core.log.events import DriftDetected, NewEvent
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import NotLeading
-from extender.core.model.ids import NIL_ROOT
+from extender.core.model.ids import NIL_GANG
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -36,20 +36,20 @@ async def test_agreement_gives_no_event(stage):
 
 @pytest.mark.parametrize("plant", ["reservation", "index", "time", "version"])
 async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant):
-    """A root that was dropped, an index that lost a node: DriftFound in the log, memory is its fold."""
+    """A root that was dropped, an index that lost a node: DriftDetected in the log, memory is its fold."""
     leader = stage.leader
     good = leader.committed
-    (root,) = good.roots.values()
-    assert len(root.held) == 2
-    emptied = msgspec.structs.replace(root, held=Map())
+    (root,) = good.gangs.values()
+    assert len(root.reservations) == 2
+    emptied = msgspec.structs.replace(root, reservations=Map())
     leader.committed = {
-        "reservation": msgspec.structs.replace(good, roots=good.roots.set(root.uid, emptied)),
-        "index": msgspec.structs.replace(good, held_on=Map()),
-        "time": msgspec.structs.replace(good, roots=Map()),
+        "reservation": msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, emptied)),
+        "index": msgspec.structs.replace(good, reservations_on=Map()),
+        "time": msgspec.structs.replace(good, gangs=Map()),
         "version": msgspec.structs.replace(good, versions=good.versions.set(root.uid, 77)),
     }[plant]
     assert await watch(stage).look()
-    facts = [e.fact for e in stage.events() if isinstance(e.fact, DriftFound)]
+    facts = [e.data for e in stage.events() if isinstance(e.data, DriftDetected)]
     assert [f.kind for f in facts] == ["memory"]
     assert leader.committed == fold(EMPTY, stage.events()) == leader.pending_state
     assert not await watch(stage).look()
@@ -59,12 +59,12 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
     leader = stage.leader
     leader.committed = msgspec.structs.replace(
-        leader.committed, versions=leader.committed.versions.set(NIL_ROOT, 77)
+        leader.committed, versions=leader.committed.versions.set(NIL_GANG, 77)
     )
-    fact = DriftFound(kind="test", object="x", text="y")
-    draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
+    fact = DriftDetected(kind="test", object="x", message="y")
+    draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
     await until(lambda: leader.may_record() and not leader._flights, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
-    assert [e.fact for e in stage.events()].count(fact) == 1
+    assert [e.data for e in stage.events()].count(fact) == 1

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.events import AnyEventData, NewEvent, RecordedEvent
 from extender.core.log.reservation_state import ReservationState, fold
-from extender.core.model.ids import Epoch, Position, RootUid
+from extender.core.model.ids import Epoch, GangUid, Position
 from tests.support.service.fakes import check_state
 
 ME = ReconcileContext(actor="test", cause="test")
 
 
 def folded(
-    state: ReservationState, *facts: tuple[RootUid, str, AnyEventData], at_us: int = 0
+    state: ReservationState, *facts: tuple[GangUid, str, AnyEventData], at_us: int = 0
 ) -> ReservationState:
     """Fold facts, each given with its root."""
     drafts = [
-        NewEvent(root_uid=uid, root=root, fact=fact, actor="test") for uid, root, fact in facts
+        NewEvent(gang_uid=uid, gang=root, data=fact, actor="test") for uid, root, fact in facts
     ]
     return fold_drafts(state, drafts, at_us=at_us)
 
@@ -33,12 +33,12 @@ def fold_drafts(
             event_id=f"id-{state.position + 1}",
             epoch=Epoch(1),
             at_us=max(state.at_us, at_us),
-            root_uid=draft.root_uid,
-            version=state.versions.get(draft.root_uid, 0) + 1,
-            root=draft.root,
+            gang_uid=draft.gang_uid,
+            stream_version=state.versions.get(draft.gang_uid, 0) + 1,
+            gang=draft.gang,
             actor=draft.actor,
             cause=draft.cause,
-            fact=draft.fact,
+            data=draft.data,
         )
         state = fold(state, [event])
         check_state(state)
@@ -56,7 +56,7 @@ def converge(
         if not drafts:
             return state
         state = fold_drafts(state, drafts)
-    raise AssertionError(f"does not converge: {[type(d.fact).__name__ for d in decide(state)]}")
+    raise AssertionError(f"does not converge: {[type(d.data).__name__ for d in decide(state)]}")
 
 
 def check_prefixes(
@@ -67,10 +67,10 @@ def check_prefixes(
     drafts = decide(state)
     for cut in range(len(drafts) + 1):
         again = converge(fold_drafts(state, drafts[:cut]), decide)
-        assert again.held_on == whole.held_on, cut
-        assert again.root_of == whole.root_of, cut
-        assert again.vacant_on == whole.vacant_on, cut
-        assert {u: r.phase for u, r in again.roots.items()} == {
-            u: r.phase for u, r in whole.roots.items()
+        assert again.reservations_on == whole.reservations_on, cut
+        assert again.gang_of == whole.gang_of, cut
+        assert again.replacement_holds_on == whole.replacement_holds_on, cut
+        assert {u: r.phase for u, r in again.gangs.items()} == {
+            u: r.phase for u, r in whole.gangs.items()
         }, cut
     return whole

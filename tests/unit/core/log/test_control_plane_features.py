@@ -47,7 +47,7 @@ def found(*drops, served=NEW, scheduler=ON, before=None):
 
 def test_an_api_server_that_keeps_everything_loses_nothing():
     full = found()
-    assert full.lost == ()
+    assert full.dropped_fields == ()
     assert full.untested == ()
     assert [one.split()[1] for one in full.served] == ["CompositePodGroup", "PodGroup", "Workload"]
 
@@ -56,14 +56,14 @@ def test_an_api_server_that_keeps_everything_loses_nothing():
 def test_every_field_that_a_gate_guards_is_sent_and_missed(field):
     """A field that is not in any full object could be lost unseen."""
     old = [("scheduling.k8s.io/v1alpha2", "podgroups"), ("scheduling.k8s.io/v1alpha2", "workloads")]
-    lost = found(field, served=NEW + old).lost
+    lost = found(field, served=NEW + old).dropped_fields
     assert lost
     assert {one.gate for one in lost} == {GATES[field]}
     assert all(one.field.endswith(f".{field}") for one in lost)
 
 
 def test_a_loss_deep_in_a_template_is_named_by_its_path():
-    (one,) = [x for x in found("schedulingConstraints").lost if x.object.endswith("Workload")]
+    (one,) = [x for x in found("schedulingConstraints").dropped_fields if x.object.endswith("Workload")]
     assert one.field == "spec.podGroupTemplates.schedulingConstraints"
     assert one.object == "scheduling.k8s.io/v1beta1 Workload"
 
@@ -81,8 +81,8 @@ def test_a_trial_that_was_refused_is_neither_kept_nor_lost():
         [DryRunResult(pod, None, "403 Forbidden: no"), kept(group)], ON, GATE, before=None
     )
     assert answer.untested == ("v1 Pod: 403 Forbidden: no",)
-    assert answer.policy == "unknown"
-    assert answer.lost == ()
+    assert answer.admission_policy == "unknown"
+    assert answer.dropped_fields == ()
 
 
 def test_the_admission_policy_is_seen_by_our_gate():
@@ -90,8 +90,8 @@ def test_the_admission_policy_is_seen_by_our_gate():
     held = DryRunResult(
         pod, {"spec": dict(pod.body["spec"]) | {"schedulingGates": [{"name": GATE}]}}
     )
-    assert features_of([held], ON, GATE, None).policy == "on"
-    assert features_of([kept(pod)], ON, GATE, None).policy == "off"
+    assert features_of([held], ON, GATE, None).admission_policy == "on"
+    assert features_of([kept(pod)], ON, GATE, None).admission_policy == "off"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_the_admission_policy_is_seen_by_our_gate():
 )
 def test_the_gates_of_kube_scheduler(gates, native):
     answer = found(scheduler=SchedulerGates(gates))
-    assert answer.native == native
+    assert answer.native_group_scheduling == native
     assert native_on(answer) == (native == "on")
     assert all(
-        f"{name}=" in answer.text for name in gates if name in ("GenericWorkload", "GangScheduling")
+        f"{name}=" in answer.message for name in gates if name in ("GenericWorkload", "GangScheduling")
     )
 
 
@@ -119,10 +119,10 @@ def test_a_kube_scheduler_that_does_not_answer_is_what_it_was():
     """A restart of kube-scheduler does not hand its conditions back to us for a minute."""
     before = found()
     assert found(scheduler=SILENT, before=before) == before
-    assert found(scheduler=SILENT).native == "unknown"
-    assert found(scheduler=SILENT).text == SILENT.problem
+    assert found(scheduler=SILENT).native_group_scheduling == "unknown"
+    assert found(scheduler=SILENT).message == SILENT.problem
     unset = found(scheduler=SchedulerGates(None, NOT_CONFIGURED), before=before)
-    assert (unset.native, unset.text) == ("unknown", NOT_CONFIGURED)
+    assert (unset.native_group_scheduling, unset.message) == ("unknown", NOT_CONFIGURED)
 
 
 def test_the_text_for_the_operator():

@@ -11,17 +11,17 @@ from immutables import Map
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
-    GangRefused,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangUnschedulable,
     GroupRecord,
-    MemberLost,
-    NodeVetoed,
+    MemberTerminated,
+    NodeRejected,
     PodBound,
     PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
-    RootCompleted,
-    RootInvalid,
-    RootObserved,
     SupersededRecord,
     VictimPod,
     VictimUnit,
@@ -35,7 +35,7 @@ from extender.core.log.reservation_state import (
     satisfied,
 )
 from extender.core.model.errors import CorruptLog
-from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report, compare
 from extender.snapshots.state_loader import (
@@ -121,7 +121,7 @@ def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
     assert kept == lean(before)
     after, whole = gone_on_from(kept, events[cut:], bulk=bulk, past=True), fold(EMPTY, events)
     assert lean(after) == lean(whole)
-    assert after.held_on == after.root_of == Map()
+    assert after.reservations_on == after.gang_of == Map()
     assert kept == lean(before)
     assert build_state_report(after, Scope()) == build_state_report(whole, Scope())
     assert compare(kept, after, Scope()) == compare(before, whole, Scope())
@@ -131,21 +131,21 @@ def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
 def test_no_gap_is_skipped_over_when_looking_back(events):
     """Of a stream that lives the version has to be right; of one that is not known it may have ended before."""
     state = fold(EMPTY, events)
-    for root in state.roots.values():
-        after = event_after(state, root.uid, RootInvalid(problems=("x",)))
+    for root in state.gangs.values():
+        after = event_after(state, root.uid, GangInvalid(problems=("x",)))
         StateProjector(lean(state), past=True).apply([after])
         for wrong in (
-            msgspec.structs.replace(after, version=after.version + 1),
+            msgspec.structs.replace(after, stream_version=after.stream_version + 1),
             msgspec.structs.replace(after, position=after.position + 1),
         ):
             with pytest.raises(CorruptLog):
                 StateProjector(lean(state), past=True).apply([wrong])
     folding = StateProjector(lean(state), past=True)
-    folding.apply([event_after(state, RootUid("ended before"), RootInvalid(problems=("x",)))])
-    assert folding.close().roots[RootUid("ended before")].phase == "invalid"
+    folding.apply([event_after(state, GangUid("ended before"), GangInvalid(problems=("x",)))])
+    assert folding.close().gangs[GangUid("ended before")].phase == "invalid"
 
 
-def a_plan(victims=(), awaits=0, superseded=0):
+def a_plan(victims=(), already_terminating=0, superseded=0):
     """A plan that evicts units of so many pods each, waits for pods that go, and takes room of trees."""
     return PreemptionPlanned(
         preemption=PlanId("p"), kind="PodGroup", priority=1, cost={}, alternatives=(), shapes=(), assignments=(),
@@ -153,7 +153,7 @@ def a_plan(victims=(), awaits=0, superseded=0):
             VictimUnit(kind="Pod", path=f"ns/{n}", uid=f"{n}", priority=0, pods=(A_POD,) * pods)
             for n, pods in enumerate(victims)
         ),
-        awaits=(A_POD,) * awaits,
+        already_terminating=(A_POD,) * already_terminating,
         superseded=tuple(
             SupersededRecord(gang=f"ns/{n}", gang_uid=ROOTS[0], plan=PlanId("q"), priority=0, pods=())
             for n in range(superseded)
@@ -166,12 +166,12 @@ def a_plan(victims=(), awaits=0, superseded=0):
     [
         (a_plan([1]), "takes the room of 1 pod of 1 disruption unit of lower priority"),
         (
-            a_plan([2, 1], awaits=1, superseded=1),
+            a_plan([2, 1], already_terminating=1, superseded=1),
             "takes the room of 3 pods of 2 disruption units of lower priority, 1 pod on the way out, "
             "reservations of 1 tree of lower priority",
         ),
         (a_plan(superseded=2), "takes the room of reservations of 2 trees of lower priority"),
-        (a_plan(awaits=2), "takes the room of 2 pods on the way out"),
+        (a_plan(already_terminating=2), "takes the room of 2 pods on the way out"),
         (a_plan(), "the room is free"),
     ],
 )
@@ -184,7 +184,7 @@ def test_the_condition_of_a_preemptor_counts_its_victims(plan, words):
 def test_a_gap_is_never_skipped_over(events, data):
     """A missing, repeated or swapped fact, or a wrong version, raises CorruptLog."""
     at = data.draw(st.integers(0, len(events) - 1))
-    broken = msgspec.structs.replace(events[at], version=events[at].version + 1)
+    broken = msgspec.structs.replace(events[at], stream_version=events[at].stream_version + 1)
     with pytest.raises(CorruptLog):
         fold(EMPTY, [*events[:at], broken])
     with pytest.raises(CorruptLog):
@@ -222,70 +222,70 @@ def _admitted(*pods, minimum=1):
 
 def _release(*pods):
     released = tuple(ReleasedPod(pod=f"ns/{p}", uid=PodUid(p), node=NODES[0]) for p in pods)
-    return ReservationReleased(plan=PlanId("plan"), why="expired", pods=released)
+    return ReservationReleased(plan=PlanId("plan"), reason="expired", pods=released)
 
 
 def test_a_tree_that_lost_all_its_reservations_is_admitted_anew():
     """After the last release nothing of the admission is left: the next plan is an admission, not an extension."""
-    state = _history(RootObserved(kind="PodGroup"), _admitted("a", "b"), _release("a", "b"))
-    root = state.roots[ROOTS[0]]
-    assert (root.phase, root.plan, root.groups, len(state.held_on)) == ("observed", None, (), 0)
+    state = _history(GangObserved(kind="PodGroup"), _admitted("a", "b"), _release("a", "b"))
+    root = state.gangs[ROOTS[0]]
+    assert (root.phase, root.plan, root.groups, len(state.reservations_on)) == ("observed", None, (), 0)
 
 
 def test_a_refusal_of_extras_does_not_undo_an_admission():
     """A refusal after an admission changes the answer, not the phase."""
     state = _history(
-        RootObserved(kind="PodGroup"),
+        GangObserved(kind="PodGroup"),
         _admitted("a"),
-        GangRefused(outcome="impossible", reasons=("r",)),
+        GangUnschedulable(outcome="impossible", reasons=("r",)),
     )
-    root = state.roots[ROOTS[0]]
+    root = state.gangs[ROOTS[0]]
     assert root.phase == "admitted"
-    assert root.answer.reasons == ("r",)
+    assert root.last_decision.reasons == ("r",)
 
 
 def test_an_admitted_tree_that_breaks_a_rule_can_still_be_satisfied():
     """A tree that became invalid while its members were on their way keeps its phase: it still holds room."""
     state = _history(
-        RootObserved(kind="PodGroup"), _admitted("a"), RootInvalid(problems=("B9: x",))
+        GangObserved(kind="PodGroup"), _admitted("a"), GangInvalid(problems=("B9: x",))
     )
-    root = state.roots[ROOTS[0]]
-    assert (root.phase, root.answer.outcome) == ("admitted", "invalid")
+    root = state.gangs[ROOTS[0]]
+    assert (root.phase, root.last_decision.outcome) == ("admitted", "invalid")
 
 
 def test_a_completed_root_leaves_nothing_but_its_versions():
-    """RootCompleted forgets reservations, members, vetoes and the root; the stream goes on where it was."""
-    veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    """GangRemoved forgets reservations, members, vetoes and the root; the stream goes on where it was."""
+    veto = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
     bound = PodBound(plan=PlanId("plan"), pod="ns/a", uid=PodUid("a"), node=NODES[0], group="leaf")
     state = _history(
-        RootObserved(kind="PodGroup"),
+        GangObserved(kind="PodGroup"),
         _admitted("a", "b"),
         bound,
         veto,
-        RootCompleted(why="deleted"),
+        GangRemoved(reason="deleted"),
     )
-    left = (len(state.roots), len(state.held_on), len(state.root_of), len(state.vetoes))
+    left = (len(state.gangs), len(state.reservations_on), len(state.gang_of), len(state.rejections))
     assert left == (0, 0, 0, 0)
     assert state.versions[ROOTS[0]] == 5
 
 
 def test_a_root_may_complete_twice_in_one_fold():
     """A veto of the first life, from before the fold, is forgotten once."""
-    veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
-    observed, completed = RootObserved(kind="PodGroup"), RootCompleted(why="deleted")
+    veto = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    observed, completed = GangObserved(kind="PodGroup"), GangRemoved(reason="deleted")
     before = _history(observed, veto)
     events, state = [], before
     for fact in (completed, observed, completed):
         events.append(event_after(state, ROOTS[0], fact))
         state = fold(state, [events[-1]])
     assert fold(before, events) == state
-    assert not state.vetoes
+    assert not state.rejections
 
 
 def test_the_loss_of_a_stranger_makes_no_root():
     """A member of a root that the log does not know was never counted."""
-    lost = MemberLost(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="gone")
-    assert not _history(lost).roots
+    lost = MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="unknown")
+    assert not _history(lost).gangs
 
 
 # --- barrier units and minima (SPEC C.7)

@@ -23,7 +23,7 @@ from extender.core.model.cluster_view import (
     without_pod,
 )
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import HostPort, Pod, PodShape
@@ -132,7 +132,7 @@ def test_an_older_view_is_not_touched_by_later_changes() -> None:
 
 def test_an_equal_object_changes_nothing() -> None:
     """Equal objects give the same view, so no task wakes for them."""
-    group = Group(key=leaf_key("a", "g"), uid=RootUid("g"))
+    group = Group(key=leaf_key("a", "g"), uid=GangUid("g"))
     view = with_group(with_node(ClusterView(), Node(name=NODES[0])), group)
     assert with_group(view, group) is view
     assert with_node(view, Node(name=NODES[0])) is view
@@ -153,7 +153,7 @@ GROUPS = [composite_key("a", "r"), composite_key("a", "c"), leaf_key("a", "g"), 
 groups = st.builds(
     Group,
     key=st.sampled_from(GROUPS),
-    uid=st.sampled_from([RootUid("1"), RootUid("2")]),
+    uid=st.sampled_from([GangUid("1"), GangUid("2")]),
     parent=st.none() | st.sampled_from(["r", "c"]),
     created_us=st.integers(0, 1),
     priority=st.integers(0, 1),

@@ -24,7 +24,7 @@ from extender.core.model.cluster_view import (
     without_group,
     without_pod,
 )
-from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
@@ -42,11 +42,11 @@ NS = "a"
 
 
 def composite(name: str, parent: str | None = None, namespace: str = NS, **more) -> Group:
-    return Group(key=composite_key(namespace, name), uid=RootUid(name), parent=parent, **more)
+    return Group(key=composite_key(namespace, name), uid=GangUid(name), parent=parent, **more)
 
 
 def leaf(name: str, parent: str | None = None, namespace: str = NS, **more) -> Group:
-    return Group(key=leaf_key(namespace, name), uid=RootUid(name), parent=parent, **more)
+    return Group(key=leaf_key(namespace, name), uid=GangUid(name), parent=parent, **more)
 
 
 def by_key(*groups: Group) -> dict[GroupKey, Group]:
@@ -74,7 +74,7 @@ def star(count: int) -> list[Group]:
 
 def star_that_differs(count: int) -> list[Group]:
     """Every leaf breaks a rule of its own: single and basic, of another priority, Workload and so on."""
-    root = composite("root", mode="all", priority=5, workload="w")
+    root = composite("root", disruption_mode="all", priority=5, workload="w")
     made = (
         leaf(
             f"g{i:05}",
@@ -82,7 +82,7 @@ def star_that_differs(count: int) -> list[Group]:
             priority=i + 6,
             workload=f"w{i}",
             basic=True,
-            mode=("single", "all")[i % 2],
+            disruption_mode=("single", "all")[i % 2],
         )
         for i in range(count - 1)
     )
@@ -107,7 +107,7 @@ def tail_of_a_cycle(count: int) -> list[Group]:
 
 
 def roots(count: int) -> list[Group]:
-    return [leaf(f"g{i:05}", mode="all", basic=True) for i in range(count)]
+    return [leaf(f"g{i:05}", disruption_mode="all", basic=True) for i in range(count)]
 
 
 SHAPES = [
@@ -158,19 +158,19 @@ def test_texts_do_not_grow_with_the_number_of_groups(shape) -> None:
     forest = build_forest(by_key(*shape(2_000)), {})
     for tree in forest.trees.values():
         assert len(tree.problems) <= 4 * (PROBLEMS_NAMED_MAX + 1)
-        assert sum(len(problem.text) for problem in tree.problems) < 4_000
+        assert sum(len(problem.message) for problem in tree.problems) < 4_000
     for orphan in forest.orphans.values():
-        assert len(orphan.problem.text) < 400
+        assert len(orphan.problem.message) < 400
 
 
 def test_a_rule_that_many_groups_break_names_some_and_counts_the_rest() -> None:
     """The words do not change while more of the same come, or each would be another fact."""
     texts = set()
     for count in (PROBLEMS_NAMED_MAX + 1, 40, 400):
-        root = composite("root", mode="all")
+        root = composite("root", disruption_mode="all")
         kids = [leaf(f"g{i:05}", "root") for i in range(count)]
         (tree,) = build_forest(by_key(root, *kids), {}).trees.values()
-        texts.add(tuple((p.rule, p.text) for p in tree.problems))
+        texts.add(tuple((p.rule, p.message) for p in tree.problems))
     ((*named, more),) = texts
     assert [text for _, text in named] == [
         f"PodGroup/a/g{i:05} is single under CompositePodGroup/a/root, which is disrupted as a whole (all)"
@@ -212,7 +212,7 @@ def referred(groups: Mapping[GroupKey, Group], start: Group) -> tuple[GroupKey |
 names = st.sampled_from("abcdefgh")
 any_group = st.builds(
     lambda make, *args: make(
-        args[0], args[1], args[2], created_us=args[3], deleting=args[4], deleted_us=args[5] * args[4], mode=args[6],
+        args[0], args[1], args[2], created_us=args[3], deleting=args[4], deleted_us=args[5] * args[4], disruption_mode=args[6],
         resource_version=args[7],
     ),
     st.sampled_from([leaf, composite, composite]), names, st.none() | names, st.sampled_from(["a", "b"]),
@@ -229,7 +229,7 @@ def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
         assert forest.root_of.get(key) == root
         if root is None:
             assert forest.orphans[key].problem.rule == rule
-            assert text in forest.orphans[key].problem.text
+            assert text in forest.orphans[key].problem.message
             assert forest.orphans[key].group == group
         else:
             assert key not in forest.orphans

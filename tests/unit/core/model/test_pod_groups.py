@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.model.ids import PodUid, RootUid
+from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     Forest,
@@ -26,11 +26,11 @@ NS = "a"
 
 
 def leaf(name: str, parent: str | None = None, **more) -> Group:
-    return Group(key=leaf_key(NS, name), uid=RootUid(name), parent=parent, **more)
+    return Group(key=leaf_key(NS, name), uid=GangUid(name), parent=parent, **more)
 
 
 def composite(name: str, parent: str | None = None, **more) -> Group:
-    return Group(key=composite_key(NS, name), uid=RootUid(name), parent=parent, **more)
+    return Group(key=composite_key(NS, name), uid=GangUid(name), parent=parent, **more)
 
 
 def pod(name: str, group: str, **more) -> Pod:
@@ -55,7 +55,7 @@ def forest(*things: Group | Pod) -> Forest:
 
 def problems(*things: Group | Pod) -> list[tuple[str, str]]:
     (tree,) = forest(*things).trees.values()
-    return [(problem.rule, problem.text) for problem in tree.problems]
+    return [(problem.rule, problem.message) for problem in tree.problems]
 
 
 def test_b1_the_unit_is_the_root_and_roots_of_one_workload_are_independent() -> None:
@@ -83,7 +83,7 @@ def test_b3_a_group_without_its_parent_waits_naming_it() -> None:
     assert not found.trees
     problem = found.orphans[leaf_key(NS, "x")].problem
     assert problem.rule == "B3"
-    assert problem.text == (
+    assert problem.message == (
         "PodGroup/a/x waits for its parent CompositePodGroup/a/r, which does not exist"
     )
     healed = forest(leaf("x", "r"), pod("p", "x"), composite("r"))
@@ -97,7 +97,7 @@ def test_b4_a_pod_whose_group_is_not_there_is_in_no_tree() -> None:
 
 
 def test_b5_a_group_created_again_is_another_root() -> None:
-    before, after = leaf("x"), Group(key=leaf_key(NS, "x"), uid=RootUid("new"), minimum=3)
+    before, after = leaf("x"), Group(key=leaf_key(NS, "x"), uid=GangUid("new"), minimum=3)
     assert forest(before).trees[before.key].root.uid != forest(after).trees[after.key].root.uid
 
 
@@ -110,7 +110,7 @@ def test_b6_a_cycle_is_named_by_its_smallest_member_from_everywhere() -> None:
         assert not found.trees
         texts.add(
             tuple(
-                sorted((str(k), o.problem.rule, o.problem.text) for k, o in found.orphans.items())
+                sorted((str(k), o.problem.rule, o.problem.message) for k, o in found.orphans.items())
             )
         )
     (all_of_them,) = texts
@@ -179,18 +179,18 @@ def test_b9_one_pod_of_a_hundred_that_differs_spoils_the_tree(change, words) -> 
 def test_b10_single_under_all() -> None:
     """A05 at run time; all under single is legal."""
     ((rule, text),) = problems(
-        composite("r", mode="all"), leaf("x", "r"), leaf("y", "r", mode="all")
+        composite("r", disruption_mode="all"), leaf("x", "r"), leaf("y", "r", disruption_mode="all")
     )
     assert rule == "B10"
     assert (
         text
         == "PodGroup/a/x is single under CompositePodGroup/a/r, which is disrupted as a whole (all)"
     )
-    assert problems(composite("r"), leaf("y", "r", mode="all")) == []
+    assert problems(composite("r"), leaf("y", "r", disruption_mode="all")) == []
 
 
 def test_e11_all_on_a_basic_leaf() -> None:
-    ((rule, text),) = problems(leaf("x", mode="all", basic=True))
+    ((rule, text),) = problems(leaf("x", disruption_mode="all", basic=True))
     assert rule == "E11"
     assert "PodGroup/a/x" in text
 
@@ -264,7 +264,7 @@ def test_e15_a_child_made_for_a_parent_that_is_being_deleted_stays_out() -> None
     (orphan,) = found.orphans.values()
     assert (orphan.group.key.name, orphan.problem.rule) == ("new", "E15")
     assert (
-        "PodGroup/a/new was created while its parent CompositePodGroup/a/r" in orphan.problem.text
+        "PodGroup/a/new was created while its parent CompositePodGroup/a/r" in orphan.problem.message
     )
 
 

@@ -83,8 +83,8 @@ CORRUPT = {
     ),
     "no placement": lambda r, p: (r, replace(p, placements=())),
     "claim in use": lambda r, p: (replace(r, claims_in_use=("ns/c",)), p),
-    "vetoed": lambda r, p: (
-        replace(r, vetoes=(NodeRejection(node=p.assignments[0].node, shape=0),)),
+    "node-rejected": lambda r, p: (
+        replace(r, rejected_nodes=(NodeRejection(node=p.assignments[0].node, shape=0),)),
         p,
     ),
     "no room": lambda r, p: (

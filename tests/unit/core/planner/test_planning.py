@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
-from extender.core.model.ids import RootUid
+from extender.core.model.ids import GangUid
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.feasibility import admissible
 from extender.core.planner.plan_types import Plan, Refusal
@@ -100,7 +100,7 @@ def _agree(request):
     assert verdict.search.exhausted
     assert best is None
     if verdict.outcome == "unknown":
-        assert best_total(msgspec.structs.replace(request, vetoes=())) is not None
+        assert best_total(msgspec.structs.replace(request, rejected_nodes=())) is not None
         assert verdict.given
     else:
         assert verdict.outcome == "impossible"
@@ -194,7 +194,7 @@ def test_at_once_is_the_same_answer_or_none(request_, effort):
 def test_a_refusal_stands_while_there_is_only_less(request_, data):
     """Whenever an earlier refusal holds by the cache, planning would refuse as well (L39)."""
     assume(isinstance(plan(request_), Refusal))
-    known, root = UnschedulableCache(), RootUid("r")
+    known, root = UnschedulableCache(), GangUid("r")
     known.put(root, request_)
     now = msgspec.structs.replace(request_, nodes=data.draw(changed_nodes(request_.nodes)))
     if known.holds(root, now):

@@ -49,7 +49,7 @@ def test_the_fields_of_a_fact_are_those_of_the_contract():
         "position",
         "time",
         "type",
-        "version",
+        "stream_version",
         "gang",
         "gang_uid",
         "epoch",
@@ -62,7 +62,7 @@ def test_the_fields_of_a_fact_are_those_of_the_contract():
     assert list(EventLine.__struct_fields__) == wanted
     history = DOCUMENT["components"]["schemas"]["HistoryLine"]
     assert history["required"] == wanted
-    assert set(history["properties"]) - set(wanted) == {"why", "who", "cause_position", "decision"}
+    assert set(history["properties"]) - set(wanted) == {"reason", "caused_by", "cause_position", "decision"}
 
 
 @pytest.mark.parametrize("kind", FACTS, ids=lambda kind: kind.__name__)
@@ -76,7 +76,7 @@ def test_the_page_about_asking_names_the_fields_that_there_are():
     """docs/api.md: its tables are the schema, in words."""
     text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    extra = ["why", "who", "cause_position", "decision"]
+    extra = ["reason", "caused_by", "cause_position", "decision"]
     assert documented == [*EventLine.__struct_fields__, *extra]
     assert list(HistoryLine.__struct_fields__) == documented
     for field in Decision.__struct_fields__:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from extender.core.log.events import PodBound, RootObserved
+from extender.core.log.events import GangObserved, PodBound
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.query_ports import EventFilter
@@ -49,7 +49,7 @@ async def writer():
 async def reading(writer, seen, wanted=None, limit=None):
     async with aclosing(writer.feed.follow(wanted or EventFilter())) as batches:
         async for batch in batches:
-            seen += [event.position for event, _ in batch.facts]
+            seen += [event.position for event, _ in batch.events]
             if limit is not None and len(seen) >= limit:
                 return
 
@@ -95,8 +95,8 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     assert kept.start == 990
     async with aclosing(batches):
         async for batch in batches:
-            assert len(batch.facts) <= feed_module.CATCH_UP_FACTS
-            slow += [event.position for event, _ in batch.facts]
+            assert len(batch.events) <= feed_module.CATCH_UP_FACTS
+            slow += [event.position for event, _ in batch.events]
             if len(slow) == 1000:
                 break
     task.cancel()
@@ -124,9 +124,9 @@ async def test_a_reader_without_events_gets_the_position(writer, monkeypatch):
     """A reader for whom nothing comes gets the position up to which the log was looked through."""
     monkeypatch.setattr(feed_module, "SILENCE_S", 0.01)
     await writer.write(5)
-    async with aclosing(writer.feed.follow(EventFilter(types=("GangRefused",)))) as batches:
+    async with aclosing(writer.feed.follow(EventFilter(types=("GangUnschedulable",)))) as batches:
         async for batch in batches:
-            assert batch.facts == ()
+            assert batch.events == ()
             if batch.position == 5:
                 break
 
@@ -190,6 +190,6 @@ async def test_a_clock_that_goes_backwards_changes_nothing(writer):
     seen = []
     task = asyncio.create_task(reading(writer, seen, EventFilter(since_us=50), limit=3))
     for at_us in (10, 50, 50, 60):
-        await writer.write(at_us=at_us, fact=RootObserved(kind="PodGroup"))
+        await writer.write(at_us=at_us, fact=GangObserved(kind="PodGroup"))
     await asyncio.wait_for(task, 60)
     assert seen == [2, 3, 4]

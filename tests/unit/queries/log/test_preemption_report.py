@@ -41,15 +41,15 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
         (line,) = await lines_of(stage)
         assert (line.preemptor, line.priority) == ("PodGroup/default/hi", 10)
         assert (line.outcome, line.bound) == ("completed", 2)
-        assert line.took_ms >= 2_000
+        assert line.duration_ms >= 2_000
         (unit,) = line.victims
         assert (unit.unit, unit.priority, unit.spared) == ("PodGroup/default/low", 0, False)
-        assert [(p.pod, p.how, bool(p.asked), bool(p.gone)) for p in unit.pods] == [
+        assert [(p.pod, p.via, bool(p.requested), bool(p.gone)) for p in unit.pods] == [
             ("default/low-0", "deleted", True, True),
             ("default/low-1", "deleted", True, True),
         ]
         assert line.alternatives
-        assert all(other.why for other in line.alternatives)
+        assert all(other.reason for other in line.alternatives)
         _print(line)
         text = capsys.readouterr().out
         assert "PodGroup/default/hi (priority 10): completed after" in text
@@ -76,9 +76,9 @@ async def test_a_recorded_preemption_can_be_decided_again():
     room = [a_node(f"n{n}", gpu=1) for n in range(2)]
     async with await leading(*room, *lows("n0", "n1"), *preemptor_tree()) as stage:
         await settled(stage)
-        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
-        stored = await stage.inputs.load(event.fact.input_digest)
-        again = replay_decision(event, event.fact, stored)
+        event = next(e for e in stage.events() if isinstance(e.data, PreemptionPlanned))
+        stored = await stage.inputs.load(event.data.input_digest)
+        again = replay_decision(event, event.data, stored)
         assert again.same, again.differences
         assert again.recorded == again.now == "1 units evicted, 2 placed"
 
@@ -97,12 +97,12 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
             for node, name in {"n0": "low-0", "n2": "dear"}.items()
         ]
         await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
-        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
-        stored = await stage.inputs.load(event.fact.input_digest)
-        again = replay_decision(event, event.fact, stored)
+        event = next(e for e in stage.events() if isinstance(e.data, PreemptionPlanned))
+        stored = await stage.inputs.load(event.data.input_digest)
+        again = replay_decision(event, event.data, stored)
         assert again.same, again.differences
         assert again.recorded == again.now == "1 units evicted, 1 placed"
-        other = msgspec.structs.replace(event.fact, victims=())
+        other = msgspec.structs.replace(event.data, victims=())
         assert replay_decision(event, other, stored).differences == (
             "PodGroup/default/low: evicted now",
         )

@@ -17,7 +17,7 @@ def test_a_lone_pod_is_not_in_its_own_way(where):
     cluster = FakeCluster(a_node("n0", gpu=4), *pods)
     cluster.change_pod("first", **{where: NodeName("n0")})
     found = answer_plan_query(cluster.seen, PlanInput(all_pending=True))
-    assert {root.root: root.verdict for root in found.roots} == {
+    assert {root.gang: root.verdict for root in found.gangs} == {
         "default/first": "placed",
         "default/second": "impossible",
     }

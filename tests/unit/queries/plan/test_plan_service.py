@@ -26,7 +26,7 @@ def asking(stage):
     what_if = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
     async def ask(*wanted, **more):
-        result = await what_if.plan(json.dumps({"wanted": wanted, **more}).encode())
+        result = await what_if.plan(json.dumps({"workload": wanted, **more}).encode())
         return json.loads(result.body), result.position
 
     return ask
@@ -56,15 +56,15 @@ async def test_reservations_of_others_are_no_room():
         one, position = await ask(*a_gang("one", pods=1, requests={GPU: 8}))
         assert one["verdict"] == "placed"
         taken = set(stage.where("here").values())
-        assert one["roots"][0]["assignments"][0]["node"] not in taken
+        assert one["gangs"][0]["assignments"][0]["node"] not in taken
         two, _ = await ask(*a_gang("two", pods=2, requests={GPU: 8}), preemption=False)
-        assert (two["verdict"], two["roots"][0]["root"]) == ("impossible", "default/two")
+        assert (two["verdict"], two["gangs"][0]["gang"]) == ("impossible", "default/two")
         assert position == stage.leader.committed.position
         assert one["as_of"].endswith("Z")
         await stage.settled()
         assert len(stage.events()) == before  # nothing came of it
         every, _ = await ask()
-        (root,) = every["roots"]
+        (root,) = every["gangs"]
         assert (root["verdict"], root["assignments"]) == ("placed", [])
         assert root["reasons"] == ["3 members have reservations already"]
 
@@ -82,8 +82,8 @@ async def test_who_would_be_evicted():
         wanted[0]["spec"]["priorityClassName"] = "high"
         result, _ = await ask(*wanted)
         assert result["verdict"] == "placed"
-        assert [v["unit"] for v in result["roots"][0]["victims"]]
-        assert all("here" in v["unit"] for v in result["roots"][0]["victims"])
+        assert [v["unit"] for v in result["gangs"][0]["victims"]]
+        assert all("here" in v["unit"] for v in result["gangs"][0]["victims"])
         low, _ = await ask(*a_gang("low", pods=1, requests={GPU: 8}))
         assert low["verdict"] in ("impossible", "unknown")
 
@@ -93,15 +93,15 @@ async def test_what_is_there_already_is_asked_about_by_its_name():
     async with a_stage(*a_gang("large", pods=5, requests={GPU: 8})) as stage:
         ask = await led(stage)
         result, _ = await ask()
-        assert [(r["root"], r["verdict"]) for r in result["roots"]] == [
+        assert [(r["gang"], r["verdict"]) for r in result["gangs"]] == [
             ("default/large", "impossible")
         ]
         smaller = a_gang("large", pods=3, requests={GPU: 8})
         result, _ = await ask(*smaller)
-        (root,) = result["roots"]
+        (root,) = result["gangs"]
         assert root["verdict"] == "placed"
         more, _ = await ask(a_node("n9", gpu=8))
-        assert more["roots"] == []
+        assert more["gangs"] == []
         more, _ = await ask(a_node("n9", gpu=8), all_pending=True)
         assert more["verdict"] == "placed"
 
@@ -118,7 +118,7 @@ async def test_view_and_state_come_back_as_they_were():
         )
         for name in ("nodes", "pods", "groups", "usage", "members", "on_node", "budgets"):
             assert getattr(seen, name) == getattr(view, name)
-        for name in ("position", "epoch", "roots", "held_on", "root_of", "vetoes", "preemptions"):
+        for name in ("position", "epoch", "gangs", "reservations_on", "gang_of", "rejections", "preemptions"):
             assert getattr(held, name) == getattr(state, name)
 
 

@@ -129,7 +129,7 @@ async def test_the_state_in_full(past):
     """Reservations, members, answers, the preemption under way, and what is not known."""
     found = await past.at(9)
     assert [(g.gang, g.state, g.reserved, g.bound) for g in found.gangs] == [
-        ("ns/low", "satisfied", 0, 2),
+        ("ns/low", "scheduled", 0, 2),
         ("other/high", "preempting", 0, 0),
     ]
     high = found.gangs[1]
@@ -137,18 +137,18 @@ async def test_the_state_in_full(past):
     assert high.reasons[0].endswith(
         "takes the room of 1 pod of 1 disruption unit of lower priority"
     )
-    assert (high.answered, high.answer_position) == (rfc3339(at_us(60)), 9)
+    assert (high.last_decision_time, high.last_decision_position) == (rfc3339(at_us(60)), 9)
     n1, n2 = found.nodes
-    assert (n1.node, n1.topology, n1.bound, n1.promised) == (
+    assert (n1.node, n1.topology, n1.bound, n1.preemption_claims) == (
         "n1", {"rack": "r1"}, {"nvidia.com/gpu": 2, "pods": 1}, {"nvidia.com/gpu": 2, "pods": 1},
     )  # fmt: skip
-    assert [(p.pod, p.state) for p in n1.pods] == [("ns/a", "bound"), ("other/h", "promised")]
+    assert [(p.pod, p.state) for p in n1.pods] == [("ns/a", "bound"), ("other/h", "claimed")]
     assert n2.reserved == {}
     (preemption,) = found.preemptions
     assert [(v.pod, v.unit) for v in preemption.victims] == [("ns/a", "Pod/ns/a")]
     totals = msgspec.structs.asdict(found.totals)
     assert totals == {"gangs": 2, "pending": 1, "reserved": 0, "bound": 2, "nodes": 2}
-    assert found.not_known == [ORDINARY]
+    assert found.limitations == [ORDINARY]
 
 
 async def test_reserved_and_then_bound(past):
@@ -162,7 +162,7 @@ async def test_reserved_and_then_bound(past):
 async def test_what_was_bound_past_us_is_named_as_not_known(past):
     found = await past.at(14)
     assert [g.gang for g in found.gangs] == ["ns/stray", "other/high"]
-    assert any("1 of 1 bound members had no reservation" in line for line in found.not_known)
+    assert any("1 of 1 bound members had no reservation" in line for line in found.limitations)
 
 
 async def test_one_node(past):
@@ -178,10 +178,10 @@ async def test_one_node(past):
 async def test_a_domain_and_a_namespace(past):
     found = await past.as_of.state("9", scope_of("", "rack=r2", ""))
     assert [n.node for n in found.nodes] == ["n2"]
-    assert any("recorded labels" in line for line in found.not_known)
+    assert any("recorded labels" in line for line in found.limitations)
     found = await past.at(9, namespace="other")
     assert [g.gang for g in found.gangs] == ["other/high"]
-    assert [p.state for n in found.nodes for p in n.pods] == ["promised"]
+    assert [p.state for n in found.nodes for p in n.pods] == ["claimed"]
 
 
 async def test_an_empty_node_is_not_an_unknown_one(past):
@@ -225,7 +225,7 @@ async def test_what_changed(past):
         ("ns/a", found.members[0].before, None), ("ns/h", None, "n1"),
     ]  # fmt: skip
     found = await past.as_of.difference("12", "14", ALL)
-    assert [(g.gang, g.change) for g in found.gangs] == [("ns/low", "gone"), ("ns/stray", "new")]
+    assert [(g.gang, g.change) for g in found.gangs] == [("ns/low", "removed"), ("ns/stray", "new")]
     assert (await past.as_of.difference("4", "4", ALL)).gangs == []
 
 
@@ -266,15 +266,15 @@ def test_sums_are_those_of_the_pods(events):
     state = fold(EMPTY, events)
     found = build_state_report(state, ALL)
     members = [(m.uid, m.node, m.state) for g in found.gangs for m in g.members]
-    promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.promised]
-    vacant = [v for root in state.roots.values() for v in root.vacant.values()]
+    promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.claims]
+    vacant = [v for root in state.gangs.values() for v in root.replacement_holds.values()]
     kept = [(v.uid, v.node, "kept") for v in vacant]  # of who is a member no more
     assert sorted(members + promised + kept) == sorted(
         (p.uid, n.node, p.state) for n in found.nodes for p in n.pods
     )
-    assert found.totals.reserved == sum(len(r.held) for r in state.roots.values())
+    assert found.totals.reserved == sum(len(r.reservations) for r in state.gangs.values())
     for node in found.nodes:
-        for kind in ("reserved", "bound", "promised", "kept"):
+        for kind in ("reserved", "bound"):
             cpu = sum(p.requests.get("cpu", 0) for p in node.pods if p.state == kind)
             assert getattr(node, kind).get("cpu", 0) == cpu
 

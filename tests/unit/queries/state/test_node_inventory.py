@@ -10,7 +10,7 @@ from immutables import Map
 
 from extender.core.model.cluster_view import without_node
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import NodeName, RootUid
+from extender.core.model.ids import GangUid, NodeName
 from extender.core.model.pod_groups import Group, composite_key
 from extender.queries.state.node_inventory import NodeInventory, TreeNow
 from tests.support.service.fakes import FakeCluster
@@ -43,12 +43,12 @@ async def test_ordinary_pods_and_members_are_counted_apart(cluster):
     assert (node["members"][GPU], node["member_pods"]) == (3, 1)
     assert node["allocatable"][GPU] == 8
     assert document["topology_keys"] == [RACK]
-    assert document["doubt"] == ""
+    assert document["not_current_reason"] == ""
 
 
 async def test_an_empty_cluster_is_an_empty_list(cluster):
     """No node: still a whole document."""
-    assert await listed(NodeInventory(cluster)) == {"doubt": "", "topology_keys": [], "nodes": []}
+    assert await listed(NodeInventory(cluster)) == {"not_current_reason": "", "topology_keys": [], "nodes": []}
 
 
 async def test_only_lines_that_changed_are_encoded_again(cluster):
@@ -87,7 +87,7 @@ async def test_a_tree_is_listed_from_its_root_whether_admitted_or_not(cluster):
 async def test_a_tree_deeper_than_python_calls_functions_is_shown(cluster):
     """It breaks the rules, and is looked at all the same."""
     names = [f"g{i:04}" for i in range(1_500)]
-    groups = [Group(key=composite_key("default", name), uid=RootUid(name), parent=parent)
+    groups = [Group(key=composite_key("default", name), uid=GangUid(name), parent=parent)
               for name, parent in zip(names, [None, *names], strict=False)]  # fmt: skip
     cluster.seen = msgspec.structs.replace(cluster.seen, groups=Map({g.key: g for g in groups}))
     pieces = await NodeInventory(cluster).tree("default", names[0])

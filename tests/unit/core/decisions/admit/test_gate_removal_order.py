@@ -18,7 +18,7 @@ from extender.core.decisions.admit.gate_removal_order import (
 )
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EMPTY, GangState, Reservation
-from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import a_node, a_pod
@@ -41,7 +41,7 @@ def members(number, skew):
 def held(cluster, name, zone):
     pod = cluster.pod(name)
     return Reservation(
-        plan=PlanId("plan"), root_uid=RootUid("r"), pod=pod.path, uid=pod.uid, group="g",
+        plan=PlanId("plan"), gang_uid=GangUid("r"), pod=pod.path, uid=pod.uid, group="g",
         node=NodeName(zone), requests={}, priority=0, extra=False, at_us=0,
     )  # fmt: skip
 
@@ -127,9 +127,9 @@ def tree_of(cluster, leaves):
             one = msgspec.structs.replace(held(cluster, f"{leaf}-{n}", "a"), group=leaf)
             held_[one.uid] = one
     root = GangState(
-        uid=RootUid("r"), root="default/root", groups=tuple(groups), held=immutables.Map(held_)
+        uid=GangUid("r"), gang="default/root", groups=tuple(groups), reservations=immutables.Map(held_)
     )
-    return msgspec.structs.replace(EMPTY, roots=immutables.Map({root.uid: root})), list(
+    return msgspec.structs.replace(EMPTY, gangs=immutables.Map({root.uid: root})), list(
         held_.values()
     )
 

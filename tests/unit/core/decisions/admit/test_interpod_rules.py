@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.log.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
+from extender.core.log.events import AssignmentRecord, GangAdmitted, GangObserved, GroupRecord
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import without_pod
 from extender.core.model.ids import NodeName, PlanId
@@ -49,7 +49,7 @@ def cluster_of(*objects, **spec):
 
 def asked(cluster, state=EMPTY, book=None, rows=None, parts=None) -> PlanRequest:
     tree = next(t for t in forest_of(cluster.seen).trees.values() if t.root.key.name == "g")
-    part = (parts or TreeParts()).of(tree, state.roots.get(tree.root.uid))
+    part = (parts or TreeParts()).of(tree, state.gangs.get(tree.root.uid))
     return plan_request(
         cluster.seen, state, part, rows=rows or NodeRowCache(), budget=1000, book=book
     )
@@ -131,7 +131,7 @@ def test_pods_that_are_there_keep_members_off(where):
             groups=(GroupRecord(kind="PodGroup", name="other", minimum=1),), shapes=({GPU: 1},),
         )  # fmt: skip
         about = (cluster.group("other").uid, "default/other")
-        state = folded(EMPTY, (*about, RootObserved(kind="PodGroup")), (*about, fact))
+        state = folded(EMPTY, (*about, GangObserved(kind="PodGroup")), (*about, fact))
     (rule,) = asked(cluster, state).rules
     assert (rule.kind, rule.shapes, rule.about) == ("apart", (), (0,))
     assert rule.there == ((("z0", 1),),)

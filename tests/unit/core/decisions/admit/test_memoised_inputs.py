@@ -10,7 +10,7 @@ from extender.core.decisions.reconcile.cluster_reconciliation import SettledChec
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
-from extender.core.model.ids import NIL_ROOT, NodeName
+from extender.core.model.ids import NIL_GANG, NodeName
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
@@ -52,7 +52,7 @@ class Walk:
     def apply(self, what: str, name: str, node: str) -> None:
         cluster, before = self.cluster, self.cluster.seen
         if what == "expire":
-            uids = frozenset() if self.now.expired else frozenset(self.state.roots)
+            uids = frozenset() if self.now.expired else frozenset(self.state.gangs)
             self.now = ReconcileContext(actor="test", cause="test", expired=uids)
         elif what == "fold":
             drafts = decide_reconcile(cluster.seen, self.state, self.forest, self.now)
@@ -88,7 +88,7 @@ def test_agreement_that_stands_is_agreement(held, changes):
         elif not found:
             agreement.reached(*look)
             pods = walk.cluster.seen.pods
-            strayed = any(uid in pods and pods[uid].group is None for uid in walk.state.root_of)
+            strayed = any(uid in pods and pods[uid].group is None for uid in walk.state.gang_of)
             assert agreement.stands(*look) or strayed
 
 
@@ -111,7 +111,7 @@ def test_kept_rows_are_those_of_a_fresh_look(held, changes):
     for change in changes:
         walk.apply(*change)
         rows = [
-            made.rows(view, made.taken(view, walk.state, priority=0, root_uid=NIL_ROOT))
+            made.rows(view, made.taken(view, walk.state, priority=0, gang_uid=NIL_GANG))
             for made in (kept, NodeRowCache())
             for view in (walk.cluster.seen,)
         ]

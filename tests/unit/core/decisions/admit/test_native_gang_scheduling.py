@@ -10,7 +10,7 @@ from extender.core.decisions.admit.native_gang_scheduling import (
     waits_for_all,
 )
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.log.events import FeaturesFound
+from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.pod_groups import leaf_key
@@ -23,8 +23,8 @@ FOREIGN = [{"name": GATE}, {"name": "kueue.x-k8s.io/admission"}]
 
 
 def found(native="on", version=NEW):
-    return FeaturesFound(
-        served=(f"{version} PodGroup",), lost=(), untested=(), policy="on", native=native
+    return ControlPlaneFeaturesDetected(
+        served=(f"{version} PodGroup",), dropped_fields=(), untested=(), admission_policy="on", native_group_scheduling=native
     )
 
 

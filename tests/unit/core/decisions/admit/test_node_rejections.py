@@ -12,7 +12,7 @@ from extender.core.decisions.admit.node_rejections import (
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
 from extender.core.decisions.admit.verdict_events import EventContext, decide_verdict
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.log.events import NodeVetoed
+from extender.core.log.events import NodeRejected
 from extender.core.log.reservation_state import EMPTY, RejectionKey
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pods import NEEDS_PODS
@@ -46,7 +46,7 @@ class Scene:
     def plan(self):
         view = self.cluster.seen
         tree = forest_of(view).trees[self.cluster.group("g").key]
-        root = self.state.roots.get(tree.root.uid)
+        root = self.state.gangs.get(tree.root.uid)
         part = TreeParts().of(tree, root, self.suspicions.hints(view))
         vetoes = self.book.holding(view, self.state, self.now_ms)
         request = plan_request(
@@ -62,7 +62,7 @@ class Scene:
     def refuse(self, *pods, offered=()):
         """Let kube-scheduler refuse some members, again after it has settled, and learn."""
         view = self.cluster.seen
-        held = next(iter(self.state.roots.values())).held
+        held = next(iter(self.state.gangs.values())).reservations
         for name in pods:
             reservation = held[self.cluster.pod(name).uid]
             names = [NodeName(n) for n in offered]
@@ -112,11 +112,11 @@ def test_a_member_that_needs_others_is_planned_again_alone():
     scene.cluster.change_pod("g-1", shape=needs)
     first = scene.plan()
     scene.refuse("g-1", offered=["n5"])
-    (root,) = scene.state.roots.values()
-    assert [r.pod for r in root.held.values()] == ["default/g-0"]
+    (root,) = scene.state.gangs.values()
+    assert [r.pod for r in root.reservations.values()] == ["default/g-0"]
     assert scene.plan() == {"g-1": "n5"}
-    (root,) = scene.state.roots.values()
-    assert {r.pod: r.node for r in root.held.values()} == {
+    (root,) = scene.state.gangs.values()
+    assert {r.pod: r.node for r in root.reservations.values()} == {
         "default/g-0": first["g-0"], "default/g-1": "n5",
     }  # fmt: skip
 
@@ -126,9 +126,9 @@ def test_claims_are_a_pods_own():
     scene = Scene()
     scene.plan()
     scene.refuse("g-0")
-    (key,) = scene.state.vetoes
-    assert not scene.state.vetoes[key].by_shape
-    assert scene.state.vetoes[key].until_ms > scene.now_ms
+    (key,) = scene.state.rejections
+    assert not scene.state.rejections[key].by_shape
+    assert scene.state.rejections[key].until_ms > scene.now_ms
 
 
 def test_a_veto_is_forgotten_when_pod_or_node_change():
@@ -142,11 +142,11 @@ def test_a_veto_is_forgotten_when_pod_or_node_change():
         lambda: scene.cluster.change_pod("g-0", shape=msgspec.structs.replace(pod.shape, unmodelled=())),
         lambda: scene.cluster.delete_pod("g-0"),
     ):  # fmt: skip
-        fact = NodeVetoed(
+        fact = NodeRejected(
             pod=pod.path, uid=pod.uid, node=NodeName("n0"), by_shape=False, until_ms=9_000
         )
         state = folded(scene.state, (root, "default/g", fact))
-        key = RejectionKey(root_uid=root, uid=PodUid(pod.uid), node=NodeName("n0"))
+        key = RejectionKey(gang_uid=root, uid=PodUid(pod.uid), node=NodeName("n0"))
         book = NodeRejections()
         assert book.holding(scene.cluster.seen, state, 0) == {key}
         assert book.holding(scene.cluster.seen, state, 1) == {key}

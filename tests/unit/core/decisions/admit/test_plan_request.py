@@ -21,10 +21,10 @@ from extender.core.decisions.capacity.free_capacity import NodeRowCache, UsedCap
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
+    GangObserved,
     GroupRecord,
     NewEvent,
-    NodeVetoed,
-    RootObserved,
+    NodeRejected,
 )
 from extender.core.log.reservation_state import EMPTY, Reservation
 from extender.core.model.cluster_view import (
@@ -34,7 +34,7 @@ from extender.core.model.cluster_view import (
     without_node,
     without_pod,
 )
-from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
 from tests.support.hypothesis_profile import examples
@@ -46,7 +46,7 @@ from tests.unit.core.decisions.support import folded
 def _request(view, state, name, now_ms=0, rows=None):
     tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
     holding = NodeRejections().holding(view, state, now_ms)
-    part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+    part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     return plan_request(view, state, part, rows=rows or NodeRowCache(), budget=1000, vetoes=holding)
 
 
@@ -68,7 +68,7 @@ def _holding(cluster, root, pods, node="n0", priority=0):
         plan=PlanId("plan"), kind="PodGroup", priority=priority, groups=(record,),
         shapes=({GPU: 1, "pods": 1, "cpu": 0},), assignments=assignments,
     )  # fmt: skip
-    return folded(EMPTY, (group.uid, f"default/{root}", RootObserved(kind="PodGroup")),
+    return folded(EMPTY, (group.uid, f"default/{root}", GangObserved(kind="PodGroup")),
                   (group.uid, f"default/{root}", fact))  # fmt: skip
 
 
@@ -207,17 +207,17 @@ def test_vetoes_hold_for_their_time_their_tree_and_their_nodes():
     )
     uid, pod = cluster.group("g").uid, cluster.pod("g-0").uid
     vetoes = [
-        NodeVetoed(pod="default/g-0", uid=pod, node=NodeName("n0"), by_shape=True, until_ms=100),
-        NodeVetoed(pod="default/g-0", uid=pod, node=NodeName("n1"), by_shape=False, until_ms=100),
+        NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n0"), by_shape=True, until_ms=100),
+        NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n1"), by_shape=False, until_ms=100),
     ]
-    state = folded(EMPTY, (uid, "default/g", RootObserved(kind="PodGroup")),
+    state = folded(EMPTY, (uid, "default/g", GangObserved(kind="PodGroup")),
                    *((uid, "default/g", veto) for veto in vetoes))  # fmt: skip
-    found = _request(cluster.seen, state, "g", now_ms=99).vetoes
+    found = _request(cluster.seen, state, "g", now_ms=99).rejected_nodes
     assert [(v.node, v.uid, v.shape) for v in found] == [("n0", None, 0), ("n1", pod, None)]
-    assert not _request(cluster.seen, state, "g", now_ms=100).vetoes
-    assert not _request(cluster.seen, state, "h", now_ms=99).vetoes
+    assert not _request(cluster.seen, state, "g", now_ms=100).rejected_nodes
+    assert not _request(cluster.seen, state, "h", now_ms=99).rejected_nodes
     cluster.delete_node("n1")
-    assert [v.node for v in _request(cluster.seen, state, "g", now_ms=99).vetoes] == ["n0"]
+    assert [v.node for v in _request(cluster.seen, state, "g", now_ms=99).rejected_nodes] == ["n0"]
 
 
 def test_nested_groups_keep_their_order_and_policy():
@@ -243,7 +243,7 @@ NODES = [NodeName(f"n{i}") for i in range(3)]
 RESERVATIONS = [
     Reservation(
         plan=PlanId("p"),
-        root_uid=RootUid("r"),
+        gang_uid=GangUid("r"),
         pod=f"a/h{i}",
         uid=PodUid(f"h{i}"),
         group="g",
@@ -311,6 +311,6 @@ def test_the_nil_stream_reserves_nothing():
     """Facts without a root leave the planner's input as it is."""
     cluster = FakeCluster(*a_fleet("2 nodes"), *a_gang("g", pods=1))
     before = _request(cluster.seen, EMPTY, "g")
-    drafts = NewEvent(root_uid=NIL_ROOT, root="", fact=RootObserved(kind="PodGroup"), actor="t")
-    state = folded(EMPTY, (RootUid(drafts.root_uid), "", drafts.fact))
+    drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")
+    state = folded(EMPTY, (GangUid(drafts.gang_uid), "", drafts.data))
     assert _request(cluster.seen, state, "g") == before

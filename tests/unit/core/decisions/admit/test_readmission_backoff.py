@@ -16,7 +16,7 @@ from extender.core.decisions.admit.readmission_backoff import (
 )
 from extender.core.log.events import (
     NewEvent,
-    NodeVetoed,
+    NodeRejected,
     ReleasedPod,
     ReleaseReason,
     ReservationReleased,
@@ -48,16 +48,16 @@ class Rounds:
         self.node = NodeName(node)
 
     def draft(self, fact):
-        return NewEvent(root_uid=self.tree.root.uid, root="default/g", fact=fact, actor="test")
+        return NewEvent(gang_uid=self.tree.root.uid, gang="default/g", data=fact, actor="test")
 
     def give_back(self, why="node-lost", *, vetoed=False, after_ms=10):
         """Release all, and return the pause that follows; None where the tree is not put off."""
         self.now_ms += after_ms
         pods = tuple(ReleasedPod(pod=p.path, uid=p.uid, node=self.node) for p in self.tree.pods)
-        drafts = [self.draft(ReservationReleased(plan=PlanId("p"), why=why, pods=pods))]
+        drafts = [self.draft(ReservationReleased(plan=PlanId("p"), reason=why, pods=pods))]
         if vetoed:
             one = pods[0]
-            veto = NodeVetoed(pod=one.pod, uid=one.uid, node=one.node, by_shape=True, until_ms=0)
+            veto = NodeRejected(pod=one.pod, uid=one.uid, node=one.node, by_shape=True, until_ms=0)
             drafts.insert(0, self.draft(veto))
         view, forest = self.cluster.seen, forest_of(self.cluster.seen)
         found = self.known.released(view, EMPTY, forest, drafts, self.now_ms)
@@ -71,7 +71,7 @@ class Rounds:
         return self.known.defers(self.cluster.seen, self.tree, self.now_ms)
 
 
-WHYS = ["node-lost", "superseded", "expired", "vetoed", "invalid", "deleted"]
+WHYS = ["node-lost", "superseded", "expired", "node-rejected", "invalid", "deleted"]
 
 
 @pytest.mark.parametrize("why", WHYS)
@@ -151,7 +151,7 @@ def test_expiry_and_vetoes_have_pauses_of_their_own():
         rounds.round()
     for _ in range(10):
         assert rounds.round("expired", after_ms=EXPIRES_MS) is None
-        assert rounds.round("vetoed", vetoed=True) is None
+        assert rounds.round("node-rejected", vetoed=True) is None
     assert rounds.round() == PAUSE_MS
 
 

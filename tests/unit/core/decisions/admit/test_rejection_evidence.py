@@ -13,9 +13,9 @@ from extender.core.decisions.admit.node_rejections import (
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
+    GangObserved,
     GroupRecord,
     PreemptionPlanned,
-    RootObserved,
     VictimPod,
     VictimUnit,
 )
@@ -37,7 +37,7 @@ class Scene:
             a_node("n0", gpu=4), *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1})
         )
         group, pod = self.cluster.group("g"), self.cluster.pod("g-0")
-        seen = RootObserved(kind="PodGroup")
+        seen = GangObserved(kind="PodGroup")
         fact = GangAdmitted(
             plan=PlanId("plan"),
             kind="PodGroup",
@@ -67,7 +67,7 @@ class Scene:
 
     def see(self, now_ms, offered=(), message=REFUSED):
         if offered:
-            reservation = self.state.held_on[NodeName("n0")][self.uid]
+            reservation = self.state.reservations_on[NodeName("n0")][self.uid]
             self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
             return
         self.set_message(message)

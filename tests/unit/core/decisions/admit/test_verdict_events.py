@@ -44,10 +44,10 @@ class Case:
         return plan_request(
             self.cluster.seen,
             self.state,
-            TreeParts().of(self.tree, self.state.roots.get(self.tree.root.uid)),
+            TreeParts().of(self.tree, self.state.gangs.get(self.tree.root.uid)),
             rows=NodeRowCache(),
             budget=10_000,
-            vetoes=tuple(self.state.vetoes),
+            vetoes=tuple(self.state.rejections),
         )
 
     def decide(self, recipe=RECIPE):
@@ -57,32 +57,32 @@ class Case:
     def step(self, recipe=RECIPE):
         drafts = self.decide(recipe)
         self.state = fold_drafts(self.state, drafts)
-        return [type(d.fact).__name__ for d in drafts]
+        return [type(d.data).__name__ for d in drafts]
 
 
 def test_observed_once():
     """A root is recorded when the log does not know it, and not again."""
     case = Case(*a_gang("g", pods=2))
     drafts = decide_observed(EMPTY, case.tree, RECIPE)
-    assert [(d.fact.kind, d.fact.groups, d.fact.members) for d in drafts] == [("PodGroup", 1, 2)]
+    assert [(d.data.kind, d.data.groups, d.data.members) for d in drafts] == [("PodGroup", 1, 2)]
     assert decide_observed(fold_drafts(EMPTY, drafts), case.tree, RECIPE) == []
 
 
 def test_a_refusal_is_recorded_on_change_only():
     """The same answer again gives no event; another reason does."""
     case = Case(a_node("n0", gpu=1), *a_gang("g", pods=3))
-    assert case.step() == ["RootObserved", "GangRefused"]
+    assert case.step() == ["GangObserved", "GangUnschedulable"]
     assert case.step() == []
     case.cluster.change_pod("g-0", deleting=True)
-    assert case.step() == ["GangRefused"]
-    assert next(iter(case.state.roots.values())).answer.outcome == "waiting"
+    assert case.step() == ["GangUnschedulable"]
+    assert next(iter(case.state.gangs.values())).last_decision.outcome == "waiting"
 
 
 def test_admitted_then_extended():
     """The first plan is an admission with everything an auditor needs; members that come later extend it."""
     case = Case(*a_fleet("2 racks x 2 nodes", gpu=1), *a_gang("g", pods=3, minimum=2))
     drafts = case.decide()
-    admitted = drafts[1].fact
+    admitted = drafts[1].data
     assert isinstance(admitted, GangAdmitted)
     assert (admitted.plan, admitted.input_digest, admitted.planner) == (
         "plan-1",
@@ -97,18 +97,18 @@ def test_admitted_then_extended():
     case.step()
     case.cluster.add(a_pod("g-3", "g", requests={GPU: 1}))
     later = case.decide(msgspec.structs.replace(RECIPE, plan=PlanId("plan-2")))
-    assert [type(d.fact) for d in later] == [GangExtended]
-    assert [a.pod for a in later[0].fact.assignments] == ["default/g-3"]
+    assert [type(d.data) for d in later] == [GangExtended]
+    assert [a.pod for a in later[0].data.assignments] == ["default/g-3"]
 
 
 def test_extras_without_room_are_a_refusal_that_keeps_the_admission():
     """A satisfied tree whose extras find no room gets an answer, once, and stays admitted."""
     case = Case(a_node("n0", gpu=2), *a_gang("g", pods=3, minimum=2))
-    assert case.step() == ["RootObserved", "GangAdmitted"]
-    assert case.step() == ["GangRefused"]
+    assert case.step() == ["GangObserved", "GangAdmitted"]
+    assert case.step() == ["GangUnschedulable"]
     assert case.step() == []
-    root = next(iter(case.state.roots.values()))
-    assert (root.phase, root.answer.outcome) == ("admitted", "impossible")
+    root = next(iter(case.state.gangs.values()))
+    assert (root.phase, root.last_decision.outcome) == ("admitted", "impossible")
 
 
 def test_an_invalid_tree_is_recorded_once_per_set_of_problems():
@@ -116,8 +116,8 @@ def test_an_invalid_tree_is_recorded_once_per_set_of_problems():
     case = Case(*a_gang("g", pods=2))
     case.cluster.change_pod("g-0", priority=5)
     drafts = decide_invalid(EMPTY, case.tree, RECIPE)
-    assert [type(d.fact).__name__ for d in drafts] == ["RootObserved", "RootInvalid"]
-    assert drafts[1].fact.problems[0].startswith("B9 pods: Pod/default/g-0 has priority 5")
+    assert [type(d.data).__name__ for d in drafts] == ["GangObserved", "GangInvalid"]
+    assert drafts[1].data.problems[0].startswith("B9 pods: Pod/default/g-0 has priority 5")
     state = fold_drafts(EMPTY, drafts)
     assert decide_invalid(state, case.tree, RECIPE) == []
     case.cluster.change_pod("g-0", priority=6)
@@ -180,7 +180,7 @@ def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
         (NodeRejection(node=NodeName("n0"), shape=0), False),
         (NodeRejection(node=NodeName("n1"), uid=uid), True),
     ]:
-        now = msgspec.structs.replace(case.request(), vetoes=(veto,))
+        now = msgspec.structs.replace(case.request(), rejected_nodes=(veto,))
         assert still_holds(request, found, now) is holds
 
 
@@ -190,7 +190,7 @@ def test_a_refusal_has_the_conflict_and_the_relaxations():
     request = case.request()
     verdict = plan(request)
     assert isinstance(verdict, Refusal)
-    fact = case.decide()[-1].fact
+    fact = case.decide()[-1].data
     assert fact.outcome == "impossible"
     assert fact.exhausted
     assert fact.reasons == (*verdict.reasons, *verdict.relaxations)

@@ -24,7 +24,7 @@ def view_of(*objects):
 def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     return {
         (r.resource, r.key): r
-        for r in measure_capacity(NodeRowCache(), view_of(*objects), state, keys).rooms
+        for r in measure_capacity(NodeRowCache(), view_of(*objects), state, keys).largest_free
     }
 
 

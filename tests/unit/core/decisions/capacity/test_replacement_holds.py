@@ -19,7 +19,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
     GroupRecord,
-    MemberLost,
+    MemberTerminated,
     PodBound,
     PreemptionPlanned,
     ReservationReleased,
@@ -28,7 +28,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import with_end
-from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
@@ -68,8 +68,8 @@ class Scene:
         return self.cluster.seen
 
     @property
-    def vacant(self):
-        return self.state.roots[self.uid].vacant
+    def replacement_holds(self):
+        return self.state.gangs[self.uid].replacement_holds
 
     def decide(self, now):
         """Return the facts of a moment, sound after every prefix of them, and fold them."""
@@ -78,7 +78,7 @@ class Scene:
         def once(state):
             return decide_reconcile(self.view, state, forest_of(self.view), now)
 
-        facts = [draft.fact for draft in once(self.state)]
+        facts = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
         return facts
 
@@ -90,7 +90,7 @@ class Scene:
     def request(self, name):
         """Return what the planner is asked about a tree."""
         tree = next(t for t in forest_of(self.view).trees.values() if t.root.key.name == name)
-        part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
+        part = TreeParts().of(tree, self.state.gangs.get(tree.root.uid))
         return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
 
     def rival(self, priority):
@@ -113,11 +113,11 @@ def kinds(facts):
 
 
 def test_a_loss_has_the_time_until_which_its_room_is_held():
-    """MemberLost carries the time; a restart finds the room in the log, and in a checkpoint."""
+    """MemberTerminated carries the time; a restart finds the room in the log, and in a checkpoint."""
     scene = Scene()
     (lost,) = scene.lose(now_us=5)
-    assert (lost.cause, lost.room_until_us) == ("gone", 5 + HELD_US)
-    assert [(v.pod, v.node) for v in scene.vacant.values()] == [("default/g-0", "n0")]
+    assert (lost.cause, lost.held_until_us) == ("unknown", 5 + HELD_US)
+    assert [(v.pod, v.node) for v in scene.replacement_holds.values()] == [("default/g-0", "n0")]
     assert scene.decide(at(6)) == []
     assert decode_state(encode_state(scene.state)) == scene.state
 
@@ -145,7 +145,7 @@ def test_the_replacement_gets_the_room_of_the_lost_member():
     (seat,) = found.assignments
     assert (seat.pod, seat.node) == ("default/g-new", "n1")
     extended(scene, "g-new", "n1")
-    assert not scene.vacant
+    assert not scene.replacement_holds
     assert scene.decide(at(7)) == []
 
 
@@ -181,7 +181,7 @@ def test_a_replacement_elsewhere_ends_the_oldest_hold():
     )
     scene.cluster.add(a_pod("g-new", "g", requests={GPU: 1}, priority=PRIORITY))
     extended(scene, "g-new", "n9")
-    assert [v.pod for v in scene.vacant.values()] == ["default/g-0"]
+    assert [v.pod for v in scene.replacement_holds.values()] == ["default/g-0"]
 
 
 def test_both_rooms_wait_for_two_replacements_that_must_come_together():
@@ -191,7 +191,7 @@ def test_both_rooms_wait_for_two_replacements_that_must_come_together():
     scene.lose("g-1")
     scene.cluster.add(a_pod("g-new", "g", requests={GPU: 1}, priority=PRIORITY))
     assert scene.decide(at(6)) == []
-    assert len(scene.vacant) == 2
+    assert len(scene.replacement_holds) == 2
     assert not isinstance(scene.rival(PRIORITY), Plan)
 
 
@@ -202,8 +202,8 @@ def test_the_end_of_a_hold_is_recorded():
     assert scene.decide(at(5 + HELD_US - 1)) == []
     (released,) = scene.decide(at(5 + HELD_US))
     assert isinstance(released, ReservationReleased)
-    assert (released.why, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
-    assert "no replacement came in time" in released.text
+    assert (released.reason, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
+    assert "no replacement came in time" in released.message
     assert isinstance(scene.rival(PRIORITY), Plan)
 
 
@@ -213,8 +213,8 @@ def test_a_higher_priority_that_takes_the_room_is_recorded():
     scene.lose()
     scene.cluster.add(a_pod("high", node="n0", requests={GPU: 1}, priority=99))
     (released,) = scene.decide(at(6))
-    assert released.why == "superseded"
-    assert not scene.vacant
+    assert released.reason == "superseded"
+    assert not scene.replacement_holds
 
 
 def group_goes(cluster):
@@ -237,9 +237,9 @@ def test_what_else_ends_it(change, why):
     scene.lose()
     change(scene.cluster)
     released = [f for f in scene.decide(at(6)) if isinstance(f, ReservationReleased)]
-    assert [f.why for f in released] == [why]
-    assert not scene.vacant
-    assert not scene.state.vacant_on
+    assert [f.reason for f in released] == [why]
+    assert not scene.replacement_holds
+    assert not scene.state.replacement_holds_on
 
 
 def succeed(scene):
@@ -253,7 +253,7 @@ def succeed(scene):
     [
         succeed,
         lambda s: s.cluster.delete_node("n0"),
-        lambda s: s.cluster.change_pod("g-0", deleting=True, doomed="PreemptionByScheduler"),
+        lambda s: s.cluster.change_pod("g-0", deleting=True, disruption_target="PreemptionByScheduler"),
         lambda s: [s.cluster.change_pod(f"g-{n}", deleting=True) for n in range(3)],
         lambda s: (s.cluster.change_node("n0", unschedulable=True), s.cluster.delete_pod("g-0")),
         lambda s: (group_goes(s.cluster), s.cluster.delete_pod("g-0")),
@@ -264,10 +264,10 @@ def test_no_room_is_held_where_no_replacement_comes(loss):
     """Work that is done, room that another pod has, gangs that go as a whole."""
     scene = Scene()
     loss(scene)
-    lost = [f for f in scene.decide(at(5)) if isinstance(f, MemberLost)]
+    lost = [f for f in scene.decide(at(5)) if isinstance(f, MemberTerminated)]
     assert lost
-    assert {f.room_until_us for f in lost} == {0}
-    assert not scene.vacant
+    assert {f.held_until_us for f in lost} == {0}
+    assert not scene.replacement_holds
 
 
 def test_the_room_of_a_victim_is_its_preemptors():
@@ -283,9 +283,9 @@ def test_the_room_of_a_victim_is_its_preemptors():
             AssignmentRecord(pod="ns/h", uid=PodUid("h"), group="h", node=NodeName("n0")),
         ),
     )  # fmt: skip
-    scene.state = folded(scene.state, (RootUid("h"), "ns/h", fact))
+    scene.state = folded(scene.state, (GangUid("h"), "ns/h", fact))
     (lost,) = scene.lose()
-    assert lost.room_until_us == 0
+    assert lost.held_until_us == 0
 
 
 def test_the_time_begins_when_its_grace_period_ends():
@@ -293,7 +293,7 @@ def test_the_time_begins_when_its_grace_period_ends():
     scene = Scene()
     scene.cluster.change_pod("g-0", deleting=True, deletes_us=30_000_000)
     (lost,) = scene.decide(at(5))
-    assert lost.room_until_us == 30_000_000 + HELD_US
+    assert lost.held_until_us == 30_000_000 + HELD_US
     scene.rival(PRIORITY)
     forest = forest_of(scene.view)
     free = {row.name: row.free[GPU] for row in scene.request("rival").nodes}
@@ -326,9 +326,9 @@ def test_a_member_bound_past_us_is_a_replacement_too():
     scene.lose()
     scene.cluster.add(a_pod("g-new", "g", node="n0", requests={GPU: 1}, priority=PRIORITY))
     facts = scene.decide(at(6))
-    assert kinds(facts) == ["PodBound", "DriftFound"]
+    assert kinds(facts) == ["PodBound", "DriftDetected"]
     assert isinstance(facts[0], PodBound)
-    assert not scene.vacant
+    assert not scene.replacement_holds
 
 
 def test_nothing_is_held_when_it_is_switched_off():
@@ -337,7 +337,7 @@ def test_nothing_is_held_when_it_is_switched_off():
     scene.cluster.delete_pod("g-0")
     now = ReconcileContext(actor="t", cause="t", now_us=5)
     (lost,) = scene.decide(now)
-    assert lost.room_until_us == 0
+    assert lost.held_until_us == 0
 
 
 STEPS = st.lists(
@@ -362,14 +362,14 @@ def test_room_is_counted_once_whatever_happens(steps):
         elif step == "new":
             made += 1
             scene.cluster.add(a_pod(f"g-new-{made}", "g", requests={GPU: 1}, priority=PRIORITY))
-        elif step == "admit" and waiting and scene.vacant:
-            holding = scene.state.roots[scene.uid].held
+        elif step == "admit" and waiting and scene.replacement_holds:
+            holding = scene.state.gangs[scene.uid].reservations
             free = [p for p in waiting if p.uid not in holding]
-            node = next(iter(scene.vacant.values())).node
+            node = next(iter(scene.replacement_holds.values())).node
             if free and not scene.view.on_node.get(node):
                 extended(scene, free[0].name, node)
         elif step == "run":
-            for r in list(scene.state.roots[scene.uid].held.values()):
+            for r in list(scene.state.gangs[scene.uid].reservations.values()):
                 scene.cluster.change_pod(r.pod.split("/")[1], node=r.node, phase="Running")
         elif step == "alien":
             made += 1
@@ -388,10 +388,10 @@ def check_counted_once(scene):
             dict(p.shape.requests).get(GPU, 0)
             for p in scene.view.on_node.get(row.name, {}).values()
         )
-        for r in scene.state.held_on.get(row.name, {}).values():
+        for r in scene.state.reservations_on.get(row.name, {}).values():
             member = scene.view.pods.get(r.uid)
             taken += r.requests[GPU] if member is None or member.node is None else 0
-        for v in scene.state.vacant_on.get(row.name, {}).values():
+        for v in scene.state.replacement_holds_on.get(row.name, {}).values():
             lost = scene.view.pods.get(v.uid)
             taken += v.requests[GPU] if lost is None or lost.node != row.name else 0
         assert row.free[GPU] == row.allocatable[GPU] - taken

@@ -55,7 +55,7 @@ class Case:
 
     def asking(self, name="high", **options):
         tree = self.tree(name)
-        part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
+        part = TreeParts().of(tree, self.state.gangs.get(tree.root.uid))
         ruled = ruled_part(self.view, self.state, part, rows=NodeRowCache())
         evictable = evictable_for(
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
@@ -71,7 +71,7 @@ class Case:
 
     def request(self, name="high"):
         tree = self.tree(name)
-        part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
+        part = TreeParts().of(tree, self.state.gangs.get(tree.root.uid))
         return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
 
     def admit(self, name):

@@ -18,10 +18,10 @@ from extender.core.decisions.preempt.preemption_planning import (
 from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
 from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
 from extender.core.log.events import (
-    PreemptionAbandoned,
+    GangRemoved,
+    PreemptionCancelled,
     PreemptionPlanned,
-    RootCompleted,
-    VictimEvicted,
+    VictimGone,
 )
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
@@ -45,7 +45,7 @@ class Two(Case):
 
     def request_of(self, name):
         tree, view, state = self.tree(name), self.view, self.state
-        part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+        part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
         ruled = ruled_part(view, state, part, rows=NodeRowCache())
         request = self.request(name)
         return preemption_request(
@@ -125,19 +125,19 @@ def test_room_is_never_promised_twice_nor_lost_in_silence(story):
             case.cluster.change_pod(name, deleting=True)
         elif fate == "gone":
             case.cluster.delete_pod(name)
-            fact = VictimEvicted(
+            fact = VictimGone(
                 preemption=made.id, unit=victim.unit, pod=victim.pod, uid=victim.uid, node=victim.node,
-                how="deleted", asked_us=1, gone_us=2,
+                via="deleted", requested_us=1, gone_us=2,
             )  # fmt: skip
-            case.state = folded(case.state, (made.root_uid, "default/mid", fact))
+            case.state = folded(case.state, (made.gang_uid, "default/mid", fact))
     assert case.too_much() == []
     found, drafts = case.ask("high")
     if isinstance(found, Plan):
         assert case.too_much(more=[a.node for a in found.assignments]) == []
         assert not case.pending("mid").ended
         return
-    ends = [d.fact for d in drafts if isinstance(d.fact, PreemptionAbandoned)]
-    plans = [d.fact for d in drafts if isinstance(d.fact, PreemptionPlanned)]
+    ends = [d.data for d in drafts if isinstance(d.data, PreemptionCancelled)]
+    plans = [d.data for d in drafts if isinstance(d.data, PreemptionPlanned)]
     if not plans:
         assert not case.pending("mid").ended
         return
@@ -145,12 +145,12 @@ def test_room_is_never_promised_twice_nor_lost_in_silence(story):
     assert case.too_much() == []
     if ends:
         (end,) = ends
-        assert (end.why, end.by, end.by_uid) == (
-            "outranked", "PodGroup/default/high", case.tree("high").root.uid,
+        assert (end.reason, end.taken_over_by, end.taken_over_by_uid) == (
+            "taken-over", "PodGroup/default/high", case.tree("high").root.uid,
         )  # fmt: skip
-        assert end.lost, "only capacity that is used is taken over"
-        kept = case.state.preemptions.get(made.root_uid)
-        assert kept is None or (kept.ended and set(kept.claims).isdisjoint(end.lost))
+        assert end.taken_over_nodes, "only capacity that is used is taken over"
+        kept = case.state.preemptions.get(made.gang_uid)
+        assert kept is None or (kept.ended and set(kept.claims).isdisjoint(end.taken_over_nodes))
     else:
         assert not case.pending("mid").ended
 
@@ -189,10 +189,10 @@ def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
     assert takeovers_by_pods(case.view, case.state, (), KNOWN) == []
     case.cluster.change_pod("alone", node="n0")
     (draft,) = takeovers_by_pods(case.view, case.state, (), KNOWN)
-    assert (draft.fact.why, draft.fact.by, draft.fact.lost) == (
-        "outranked", "Pod/default/alone", ("n0",),
+    assert (draft.data.reason, draft.data.taken_over_by, draft.data.taken_over_nodes) == (
+        "taken-over", "Pod/default/alone", ("n0",),
     )  # fmt: skip
-    assert draft.fact.spared == ("Pod/default/low",), (
+    assert draft.data.units_spared == ("Pod/default/low",), (
         "no pod is evicted for room that another pod has"
     )
     assert takeovers_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
@@ -205,22 +205,22 @@ def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     """It follows from the log, counts from the eviction, and ends with the tree."""
     case = making_room()
     made, low = case.pending("mid"), "Pod/default/low"
-    assert recently_evicted_units(case.state, made.root_uid, 0) == frozenset(), (
+    assert recently_evicted_units(case.state, made.gang_uid, 0) == frozenset(), (
         "planned is not evicted"
     )
     (victim,) = made.victims.values()
-    gone = VictimEvicted(
+    gone = VictimGone(
         preemption=made.id, unit=low, pod=victim.pod, uid=victim.uid, node=victim.node,
-        how="deleted", asked_us=1, gone_us=2,
+        via="deleted", requested_us=1, gone_us=2,
     )  # fmt: skip
-    state = folded(case.state, (made.root_uid, "default/mid", gone), at_us=1_000)
-    assert recently_evicted_units(state, made.root_uid, 1_000 + EVICTION_MEMORY_US - 1) == {low}
-    assert recently_evicted_units(state, made.root_uid, 1_000 + EVICTION_MEMORY_US) == frozenset()
+    state = folded(case.state, (made.gang_uid, "default/mid", gone), at_us=1_000)
+    assert recently_evicted_units(state, made.gang_uid, 1_000 + EVICTION_MEMORY_US - 1) == {low}
+    assert recently_evicted_units(state, made.gang_uid, 1_000 + EVICTION_MEMORY_US) == frozenset()
     assert recently_evicted_units(state, "another root", 1_000) == frozenset()
-    ended = msgspec.structs.replace(gone, how="ended")
-    by_itself = folded(case.state, (made.root_uid, "default/mid", ended), at_us=1_000)
-    assert recently_evicted_units(by_itself, made.root_uid, 1_000) == frozenset(), (
+    ended = msgspec.structs.replace(gone, via="ended")
+    by_itself = folded(case.state, (made.gang_uid, "default/mid", ended), at_us=1_000)
+    assert recently_evicted_units(by_itself, made.gang_uid, 1_000) == frozenset(), (
         "we did not do it"
     )
-    over = folded(state, (made.root_uid, "default/mid", RootCompleted(why="deleted")))
-    assert over.took == EMPTY.took
+    over = folded(state, (made.gang_uid, "default/mid", GangRemoved(reason="deleted")))
+    assert over.evicted_units == EMPTY.evicted_units

@@ -12,18 +12,18 @@ from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.reservation_checks import oversubscribed_reservations
 from extender.core.log.events import (
     AssignmentRecord,
-    DriftFound,
+    DriftDetected,
     GangAdmitted,
-    GangSatisfied,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
     GroupRecord,
-    MemberLost,
+    MemberTerminated,
     PodBound,
     ReservationReleased,
-    RootCompleted,
-    RootObserved,
 )
 from extender.core.log.reservation_state import EMPTY
-from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodEnd
 from tests.support.hypothesis_profile import examples
@@ -49,7 +49,7 @@ def admitted(state, cluster, name, where, *, minimum=None, priority=0, at_us=0):
         ),
     )
     root = (group.uid, f"default/{name}")
-    return folded(state, (*root, RootObserved(kind="PodGroup")), (*root, fact), at_us=at_us)
+    return folded(state, (*root, GangObserved(kind="PodGroup")), (*root, fact), at_us=at_us)
 
 
 class Scene:
@@ -69,17 +69,17 @@ class Scene:
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
 
-        facts = [draft.fact for draft in once(self.state)]
+        facts = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
         return facts
 
     @property
     def root(self):
-        return self.state.roots[self.uid]
+        return self.state.gangs[self.uid]
 
     def bind(self, *names, node=None):
         for name in names:
-            where = node or self.root.held[self.cluster.pod(name).uid].node
+            where = node or self.root.reservations[self.cluster.pod(name).uid].node
             self.cluster.change_pod(name, node=NodeName(where), phase="Running")
 
 
@@ -93,61 +93,61 @@ def test_agreement_needs_no_event():
 
 
 def test_a_bound_member_is_recorded_and_a_whole_minimum_once():
-    """PodBound per member; GangSatisfied when the minimum is bound, and never again."""
+    """PodBound per member; GangScheduled when the minimum is bound, and never again."""
     scene = Scene(pods=3, minimum=2)
     scene.bind("g-0")
     assert kinds(scene.decide()) == ["PodBound"]
     scene.bind("g-1")
     facts = scene.decide()
-    assert kinds(facts) == ["PodBound", "GangSatisfied"]
-    assert facts[1] == GangSatisfied(plan=PlanId("plan-g"), bound=2)
+    assert kinds(facts) == ["PodBound", "GangScheduled"]
+    assert facts[1] == GangScheduled(plan=PlanId("plan-g"), bound=2)
     scene.bind("g-2")
     assert kinds(scene.decide()) == ["PodBound"]
     scene.cluster.delete_pod("g-0")
     scene.cluster.delete_pod("g-1")
     scene.decide()
-    assert scene.root.phase == "satisfied"
+    assert scene.root.phase == "scheduled"
 
 
 def test_the_satisfying_bind_and_the_satisfaction_come_together():
-    """All members bound between two looks give all PodBound and one GangSatisfied in one decision."""
+    """All members bound between two looks give all PodBound and one GangScheduled in one decision."""
     scene = Scene(pods=4)
     scene.bind("g-0", "g-1", "g-2", "g-3")
-    assert kinds(scene.decide()) == ["PodBound"] * 4 + ["GangSatisfied"]
-    assert (len(scene.root.held), len(scene.root.bound)) == (0, 4)
+    assert kinds(scene.decide()) == ["PodBound"] * 4 + ["GangScheduled"]
+    assert (len(scene.root.reservations), len(scene.root.bound)) == (0, 4)
 
 
 def test_a_member_bound_elsewhere_is_drift():
-    """PodBound has its node, DriftFound the node of its reservation; the room there is free again."""
+    """PodBound has its node, DriftDetected the node of its reservation; the room there is free again."""
     scene = Scene()
     scene.bind("g-0", node="n1")
     facts = scene.decide()
-    assert kinds(facts) == ["PodBound", "DriftFound"]
+    assert kinds(facts) == ["PodBound", "DriftDetected"]
     assert facts[0].node == "n1"
     assert facts[1].kind == "bound-elsewhere"
-    assert NodeName("n0") not in scene.state.held_on
+    assert NodeName("n0") not in scene.state.reservations_on
 
 
 @pytest.mark.parametrize(
     ("loss", "cause"),
     [
-        (lambda c: c.delete_pod("g-0"), "gone"),
+        (lambda c: c.delete_pod("g-0"), "unknown"),
         (lambda c: c.change_pod("g-0", deleting=True), "deleted"),
         (lambda c: c.delete_node("n0"), "node-lost"),
-        (lambda c: c.change_pod("g-0", deleting=True, doomed="PreemptionByScheduler"), "preempted"),
-        (lambda c: c.change_pod("g-0", deleting=True, doomed="EvictionByEvictionAPI"), "evicted"),
-        (lambda c: c.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager"), "evicted"),
-        (lambda c: c.change_pod("g-0", deleting=True, doomed="SomethingNew"), "deleted"),
+        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="PreemptionByScheduler"), "preempted"),
+        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="EvictionByEvictionAPI"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="DeletionByTaintManager"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="SomethingNew"), "deleted"),
     ],
     ids=["gone", "deleted", "node-lost", "preempted", "evicted", "tainted", "new"],
 )
 def test_a_lost_member_is_recorded_with_its_cause(loss, cause):
-    """MemberLost: gone from the cluster, deleted, or its node is lost; once each."""
+    """MemberTerminated: gone from the cluster, deleted, or its node is lost; once each."""
     scene = Scene()
     scene.bind("g-0", "g-1")
     scene.decide()
     loss(scene.cluster)
-    lost = [fact for fact in scene.decide() if isinstance(fact, MemberLost)]
+    lost = [fact for fact in scene.decide() if isinstance(fact, MemberTerminated)]
     assert [(fact.pod, fact.cause) for fact in lost] == [("default/g-0", cause)]
     assert scene.decide() == []
 
@@ -158,7 +158,7 @@ def test_a_pod_that_outlives_its_node_is_lost_once():
     scene.bind("g-0", "g-1")
     scene.decide()
     scene.cluster.delete_node("n0")
-    assert kinds(scene.decide()) == ["MemberLost"]
+    assert kinds(scene.decide()) == ["MemberTerminated"]
     assert scene.decide() == []
 
 
@@ -167,12 +167,12 @@ def test_deleted_before_anything_is_bound_releases_the_whole_tree():
     scene = Scene(pods=3)
     scene.cluster.delete_pod("g-1")
     facts = scene.decide()
-    assert [f.why for f in facts] == ["deleted"]
+    assert [f.reason for f in facts] == ["deleted"]
     assert [p.pod for p in facts[0].pods] == ["default/g-0", "default/g-1", "default/g-2"]
-    assert facts[0].text == (
+    assert facts[0].message == (
         "the minimum of the tree no longer holds: deleted before it was bound: default/g-1"
     )
-    assert (scene.root.phase, len(scene.root.held)) == ("observed", 0)
+    assert (scene.root.phase, len(scene.root.reservations)) == ("observed", 0)
 
 
 def test_a_deleted_extra_is_released_alone():
@@ -181,7 +181,7 @@ def test_a_deleted_extra_is_released_alone():
     scene.cluster.delete_pod("g-2")
     facts = scene.decide()
     assert [[p.pod for p in f.pods] for f in facts] == [["default/g-2"]]
-    assert len(scene.root.held) == 2
+    assert len(scene.root.reservations) == 2
 
 
 def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same():
@@ -198,10 +198,10 @@ def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same()
     )
     bound, lost = scene.decide(now)
     assert isinstance(bound, PodBound)
-    assert isinstance(lost, MemberLost)
-    assert (bound.pod, lost.pod, lost.cause) == ("default/g-0", "default/g-0", "gone")
+    assert isinstance(lost, MemberTerminated)
+    assert (bound.pod, lost.pod, lost.cause) == ("default/g-0", "default/g-0", "unknown")
     assert (bound.node, lost.node) == ("n0", "n0")
-    assert [r.pod for r in scene.root.held.values()] == ["default/g-1"]
+    assert [r.pod for r in scene.root.reservations.values()] == ["default/g-1"]
     assert scene.decide(now) == []
 
 
@@ -214,9 +214,9 @@ def awaiting(uid, ends=None):
 def test_an_unexplained_loss_waits_for_the_answer_of_the_api_server():
     """The member no longer counts meanwhile; the answer is the cause, and no answer gives `gone`."""
     for answer, cause in (
-        (PodEnd("refused-by-kubelet", "OutOfcpu"), "refused-by-kubelet"),
+        (PodEnd("rejected-by-kubelet", "OutOfcpu"), "rejected-by-kubelet"),
         (PodEnd("deleted"), "deleted"),
-        (None, "gone"),
+        (None, "unknown"),
     ):
         scene = Scene(pods=2)
         scene.bind("g-0")
@@ -227,8 +227,8 @@ def test_an_unexplained_loss_waits_for_the_answer_of_the_api_server():
         (bound,) = scene.decide(awaiting(uid))
         assert isinstance(bound, PodBound)
         (lost,) = scene.decide(awaiting(uid, {uid: answer}))
-        assert isinstance(lost, MemberLost)
-        assert (lost.cause, lost.text) == (cause, answer.text if answer else "")
+        assert isinstance(lost, MemberTerminated)
+        assert (lost.cause, lost.message) == (cause, answer.message if answer else "")
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,9 @@ def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
     scene.bind("g-0")
     scene.decide()
     scene.cluster.change_node("n0", taints=taints)
-    scene.cluster.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager")
-    (lost,) = [f for f in scene.decide() if isinstance(f, MemberLost)]
-    assert (lost.cause, lost.text) == (cause, "DeletionByTaintManager")
+    scene.cluster.change_pod("g-0", deleting=True, disruption_target="DeletionByTaintManager")
+    (lost,) = [f for f in scene.decide() if isinstance(f, MemberTerminated)]
+    assert (lost.cause, lost.message) == (cause, "DeletionByTaintManager")
 
 
 @pytest.mark.parametrize("how", ["bound", "barrier"])
@@ -274,15 +274,15 @@ def test_a_lost_node_gives_its_reservations_back(gone):
     scene = Scene(pods=2)
     gone(scene.cluster)
     facts = scene.decide()
-    assert {f.why for f in facts} == {"node-lost"}
-    assert not scene.root.held
+    assert {f.reason for f in facts} == {"node-lost"}
+    assert not scene.root.reservations
 
 
 def test_expiry_takes_whole_trees_that_have_not_started():
     """A reservation past its time is released with its tree; a started tree is left alone."""
     scene = Scene(pods=2)
     late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
-    assert [(f.why, len(f.pods)) for f in scene.decide(late)] == [("expired", 2)]
+    assert [(f.reason, len(f.pods)) for f in scene.decide(late)] == [("expired", 2)]
     scene = Scene(pods=2)
     scene.bind("g-0")
     late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
@@ -313,9 +313,9 @@ def test_a_superseded_member_releases_its_tree():
     scene = Scene(pods=2)
     scene.cluster.add(a_pod("alien", node="n0", requests={GPU: 4}))
     (fact,) = scene.decide()
-    assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
+    assert (fact.reason, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
     who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
-    assert fact.text.endswith(f"other pods took the room of default/g-0; taken by {who}")
+    assert fact.message.endswith(f"other pods took the room of default/g-0; taken by {who}")
     assert [pod.pod for pod in fact.taken_by] == ["default/alien"]
 
 
@@ -324,8 +324,8 @@ def test_a_deleted_root_is_completed():
     scene = Scene(pods=2)
     scene.cluster.delete_group("g")
     facts = scene.decide()
-    assert kinds(facts) == ["ReservationReleased", "RootCompleted"]
-    assert scene.uid not in scene.state.roots
+    assert kinds(facts) == ["ReservationReleased", "GangRemoved"]
+    assert scene.uid not in scene.state.gangs
 
 
 def test_a_root_that_is_recreated_is_another_root():
@@ -333,38 +333,38 @@ def test_a_root_that_is_recreated_is_another_root():
     scene = Scene(pods=2)
     scene.bind("g-0")
     scene.decide()
-    scene.cluster.change_group("g", uid=RootUid("another"))
+    scene.cluster.change_group("g", uid=GangUid("another"))
     facts = scene.decide()
-    assert [k for k in kinds(facts) if k != "DriftFound"][:2] == [
+    assert [k for k in kinds(facts) if k != "DriftDetected"][:2] == [
         "ReservationReleased",
-        "RootCompleted",
+        "GangRemoved",
     ]
-    assert set(scene.state.roots) == {RootUid("another")}
-    assert [m.pod for m in scene.state.roots[RootUid("another")].bound.values()] == ["default/g-0"]
+    assert set(scene.state.gangs) == {GangUid("another")}
+    assert [m.pod for m in scene.state.gangs[GangUid("another")].bound.values()] == ["default/g-0"]
 
 
-@pytest.mark.parametrize(("bound", "phase"), [(2, "satisfied"), (1, "observed")])
+@pytest.mark.parametrize(("bound", "phase"), [(2, "scheduled"), (1, "observed")])
 def test_a_group_made_again_while_its_pods_run_on_is_satisfied_when_they_are_enough(bound, phase):
-    """It was never admitted, and its minimum runs: its phase is `satisfied`."""
+    """It was never admitted, and its minimum runs: its phase is `scheduled`."""
     scene = Scene(pods=2)
     scene.bind(*(f"g-{n}" for n in range(bound)))
     scene.decide()
-    scene.cluster.change_group("g", uid=RootUid("another"))
+    scene.cluster.change_group("g", uid=GangUid("another"))
     scene.decide()
-    again = scene.state.roots[RootUid("another")]
+    again = scene.state.gangs[GangUid("another")]
     assert (again.phase, len(again.bound)) == (phase, bound)
     assert scene.decide() == []
 
 
 def test_a_member_bound_outside_any_admission_is_recorded_as_drift():
-    """RootObserved, PodBound and DriftFound, once; the member counts from then on."""
+    """GangObserved, PodBound and DriftDetected, once; the member counts from then on."""
     cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=2, minimum=1))
     cluster.change_pod("g-0", node=NodeName("n0"))
     scene = Scene()
     scene.cluster, scene.state, scene.uid = cluster, EMPTY, cluster.group("g").uid
     facts = scene.decide()
-    assert kinds(facts) == ["RootObserved", "PodBound", "DriftFound"]
-    assert isinstance(facts[2], DriftFound)
+    assert kinds(facts) == ["GangObserved", "PodBound", "DriftDetected"]
+    assert isinstance(facts[2], DriftDetected)
     assert facts[2].kind == "bound-outside-admission"
     assert [m.pod for m in scene.root.bound.values()] == ["default/g-0"]
     assert scene.decide() == []
@@ -376,7 +376,7 @@ def test_an_invalid_tree_that_has_not_started_keeps_no_room():
     scene.cluster.add(a_pod("g-2", "g", priority=7, requests={GPU: 1}))
     scene.cluster.change_pod("g-2", priority=7)
     facts = scene.decide()
-    assert [(f.why, len(f.pods)) for f in facts] == [("invalid", 2)]
+    assert [(f.reason, len(f.pods)) for f in facts] == [("invalid", 2)]
 
 
 ACTIONS = [
@@ -395,8 +395,8 @@ def test_any_prefix_of_a_decision_is_sound(actions, look_between, minimum):
         if look_between:
             scene.decide()
     scene.decide()
-    for root in scene.state.roots.values():
-        for reservation in root.held.values():
+    for root in scene.state.gangs.values():
+        for reservation in root.reservations.values():
             assert reservation.uid in scene.cluster.seen.pods
             assert reservation.node in scene.cluster.seen.nodes
         for member in root.bound.values():
@@ -419,7 +419,7 @@ def act(scene, action, number):
             if verb == "group":
                 cluster.delete_group("g")
             else:
-                cluster.change_group("g", uid=RootUid(f"again-{number}"))
+                cluster.change_group("g", uid=GangUid(f"again-{number}"))
     elif name in there:
         if verb == "delete":
             cluster.delete_pod(name)
@@ -436,5 +436,5 @@ def test_completed_and_bound_are_distinct_facts():
     scene.decide()
     scene.cluster.delete_group("g")
     facts = scene.decide()
-    assert [type(f) for f in facts] == [RootCompleted]
+    assert [type(f) for f in facts] == [GangRemoved]
     assert not any(isinstance(f, PodBound) for f in facts)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.decisions.reconcile.drift import NominationDrift
-from extender.core.log.events import DriftFound, MemberLost, PodBound
+from extender.core.log.events import DriftDetected, MemberTerminated, PodBound
 from extender.core.model.cluster_view import with_node
 from extender.core.model.ids import NodeName, PlanId
 from extender.snapshots.state_loader import decode_state, encode_state
@@ -16,7 +16,7 @@ from tests.unit.core.decisions.support import ME
 
 
 def drift(facts):
-    return [(f.kind, f.object) for f in facts if isinstance(f, DriftFound)]
+    return [(f.kind, f.object) for f in facts if isinstance(f, DriftDetected)]
 
 
 def at_rest(scene):
@@ -30,7 +30,7 @@ def test_bound_on_another_node_than_reserved():
     facts = scene.decide()
     assert drift(facts) == [("bound-elsewhere", "Pod/default/g-0")]
     assert {m.node for m in scene.root.bound.values()} == {"n1"}
-    assert set(scene.state.held_on) == {"n1"}
+    assert set(scene.state.reservations_on) == {"n1"}
     assert at_rest(scene)
 
 
@@ -66,7 +66,7 @@ def test_the_log_has_it_on_another_node():
     scene.decide()
     scene.cluster.change_pod("g-0", node=NodeName("n1"))
     facts = scene.decide()
-    assert kinds(facts) == ["MemberLost", "PodBound", "DriftFound"]
+    assert kinds(facts) == ["MemberTerminated", "PodBound", "DriftDetected"]
     assert drift(facts) == [("bound-elsewhere", "Pod/default/g-0")]
     assert (facts[0].node, facts[1].node) == ("n0", "n1")
     assert len(scene.root.bound) == 2
@@ -80,21 +80,21 @@ def test_the_log_has_it_bound_and_the_cluster_has_not():
     scene.decide()
     scene.cluster.change_pod("g-0", node=None, phase="Pending")
     facts = scene.decide()
-    assert kinds(facts) == ["MemberLost", "DriftFound"]
+    assert kinds(facts) == ["MemberTerminated", "DriftDetected"]
     assert drift(facts) == [("not-bound", "Pod/default/g-0")]
     assert [m.pod for m in scene.root.bound.values()] == ["default/g-1"]
     assert at_rest(scene)
 
 
 def test_elsewhere_on_a_node_that_is_gone_is_lost_once():
-    """The node the log knows has vanished as well: one MemberLost, not two."""
+    """The node the log knows has vanished as well: one MemberTerminated, not two."""
     scene = Scene(pods=2)
     scene.bind("g-0", "g-1")
     scene.decide()
     scene.cluster.change_pod("g-0", node=NodeName("n1"))
     scene.cluster.delete_node("n0")
     facts = scene.decide()
-    assert [f.pod for f in facts if isinstance(f, MemberLost)] == ["default/g-0"]
+    assert [f.pod for f in facts if isinstance(f, MemberTerminated)] == ["default/g-0"]
     assert at_rest(scene)
 
 
@@ -106,7 +106,7 @@ def test_a_node_that_comes_back_brings_its_members_along(restarted):
     scene.decide()
     node = scene.cluster.seen.nodes[NodeName("n0")]
     scene.cluster.delete_node("n0")
-    assert kinds(scene.decide()) == ["MemberLost"]
+    assert kinds(scene.decide()) == ["MemberTerminated"]
     assert at_rest(scene)
     if restarted:
         scene.state = decode_state(encode_state(scene.state))
@@ -114,7 +114,7 @@ def test_a_node_that_comes_back_brings_its_members_along(restarted):
     (back,) = scene.decide()
     assert isinstance(back, PodBound)
     assert (back.pod, back.node, back.plan) == ("default/g-0", "n0", "plan-g")
-    assert not scene.root.away
+    assert not scene.root.lost_with_node
     assert at_rest(scene)
 
 
@@ -135,7 +135,7 @@ def test_a_nomination_that_was_shown_is_missed_once():
 
     def look(nominated):
         scene.cluster.change_pod("g-0", nominated=nominated and NodeName(nominated))
-        return drift([d.fact for d in watch.look(scene.cluster.seen, scene.state, ME)])
+        return drift([d.data for d in watch.look(scene.cluster.seen, scene.state, ME)])
 
     assert look("n1") == [], "of an earlier plan, or on its way"
     assert look("n0") == []
@@ -151,10 +151,10 @@ def test_a_nomination_of_an_earlier_plan_is_not_missed():
     scene.cluster.change_pod("g-0", nominated=NodeName("n0"))
     watch.look(scene.cluster.seen, scene.state, ME)
     uid = scene.cluster.pod("g-0").uid
-    moved = scene.root.held[uid]
+    moved = scene.root.reservations[uid]
     again = msgspec.structs.replace(moved, plan=PlanId("later"), node=NodeName("n1"))
-    held = scene.state.held_on.delete(NodeName("n0")).set(NodeName("n1"), {uid: again})
-    state = msgspec.structs.replace(scene.state, held_on=held)
+    held = scene.state.reservations_on.delete(NodeName("n0")).set(NodeName("n1"), {uid: again})
+    state = msgspec.structs.replace(scene.state, reservations_on=held)
     assert watch.look(scene.cluster.seen, state, ME) == []
     scene.bind("g-0")
     assert watch.look(scene.cluster.seen, scene.state, ME) == []

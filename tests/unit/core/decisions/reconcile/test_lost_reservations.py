@@ -11,13 +11,13 @@ from extender.core.decisions.reconcile.reservation_checks import unfit_pods
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
+    GangObserved,
     GroupRecord,
     NodeTopologyChanged,
     ReservationReleased,
-    RootObserved,
 )
 from extender.core.log.reservation_state import EMPTY
-from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape, Toleration
 from extender.snapshots.state_loader import decode_state, encode_state
@@ -77,7 +77,7 @@ class Scene:
             topology={n: {RACK: "a"} for n in NODES},
         )  # fmt: skip
         where = (root.uid, "default/root")
-        self.state = folded(EMPTY, (*where, RootObserved(kind="CompositePodGroup")), (*where, fact))
+        self.state = folded(EMPTY, (*where, GangObserved(kind="CompositePodGroup")), (*where, fact))
 
     def decide(self, now=ME):
         """Return the facts and fold them, after checking that every prefix of them is sound."""
@@ -85,7 +85,7 @@ class Scene:
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
 
-        facts = [draft.fact for draft in once(self.state)]
+        facts = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
         return facts
 
@@ -97,7 +97,7 @@ class Scene:
     def bind(self, *names):
         for name in names:
             uid = self.cluster.pod(name).uid
-            self.cluster.change_pod(name, node=self.state.roots[self.uid].held[uid].node)
+            self.cluster.change_pod(name, node=self.state.gangs[self.uid].reservations[uid].node)
         self.decide()
 
 
@@ -129,11 +129,11 @@ def test_a_node_that_would_not_take_its_pods_releases_the_tree(words):
     scene = Scene(nodeSelector={"pool": "p"})
     WAYS[words](scene)
     (fact,) = released(scene.decide())
-    assert (fact.why, pods_of(fact)) == ("node-lost", ["x-0", "x-1", "y-0", "y-1"])
-    assert fact.text == (
+    assert (fact.reason, pods_of(fact)) == ("node-lost", ["x-0", "x-1", "y-0", "y-1"])
+    assert fact.message == (
         f"the minimum of the tree no longer holds: node n0 {words}: default/x-0, default/x-1"
     )
-    assert not scene.state.held_on
+    assert not scene.state.reservations_on
     assert scene.decide() == []
 
 
@@ -148,7 +148,7 @@ def test_a_started_tree_loses_only_the_affected_pods(words, how):
         now = ReconcileContext(actor="t", cause="t", started=frozenset({scene.uid}))
     WAYS[words](scene)
     (fact,) = released(scene.decide(now))
-    assert (fact.why, pods_of(fact)) == ("node-lost", ["x-0", "x-1"])
+    assert (fact.reason, pods_of(fact)) == ("node-lost", ["x-0", "x-1"])
 
 
 def test_an_extra_on_a_lost_node_is_released_alone():
@@ -202,11 +202,11 @@ def test_many_pods_are_named_in_short():
         ),
     )  # fmt: skip
     root = (uid, "default/g")
-    state = folded(EMPTY, (*root, RootObserved(kind="PodGroup")), (*root, fact))
+    state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, fact))
     cluster.change_node("n0", unschedulable=True)
     (draft,) = decide_reconcile(cluster.seen, state, forest_of(cluster.seen), ME)
-    assert len(draft.fact.pods) == 7
-    assert draft.fact.text.endswith("default/g-3, default/g-4 and more")
+    assert len(draft.data.pods) == 7
+    assert draft.data.message.endswith("default/g-3, default/g-4 and more")
 
 
 @pytest.mark.parametrize("how", ["deleted", "made again"])
@@ -219,10 +219,10 @@ def test_a_group_that_is_not_the_admitted_one(how, started):
     if how == "deleted":
         scene.cluster.delete_group("x")
     else:
-        scene.cluster.change_group("x", uid=RootUid("another"))
+        scene.cluster.change_group("x", uid=GangUid("another"))
     (fact,) = released(scene.decide())
-    assert fact.why == "deleted"
-    assert f"PodGroup default/x was deleted{' and made again' * (how != 'deleted')}" in fact.text
+    assert fact.reason == "deleted"
+    assert f"PodGroup default/x was deleted{' and made again' * (how != 'deleted')}" in fact.message
     assert pods_of(fact) == (["x-0", "x-1"] if started else ["x-0", "x-1", "y-0", "y-1"])
 
 
@@ -262,10 +262,10 @@ def test_the_recorded_topology_survives_a_checkpoint():
 def test_unknown_pods_and_nodes_are_not_judged():
     """Pods and nodes that the view does not show are judged elsewhere."""
     scene = Scene()
-    held = scene.state.roots[scene.uid].held
+    held = scene.state.gangs[scene.uid].reservations
     scene.cluster.delete_pod("x-0")
     scene.cluster.delete_node("n1")
-    assert unfit_pods(scene.cluster.seen, scene.state.roots[scene.uid], held) == {}
+    assert unfit_pods(scene.cluster.seen, scene.state.gangs[scene.uid], held) == {}
 
 
 @pytest.mark.parametrize("name", ["root", "x"])
@@ -274,10 +274,10 @@ def test_a_group_that_is_being_deleted_gives_its_room_back_once(name):
     scene = Scene()
     scene.cluster.change_group(name, deleting=True)
     (fact,) = released(scene.decide())
-    assert fact.why == "deleted"
+    assert fact.reason == "deleted"
     assert pods_of(fact) == ["x-0", "x-1", "y-0", "y-1"]
     kind = "CompositePodGroup" if name == "root" else "PodGroup"
-    assert fact.text == f"{kind} default/{name} is being deleted: the tree begins anew"
+    assert fact.message == f"{kind} default/{name} is being deleted: the tree begins anew"
     assert scene.decide() == []
 
 
@@ -288,7 +288,7 @@ def test_a_started_tree_gives_back_only_the_leaf_that_is_being_deleted():
     scene.cluster.change_group("x", deleting=True)
     (fact,) = released(scene.decide())
     assert pods_of(fact) == ["x-0", "x-1"]
-    assert "PodGroup default/x is being deleted: default/x-0" in fact.text
+    assert "PodGroup default/x is being deleted: default/x-0" in fact.message
     assert scene.decide() == []
 
 

@@ -29,8 +29,8 @@ def scene(*pods, priority=0):
 
 def named(cluster, state):
     uid = cluster.group("g").uid
-    found = reserved_capacity_users(cluster.seen, state, state.roots[uid].held.values())
-    return [(t.pod.partition("/")[2], t.how) for t in found]
+    found = reserved_capacity_users(cluster.seen, state, state.gangs[uid].reservations.values())
+    return [(t.pod.partition("/")[2], t.via) for t in found]
 
 
 def test_it_names_scheduler_and_priority():
@@ -39,7 +39,7 @@ def test_it_names_scheduler_and_priority():
         a_pod("alien", node="n0", requests=FULL, schedulerName="other", priority=3)
     )
     (pod,) = reserved_capacity_users(
-        cluster.seen, state, state.roots[cluster.group("g").uid].held.values()
+        cluster.seen, state, state.gangs[cluster.group("g").uid].reservations.values()
     )
     assert pod == ReservedCapacityUser(
         pod="default/alien",
@@ -47,7 +47,7 @@ def test_it_names_scheduler_and_priority():
         node=NodeName("n0"),
         scheduler="other",
         priority=3,
-        how="higher-priority",
+        via="higher-priority",
     )
 
 
@@ -87,13 +87,13 @@ def test_members_that_we_placed_took_nothing():
 
 def released(uid, times, apart_us):
     pod = ReservedCapacityUser(
-        pod="d/p", uid=PodUid("u"), node=NodeName("n"), scheduler="s", priority=0, how="unaware"
+        pod="d/p", uid=PodUid("u"), node=NodeName("n"), scheduler="s", priority=0, via="unaware"
     )
-    fact = ReservationReleased(plan=PlanId("p"), why="superseded", pods=(), taken_by=(pod,))
+    fact = ReservationReleased(plan=PlanId("p"), reason="superseded", pods=(), taken_by=(pod,))
     state = EMPTY
     for n in range(times):
         state = folded(state, (uid, "default/g", fact), at_us=TAKEN_LATELY_US + n * apart_us)
-    return state.roots[uid]
+    return state.gangs[uid]
 
 
 def test_the_pause_doubles_up_to_a_limit():
@@ -101,11 +101,11 @@ def test_the_pause_doubles_up_to_a_limit():
     waits = []
     for times in range(1, 8):
         root = released("u", times, 1)
-        waits.append(max(retry_time_us(root) - root.taken_us, 0))
+        waits.append(max(retry_time_us(root) - root.capacity_used_us, 0))
     assert waits == [0, *(PAUSE_US * n for n in (1, 2, 4, 8)), PAUSE_US_MAX, PAUSE_US_MAX]
 
 
 def test_what_happened_long_ago_is_forgotten():
     """A tree does not wait longer when its room is taken only now and then."""
-    assert released("u", 5, TAKEN_LATELY_US).taken == 1
-    assert released("u", 5, TAKEN_LATELY_US - 1).taken == 5
+    assert released("u", 5, TAKEN_LATELY_US).capacity_used_times == 1
+    assert released("u", 5, TAKEN_LATELY_US - 1).capacity_used_times == 5

@@ -25,8 +25,8 @@ def pinned(*nodes: str, operator: str = "In") -> dict[str, object]:
 def unfit(cluster: FakeCluster, where: dict[str, str]) -> dict[str, str]:
     """Admit gang g as given, and give the text per name of a pod that is judged unfit."""
     state = admitted(EMPTY, cluster, "g", where)
-    root = state.roots[cluster.group("g").uid]
-    found = unfit_pods(cluster.seen, root, root.held)
+    root = state.gangs[cluster.group("g").uid]
+    found = unfit_pods(cluster.seen, root, root.reservations)
     return {cluster.seen.pods[uid].name: text for uid, text in found.items()}
 
 
@@ -80,11 +80,11 @@ def test_a_verdict_does_not_depend_on_who_shares_the_node(
     for name in sorted(tainted):
         cluster.change_node(name, taints=(Taint(key="down", effect="NoSchedule"),))
     state = admitted(EMPTY, cluster, "g", {f"g-{n}": node for n, node in enumerate(where)})
-    root = state.roots[cluster.group("g").uid]
-    together = unfit_pods(cluster.seen, root, root.held)
+    root = state.gangs[cluster.group("g").uid]
+    together = unfit_pods(cluster.seen, root, root.reservations)
     alone = {}
-    for uid, reservation in root.held.items():
+    for uid, reservation in root.reservations.items():
         alone |= unfit_pods(cluster.seen, root, {uid: reservation})
     assert together == alone
     for uid, text in together.items():
-        assert NodeName(text.split()[1]) == root.held[uid].node
+        assert NodeName(text.split()[1]) == root.reservations[uid].node

@@ -16,7 +16,7 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
     pending_reason,
     reservation_of,
 )
-from extender.core.log.events import GangRefused, RootInvalid, RootObserved
+from extender.core.log.events import GangInvalid, GangObserved, GangUnschedulable
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
@@ -87,8 +87,8 @@ def test_words_do_not_change_with_counts(have, want, outcome):
     uid, root = cluster.group("g").uid, "default/g"
 
     def words(text):
-        refused = GangRefused(outcome=outcome, reasons=(text,))
-        state = folded(EMPTY, (uid, root, RootObserved(kind="PodGroup")), (uid, root, refused))
+        refused = GangUnschedulable(outcome=outcome, reasons=(text,))
+        state = folded(EMPTY, (uid, root, GangObserved(kind="PodGroup")), (uid, root, refused))
         return pending_reason(
             state, forest_of(cluster.seen), cluster.seen, leaf_key("default", "g")
         )
@@ -136,7 +136,7 @@ def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_room(cluster):
     uid = cluster.group("g").uid
     root = (uid, "default/g")
     state = folded(
-        EMPTY, (*root, RootObserved(kind="PodGroup")), (*root, RootInvalid(problems=("B9: x",)))
+        EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, GangInvalid(problems=("B9: x",)))
     )
     assert ask(cluster, state, "g-0", N0).reason == "gang default/g: not planned yet"
 
@@ -155,8 +155,8 @@ def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
     root = (cluster.group("g").uid, "default/g")
     text = f"PodGroup default/g: {GIVEN} kube-scheduler refused n0"
     state = folded(
-        EMPTY, (*root, RootObserved(kind="PodGroup")),
-        (*root, GangRefused(outcome="unknown", reasons=(text,))),
+        EMPTY, (*root, GangObserved(kind="PodGroup")),
+        (*root, GangUnschedulable(outcome="unknown", reasons=(text,))),
     )  # fmt: skip
     assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {words}"
 
@@ -164,7 +164,7 @@ def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
 def test_the_reason_of_an_extra_does_not_name_the_minimum(cluster, state):
     """After the admission the reason speaks of more members."""
     uid = cluster.group("g").uid
-    refused = GangRefused(outcome="impossible", reasons=("1 of 3",))
+    refused = GangUnschedulable(outcome="impossible", reasons=("1 of 3",))
     state = folded(state, (uid, "default/g", refused))
     cluster.add(a_pod("g-2", "g"))
     assert ask(cluster, state, "g-2", N0).reason == "gang default/g: no room for more members"
@@ -175,8 +175,8 @@ def test_the_reason_of_a_member_names_a_useless_eviction(cluster, units):
     """The condition of the group counts the pods; the reason for kube-scheduler has no number."""
     root = (cluster.group("g").uid, "default/g")
     considered = (f"evicting {units} yields 1 of 2 pods",)
-    refused = GangRefused(outcome="impossible", reasons=("0 of 2",), considered=considered)
-    state = folded(EMPTY, (*root, RootObserved(kind="PodGroup")), (*root, refused))
+    refused = GangUnschedulable(outcome="impossible", reasons=("0 of 2",), preemption_notes=considered)
+    state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, refused))
     text = "no room for its minimum, not even when every unit of lower priority is evicted"
     assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {text}"
 

@@ -119,7 +119,7 @@ def test_the_plan_names_the_alternatives():
     units = [lone("a", "r1-0", priority=7), lone("b", "r2-0", priority=3)]
     made = preempt(ask(leaf("hi", 1, topology=("rack",)), nodes(r1=[0], r2=[0], r3=[0]), *units))
     assert isinstance(made, PreemptionPlan)
-    alternatives = {a.where: (a.units, a.why) for a in made.alternatives}
+    alternatives = {a.where: (a.units, a.reason) for a in made.alternatives}
     assert alternatives["rack=r1"] == (
         ("Pod/ns/a",), "costs more: 7 instead of 3 as highest priority of a victim",
     )  # fmt: skip
@@ -339,7 +339,7 @@ def test_an_unknown_verdict_evicts_no_pod():
     """A refusal that rests on a budget or on vetoes is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
     made = preempt(
-        msgspec.structs.replace(request, vetoes=(NodeRejection(node=NodeName("r-0"), shape=0),))
+        msgspec.structs.replace(request, rejected_nodes=(NodeRejection(node=NodeName("r-0"), shape=0),))
     )
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
