@@ -42,7 +42,7 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
     (root,) = good.roots.values()
     assert len(root.held) == 2
     emptied = msgspec.structs.replace(root, held=Map())
-    leader.committed = {
+    leader.appends.committed = {
         "reservation": msgspec.structs.replace(good, roots=good.roots.set(root.uid, emptied)),
         "index": msgspec.structs.replace(good, held_on=Map()),
         "time": msgspec.structs.replace(good, roots=Map()),
@@ -58,13 +58,13 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
 async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
     leader = stage.leader
-    leader.committed = msgspec.structs.replace(
+    leader.appends.committed = msgspec.structs.replace(
         leader.committed, versions=leader.committed.versions.set(NIL_ROOT, 77)
     )
     fact = DriftFound(kind="test", object="x", text="y")
     draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
-    await until(lambda: leader.may_record() and not leader._flights, "leading again")
+    await until(lambda: leader.may_record() and not leader.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
     assert [e.fact for e in stage.events()].count(fact) == 1
