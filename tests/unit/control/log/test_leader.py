@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from extender.control.log.leader import Leader
+from extender.control.log.lease import LeaseIdentity
 from extender.core.log.events import LeaseTaken, NewEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
@@ -239,6 +241,48 @@ async def test_time_never_falls_in_the_log(stage):
     await stage.leader.append(drafts(1, "b"))
     times = [e.at_us for e in stage.events()]
     assert times == sorted(times)
+
+
+async def test_a_lease_that_was_released_while_settling_is_not_acquired_again(stage):
+    """A stop during an outage ends the settlement: when the database answers, the lease stays free."""
+    stage.log.lose_next_append()
+    task = stage.start(stage.leader.append(drafts()))
+    stage.log.unavailable = True
+    await until(lambda: "unavailable" in stage.leader.not_leading_reason, "settling")
+    (settling,) = stage.leader.settlement.tasks
+    stage.leader.lose("stopping")
+    stage.log.unavailable = False
+    stage.leader.draining = True
+    with pytest.raises(NotLeading):
+        await task
+    await asyncio.gather(settling, return_exceptions=True)
+    await until(lambda: stage.leader.not_leading_reason == "stopping", "following")
+    assert stage.leader.role == "following"
+    assert stage.database.epoch == 1
+
+
+async def test_listeners_get_appends_and_losses():
+    """Each append of this process once; a loss of the lease and its expiry, with the reason known already."""
+    async with Stage() as stage:
+        appended, reasons = [], []
+        leader = Leader(
+            stage.log, stage.snapshots, stage.clock, LeaseIdentity(holder="me", address="", ttl_ms=600),
+            on_append=appended.extend,
+        )  # fmt: skip
+        leader.add_lost_listener(lambda: reasons.append(leader.not_ready_reason()))
+        leader.add_lost_listener(lambda: reasons.append("second"))
+        stage.start(leader.run())
+        await until(lambda: leader.role == "leading" and not leader.in_flight, "leading")
+        await leader.append(drafts(2))
+        assert appended == stage.events()
+        assert len(appended) == 3
+        await asyncio.sleep(0)
+        stage.log.unavailable = True
+        stage.clock.advance(0.6)
+        await until(lambda: reasons, "the expiry")
+        assert reasons == ["the lease has run out", "second"]
+        leader.lose("test")
+        assert reasons[2:] == ["not leading: test", "second"]
 
 
 async def test_a_stopped_leader_gives_the_lease_back():
