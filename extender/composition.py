@@ -212,9 +212,7 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise,
         ttl_ms=int(settings.lease_ttl_s * 1000),
     )
-    writer = Leader(opened.log, opened.snapshots, clock, identity)
-    writer.on_append = _count
-    return writer
+    return Leader(opened.log, opened.snapshots, clock, identity, on_append=_count)
 
 
 class Service:
@@ -272,7 +270,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        writer.on_lost = self.barriers.fail_waiting_calls
+        writer.add_lost_listener(self.barriers.fail_waiting_calls)
         self.forwarder = LeaderProxy(writer, settings)
         self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
         self.worker = WorkerProcess()

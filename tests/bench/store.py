@@ -316,7 +316,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
                 gc.collect()
                 seen.setdefault(name, []).append(await timed(work()))
         watched = leader(log, snapshots)
-        watched.committed = await load_state(log, snapshots, until=(await log.head()).position)
+        watched.appends.load(await load_state(log, snapshots, until=(await log.head()).position))
         watch = StateVerifier(watched, log, snapshots, "bench")
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))

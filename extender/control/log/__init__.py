@@ -1,1 +1,1 @@
-"""The lease, the leader that appends, the follower that reads; imports `snapshots`."""
+"""The leader that appends (role, lease loop, append pipeline, settlement) and the follower that reads; imports `snapshots`."""

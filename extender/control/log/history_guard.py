@@ -17,6 +17,8 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import EventLog, LeaseGrant, LogMark, PublishedLogHead
 
+OLDER_COPY = "the log is an older copy of the one that this process wrote"
+
 
 class HistoryGuard:
     """Remembers the end of the log, and compares the log with it."""

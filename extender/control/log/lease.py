@@ -14,6 +14,7 @@ import msgspec
 from extender.control.log.history_guard import HistoryGuard
 from extender.core.model.ids import Epoch
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
+from extender.runtime.wakeup import Wakeup
 
 
 class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class Lease:
         self._identity = identity
         self._history = history
         self._asked_ms = 0
+        self.prolonged = Wakeup()  # changes when the expiry is set
         self.grant: LeaseGrant | None = None
         self.terms = 0
         self.until_ms = 0
@@ -76,6 +78,7 @@ class Lease:
     def renew_from(self, asked_ms: int) -> None:
         """Set the expiry: one term after the request was sent, less a tenth for clock drift."""
         self.until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
+        self.prolonged.wake()
 
     async def watch_expiry(self, on_expired: Callable[[], None], every_s: float) -> None:
         """Call `on_expired` once each time when the lease has expired by the clock of this process; run until cancelled."""

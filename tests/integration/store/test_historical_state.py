@@ -44,7 +44,7 @@ async def test_projected_and_answered_while_it_runs(settings):
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.committed.reservations_on and not writer._flights, "admitted", 30)
+            await until(lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 30)
             end = writer.committed.position
             await until(lambda: service.projector.position >= end, "projected", 30)
             connection = await asyncpg.connect(settings.database_url)

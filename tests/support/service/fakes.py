@@ -369,7 +369,7 @@ class Stage:
         self.barriers = BindBarriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
-        self.leader.on_lost = self.barriers.fail_waiting_calls
+        self.leader.add_lost_listener(self.barriers.fail_waiting_calls)
         self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
         self.control_loop = ControlLoop(
@@ -394,9 +394,7 @@ class Stage:
 
     async def killed(self) -> None:
         """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
-        leader = self.leader
-        tasks = [*self.tasks, *self.barriers._tasks, leader._settling, leader._announcing]
-        ours = [task for task in tasks if task is not None]
+        ours = [*self.tasks, *self.barriers._tasks, *self.leader.settlement.tasks]
         for task in ours:
             task.cancel()
         await asyncio.gather(*ours, return_exceptions=True)
@@ -418,7 +416,7 @@ class Stage:
     async def lead(self) -> Stage:
         """Take the lease and replay."""
         self.start(self.leader.run())
-        await until(lambda: self.leader.role == "leading" and not self.leader._flights, "leading")
+        await until(lambda: self.leader.role == "leading" and not self.leader.in_flight, "leading")
         return self
 
     async def one_pass(self) -> None:

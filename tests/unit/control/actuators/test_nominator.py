@@ -175,11 +175,9 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 
 
 async def looked_again(stage):
-    """Wait until the work that waits for the lease has looked twice more whether it is ours."""
-    looks, inner = [], stage.leader.may_act
-    stage.leader.may_act = lambda: looks.append(inner()) or looks[-1]
-    await until(lambda: len(looks) >= 2, "two looks at the lease")
-    stage.leader.may_act = inner
+    """Wait until work waits for the lease, and wake it once although the lease has run out."""
+    await until(lambda: stage.leader.lease.prolonged.waiting, "work that waits for the lease")
+    stage.leader.lease.prolonged.wake()
     await rest(stage)
 
 

@@ -48,7 +48,7 @@ async def noticed(stage, times=1):
     await until(
         lambda: (
             leader.role == "leading"
-            and not leader._flights
+            and not leader.in_flight
             and len(stage.facts(HistoryTruncated)) == times
         ),
         "HistoryTruncated",
@@ -112,7 +112,7 @@ async def test_an_epoch_is_never_handed_out_twice(stage):
         await stage.leader.lease.acquire()
     assert stage.database.epoch == 4
     stage.database.restore(backup)
-    stage.leader._lost("test")
+    stage.leader.lose("test")
     fact = await noticed(stage)
     assert (fact.evidence, fact.known_epoch, fact.found_epoch) == ("epoch", 4, 1)
     assert stage.leader.epoch == 5

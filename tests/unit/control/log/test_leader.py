@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from extender.core.log.events import GangObserved, LeaseAcquired, NewEvent
+from extender.control.log.leader import Leader
+from extender.control.log.lease import LeaseIdentity
+from extender.core.log.events import LeaseAcquired, NewEvent, GangObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import GangUid
@@ -27,12 +29,12 @@ async def agree(stage):
     """Once nothing is on its way, memory is the fold of the log."""
     leader = stage.leader
     await until(
-        lambda: not leader._flights and leader.committed.position == len(stage.events()),
+        lambda: not leader.in_flight and leader.committed.position == len(stage.events()),
         "appends on their way",
     )
     assert leader.committed == fold(EMPTY, stage.events())
     assert leader.pending_state == leader.committed
-    assert not leader._flights
+    assert not leader.in_flight
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
 
 async def test_a_free_lease_is_taken_as_soon_as_the_log_is_folded(monkeypatch):
     """The pause between two looks at the lease is no part of the start of a service."""
-    monkeypatch.setattr("extender.control.log.leader.LOOK_EVERY_S", 3600)
+    monkeypatch.setattr("extender.control.log.lease_loop.LOOK_EVERY_S", 3600)
     async with Stage(ttl_ms=5 * 3_600_000) as stage:
         await stage.lead()
         assert stage.leader.may_record()
@@ -75,7 +77,7 @@ async def test_unrecorded_is_not_acknowledged(stage):
 
     stage.log.append = slow
     task = stage.start(stage.leader.append(drafts()))
-    await until(lambda: stage.leader._flights, "the append")
+    await until(lambda: stage.leader.in_flight, "the append")
     assert len(stage.leader.pending_state.gangs) == 1
     assert len(stage.leader.committed.gangs) == 0
     durable.set()
@@ -99,7 +101,7 @@ async def test_an_unknown_outcome_is_settled(stage, written):
     else:
         with pytest.raises(StoreUnavailable):
             await stage.leader.append(drafts())
-    await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
+    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
     assert len(stage.leader.committed.gangs) == int(written)
     assert stage.leader.epoch == 2
     await stage.leader.append(drafts(1, "after"))
@@ -112,7 +114,7 @@ async def test_all_appends_on_their_way_are_settled(stage, written):
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     tasks = [stage.leader.append(drafts(1, f"r{n}")) for n in range(5)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
+    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
     succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
     assert succeeded == {r.gang for r in stage.leader.committed.gangs.values()}
     assert ("ns/r0-0" in succeeded) is written
@@ -144,7 +146,7 @@ async def test_an_outage_ends_by_itself(stage):
     with pytest.raises(StoreUnavailable):
         await task
     await until(stage.leader.may_record, "leading again")
-    await until(lambda: not stage.leader._flights, "the fact of the new lease")
+    await until(lambda: not stage.leader.in_flight, "the fact of the new lease")
     await agree(stage)
 
 
@@ -194,7 +196,7 @@ async def test_take_over_replays_the_same_state(stage):
             await other.leader.append(drafts(1, "x"))
         await stage.stop_leading()
         await until(
-            lambda: other.leader.role == "leading" and not other.leader._flights, "take-over"
+            lambda: other.leader.role == "leading" and not other.leader.in_flight, "take-over"
         )
         assert other.leader.epoch == 2
         assert other.facts()[-1].previous_holder == "me"
@@ -239,6 +241,48 @@ async def test_time_never_falls_in_the_log(stage):
     await stage.leader.append(drafts(1, "b"))
     times = [e.at_us for e in stage.events()]
     assert times == sorted(times)
+
+
+async def test_a_lease_that_was_released_while_settling_is_not_acquired_again(stage):
+    """A stop during an outage ends the settlement: when the database answers, the lease stays free."""
+    stage.log.lose_next_append()
+    task = stage.start(stage.leader.append(drafts()))
+    stage.log.unavailable = True
+    await until(lambda: "unavailable" in stage.leader.not_leading_reason, "settling")
+    (settling,) = stage.leader.settlement.tasks
+    stage.leader.lose("stopping")
+    stage.log.unavailable = False
+    stage.leader.draining = True
+    with pytest.raises(NotLeading):
+        await task
+    await asyncio.gather(settling, return_exceptions=True)
+    await until(lambda: stage.leader.not_leading_reason == "stopping", "following")
+    assert stage.leader.role == "following"
+    assert stage.database.epoch == 1
+
+
+async def test_listeners_get_appends_and_losses():
+    """Each append of this process once; a loss of the lease and its expiry, with the reason known already."""
+    async with Stage() as stage:
+        appended, reasons = [], []
+        leader = Leader(
+            stage.log, stage.snapshots, stage.clock, LeaseIdentity(holder="me", address="", ttl_ms=600),
+            on_append=appended.extend,
+        )  # fmt: skip
+        leader.add_lost_listener(lambda: reasons.append(leader.not_ready_reason()))
+        leader.add_lost_listener(lambda: reasons.append("second"))
+        stage.start(leader.run())
+        await until(lambda: leader.role == "leading" and not leader.in_flight, "leading")
+        await leader.append(drafts(2))
+        assert appended == stage.events()
+        assert len(appended) == 3
+        await asyncio.sleep(0)
+        stage.log.unavailable = True
+        stage.clock.advance(0.6)
+        await until(lambda: reasons, "the expiry")
+        assert reasons == ["the lease has run out", "second"]
+        leader.lose("test")
+        assert reasons[2:] == ["not leading: test", "second"]
 
 
 async def test_a_stopped_leader_gives_the_lease_back():

@@ -136,7 +136,8 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed):
         stage = life.stage
         await until(
             lambda: (
-                not stage.leader._flights and stage.leader.committed.position == len(stage.events())
+                not stage.leader.in_flight
+                and stage.leader.committed.position == len(stage.events())
             ),
             "appends on their way",
         )

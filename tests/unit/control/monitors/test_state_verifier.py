@@ -42,7 +42,7 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
     (root,) = good.gangs.values()
     assert len(root.reservations) == 2
     emptied = msgspec.structs.replace(root, reservations=Map())
-    leader.committed = {
+    leader.appends.committed = {
         "reservation": msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, emptied)),
         "index": msgspec.structs.replace(good, reservations_on=Map()),
         "time": msgspec.structs.replace(good, gangs=Map()),
@@ -58,13 +58,13 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
 async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
     leader = stage.leader
-    leader.committed = msgspec.structs.replace(
+    leader.appends.committed = msgspec.structs.replace(
         leader.committed, versions=leader.committed.versions.set(NIL_GANG, 77)
     )
     fact = DriftDetected(kind="test", object="x", message="y")
     draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
-    await until(lambda: leader.may_record() and not leader._flights, "leading again")
+    await until(lambda: leader.may_record() and not leader.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
     assert [e.data for e in stage.events()].count(fact) == 1
