@@ -96,7 +96,7 @@ class Nominator:
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
-        self._clearing: dict[PodUid, PodRef] = {}  # pods with a stale nomination
+        self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back: set[PodUid] = set()  # refused by filter before their stage
 
     def held_back(self, reservation: Reservation) -> bool:
@@ -167,7 +167,7 @@ class Nominator:
     def _clear_stale(self, view: ClusterView) -> None:
         """Queue the removal of nominations without a reservation, which kube-scheduler still counts."""
         stale = {
-            pod.uid: PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+            pod.uid: pod
             for pod in view.nominated.values()
             if pod.group is not None
             and not pod.deleting
@@ -175,10 +175,11 @@ class Nominator:
             and pod.uid not in self._later
             and pod.uid not in self._claimed_seats
         }
-        for uid in stale.keys() - self._clearing.keys():
-            self._stale.add(uid)
+        before, self._clearing = self._clearing, stale
         self._stale.retain_only(stale.keys())
-        self._clearing = stale
+        for uid in stale:
+            if uid not in before:
+                self._stale.add(uid)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -192,7 +193,9 @@ class Nominator:
             # Planned again, or gone.
             return None
         try:
-            await self._cluster.nominate(pod, None)
+            await self._cluster.nominate(
+                PodRef(namespace=pod.namespace, name=pod.name, uid=uid), None
+            )
         except RequestRejected as error:
             log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
         except ClusterUnavailable as error:

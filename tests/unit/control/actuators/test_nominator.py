@@ -186,7 +186,7 @@ async def looked_again(stage):
 async def reported(stage):
     reporter = stage.reporter
     stage.conditions_due()
-    await until(lambda: not reporter._due and reporter._jobs.empty(), "the reporter")
+    await until(lambda: not reporter._jobs._delayed and reporter._jobs.empty(), "the reporter")
     await rest(stage)
 
 
@@ -274,7 +274,7 @@ async def test_a_reason_that_passes_is_not_reported():
         stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
         stage.later(6)
         await stage.settled()
-        assert stage.reporter._due, "the gang lacks a member now"
+        assert stage.reporter._jobs._delayed, "the gang lacks a member now"
         stage.cluster.change_pod("g-0", gates=gates)
         stage.later(6)
         await stage.settled()

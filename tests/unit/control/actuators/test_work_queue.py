@@ -190,7 +190,7 @@ steps = st.one_of(
 
 
 async def advance(driven: Driven, model: Model, seconds: float) -> None:
-    """Move both clocks, and stop whenever the model says that something happens."""
+    """Move both clocks, and stop at each time at which something happens in the model."""
     end_s = driven.loop.now_s + seconds
     while True:
         next_s = model.next_time_s()
@@ -409,7 +409,7 @@ def test_no_attempt_begins_before_it_is_allowed():
 
 
 def test_a_clock_of_its_own_decides_when_back_off_ends():
-    """Adding a key does not end its back-off early, and ends it at once when the clock says that it is over."""
+    """Adding a key does not end its back-off early, and a key whose back-off is over by that clock is due at once when it is added."""
 
     async def run(loop: ManualLoop) -> None:
         clock_s = 0.0
