@@ -19,6 +19,8 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 K = TypeVar("K", bound=Hashable)
+# Timers of uvloop have whole milliseconds; a shorter one would end at once, again and again until the key is due.
+TIMER_MIN_S = 0.001
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -41,10 +43,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     - *continue* with the next key at once, where the failures are those of one object.
     """
 
-    first_s: (
-        float  # back-off after the first failure, doubled with each further one of the key, ...
-    )
-    max_s: float  # ... up to this
+    # The back-off after the first failure; it is doubled with each further failure of the key, up to `max_s`.
+    first_s: float
+    max_s: float
     after_failure: Literal["repeat", "rest", "continue"]
 
 
@@ -233,7 +234,7 @@ class WorkQueue(Generic[K]):
 
     def _delay(self, key: K, due_s: float, *, is_back_off: bool) -> None:
         """Start the delay of a key that has none."""
-        left_s = max(0.0, due_s - self._now_s())
+        left_s = max(TIMER_MIN_S, due_s - self._now_s())
         timer = asyncio.get_running_loop().call_later(left_s, self._on_time, key)
         self._delayed[key] = _Delay(due_s, timer, is_back_off)
 

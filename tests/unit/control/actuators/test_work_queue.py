@@ -517,3 +517,29 @@ def test_an_error_that_is_no_failure_of_the_cluster_ends_the_run():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     on_manual_loop(run)
+
+
+def test_a_timer_that_is_early_does_not_end_again_and_again():
+    """The clock of the queue is behind that of the event loop by less than a timer can measure."""
+
+    async def run(loop: ManualLoop) -> None:
+        behind_s, reads = 0.0, []
+
+        def clock_s() -> float:
+            reads.append(loop.now_s - behind_s)
+            return reads[-1]
+
+        driven = Driven(CONTINUE, 1, now_s=clock_s)
+        driven.queue.add_after("a", 1.0)
+        behind_s = 1e-10
+        loop.now_s += 1.0
+        for _ in range(20):
+            await settle()
+        assert not driven.begun
+        assert len(reads) < 10
+        loop.now_s += 0.002
+        await settle()
+        assert driven.keys() == ["a"]
+        await driven.stop()
+
+    on_manual_loop(run)
