@@ -17,6 +17,9 @@ from extender.core.model.errors import BadInput
 
 PREFIX = "GANG_EXTENDER_"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Requests to the API server that an ordinary account may have open at once (DESIGN 9.4); each kind of request has as
+# many workers, and the connections of the client are as many.
+API_REQUESTS_MAX = 24
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,10 +28,11 @@ from kubernetes_asyncio import config as kubernetes_config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.settings import API_REQUESTS_MAX
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 24
+CONNECTIONS_MAX = API_REQUESTS_MAX
 WATCHES_MAX = 64  # one per resource, about ten; the limit bounds a leak
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0  # one try; a healthy API server answers in milliseconds

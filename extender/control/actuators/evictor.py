@@ -10,13 +10,13 @@ changes nothing for those whose deletion was requested before.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.preempt.preemption_lifecycle import (
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 WORKERS: Final = (
     8  # parallel deletions: a third of the connections that an account may use (DESIGN 9.4)
 )
-RETRY_MS: Final = 2_000  # a deletion that was refused is requested again after this time, ...
-RETRY_MS_MAX: Final = 30_000  # ... doubled each time, up to this
+# A deletion that was refused, by a PodDisruptionBudget or an admission webhook, does not delay other deletions.
+RETRIES: Final = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 DISRUPTED: Final = "PreemptionByScheduler"
 HOW: Final[Mapping[Literal["delete", "evict"], GoneVia]] = {
     "delete": "deleted",
@@ -62,14 +62,6 @@ class _EvictionJob(msgspec.Struct, frozen=True):
     victim: Victim
 
 
-class _Retry(msgspec.Struct, frozen=True):
-    """A deletion that was refused or not answered."""
-
-    reason: str
-    not_before_ms: int
-    pause_ms: int
-
-
 class Evictor:
     """Deletes pods; no other code does."""
 
@@ -78,14 +70,21 @@ class Evictor:
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._queue: asyncio.Queue[_EvictionJob] = asyncio.Queue()
-        self._queued: set[PodUid] = set()
+        self._queue = WorkQueue(
+            "evictions",
+            self._process,
+            leader.until_may_act,
+            workers=WORKERS,
+            policy=RETRIES,
+            now_s=lambda: clock.monotonic_ms() / 1000,
+        )
+        self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._asked: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
         self._present: dict[
             PlanId, frozenset[PodUid]
         ] = {}  # pods on the claimed nodes when it was first seen
-        self._retries: dict[PodUid, _Retry] = {}
+        self._refusals: dict[PodUid, str] = {}  # errors of the last requests
         self._marked: set[tuple[PlanId, str]] = set()  # groups with DisruptionTarget, by UID
         self.stall_reasons: dict[GangUid, str] = {}  # by root: why its victims are not deleted
 
@@ -124,31 +123,33 @@ class Evictor:
         """Queue the deletions that are due by the committed state, and forget ended preemptions."""
         self._forget(state)
         known = self.eviction_context("", "", view)
-        now_ms = self._clock.monotonic_ms()
+        self._jobs = {}
         for preemption in state.preemptions.values():
             for victim in victims_to_evict(view, preemption, known):
-                retry = self._retries.get(victim.uid)
-                waits = retry is not None and now_ms < retry.not_before_ms
-                if victim.uid not in self._queued and not waits:
-                    self._queued.add(victim.uid)
-                    self._queue.put_nowait(_EvictionJob(preemption.id, preemption.gang_uid, victim))
+                if victim.uid not in self._jobs:
+                    job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
+                    self._jobs[victim.uid] = job
+        for uid in self._jobs:
+            # What is being requested may not be in the view yet.
+            if not self._queue.is_processing(uid):
+                self._queue.add(uid)
         self._report(view, state)
 
     def _forget(self, state: ReservationState) -> None:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}
         ids = {p.id for p in state.preemptions.values()}
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
-        self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
+        self._refusals = {uid: why for uid, why in self._refusals.items() if uid in victims}
+        self._queue.retain_only(victims)
         self._seen &= victims
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
-        refused = {uid: retry.reason for uid, retry in self._retries.items()}
         now_us, total = self._clock.now_us(), 0
         stall_reasons: dict[GangUid, str] = {}
         for uid, preemption in state.preemptions.items():
-            found = stuck_victims(view, preemption, refused, now_us)
+            found = stuck_victims(view, preemption, self._refusals, now_us)
             total += len(found)
             if found:
                 stall_reasons[uid] = stuck_victims_text(found)
@@ -163,32 +164,19 @@ class Evictor:
 
     async def run(self) -> None:
         """Execute queued deletions until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(WORKERS):
-                group.create_task(self._work(), name=f"evictions {number}")
+        await self._queue.run()
 
-    async def _work(self) -> None:
-        while True:
-            job = await self._queue.get()
-            uid = job.victim.uid
+    async def _process(self, uid: PodUid) -> Retry | None:
+        job = self._jobs.get(uid)
+        if job is not None:
             try:
                 await self._evict(job)
-                self._retries.pop(uid, None)
             except (RequestRejected, ClusterUnavailable) as error:
-                self._retry_later(job, error)
-            finally:
-                self._queued.discard(uid)
-
-    def _retry_later(self, job: _EvictionJob, error: RequestRejected | ClusterUnavailable) -> None:
-        """Schedule another attempt; a later pass does not queue pods that are gone by then."""
-        uid = job.victim.uid
-        before = self._retries.get(uid)
-        pause_ms = min(before.pause_ms * 2, RETRY_MS_MAX) if before is not None else RETRY_MS
-        if isinstance(error, ClusterUnavailable):
-            pause_ms = max(pause_ms, int(error.retry_after_s * 1000))
-        not_before_ms = self._clock.monotonic_ms() + pause_ms
-        self._retries[uid] = _Retry(str(error), not_before_ms, pause_ms)
-        log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
+                self._refusals[uid] = str(error)
+                log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
+                return Retry(error.retry_after_s if isinstance(error, ClusterUnavailable) else 0.0)
+        self._refusals.pop(uid, None)
+        return None
 
     async def _evict(self, job: _EvictionJob) -> None:
         victim = job.victim

@@ -5,10 +5,10 @@ See `native_gang_scheduling.gates_to_remove` (DESIGN 9.9) and `plan_request.refu
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
@@ -22,39 +22,42 @@ PAUSE_S = 0.5
 
 
 class GateRemover:
-    """Removes gates from a queue; the next pass queues failed ones again."""
+    """Removes gates from a queue."""
 
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
-        self._leader = leader
-        self._queue: asyncio.Queue[PodRef] = asyncio.Queue()
-        self._asked: set[PodUid] = set()  # queued, or removed and not seen yet
+        # Queued, or removed and not seen yet
+        self._wanted: Mapping[PodUid, Pod] = {}
+        self._queue = WorkQueue(
+            "gate removal",
+            self._remove,
+            leader.until_may_act,
+            workers=WORKERS,
+            policy=RetryPolicy(first_s=PAUSE_S, max_s=PAUSE_S, after_failure="rest"),
+        )
 
     def sync(self, held: Iterable[Pod]) -> None:
         """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""
-        wanted = {pod.uid: pod for pod in held}
-        for uid in wanted.keys() - self._asked:
-            pod = wanted[uid]
-            self._queue.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
-        self._asked = set(wanted)
+        before, self._wanted = self._wanted, {pod.uid: pod for pod in held}
+        self._queue.retain_only(self._wanted.keys())
+        for uid in self._wanted:
+            if uid not in before:
+                self._queue.add(uid)
 
     async def run(self) -> None:
         """Remove gates until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(WORKERS):
-                group.create_task(self._work(), name=f"gate removal {number}")
+        await self._queue.run()
 
-    async def _work(self) -> None:
-        while True:
-            pod = await self._queue.get()
-            await self._leader.until_may_act()
-            if pod.uid not in self._asked:
-                continue  # it has a reservation now, or is gone
-            try:
-                await self._cluster.remove_gate(pod)
-            except RequestRejected as error:
-                log.info("gate not removed", extra={"pod": pod.name, "error": str(error)})
-            except ClusterUnavailable as error:
-                log.warning("gate not removed yet", extra={"pod": pod.name, "error": str(error)})
-                await asyncio.sleep(max(PAUSE_S, error.retry_after_s))
-                self._asked.discard(pod.uid)  # the next pass queues it again
+    async def _remove(self, uid: PodUid) -> Retry | None:
+        pod = self._wanted.get(uid)
+        if pod is None:
+            # It has a reservation now, or is gone.
+            return None
+        try:
+            await self._cluster.remove_gate(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
+        except RequestRejected as error:
+            log.info("gate not removed", extra={"pod": pod.name, "error": str(error)})
+        except ClusterUnavailable as error:
+            log.warning("gate not removed yet", extra={"pod": pod.name, "error": str(error)})
+            return Retry(error.retry_after_s)
+        return None

@@ -16,9 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from enum import Enum, auto
 
 import msgspec
 
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import (
     GateRemovalStages,
@@ -33,13 +36,25 @@ from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.ids import PlanId, PodUid, GangUid
+from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
+from extender.settings import API_REQUESTS_MAX
 
 log = logging.getLogger(__name__)
 
-WORKERS = 24  # connections to the API server that an ordinary account may use at once (DESIGN 9.4)
-RETRY_S_MAX = 2.0
+# Members are nominated tree after tree: a failure does not change their order.
+RETRIES = RetryPolicy(first_s=0.05, max_s=2.0, after_failure="repeat")
+CLEAR_RETRIES = RetryPolicy(first_s=1.0, max_s=2.0, after_failure="continue")
+
+
+class Step(Enum):
+    """What is to be done next for a reservation."""
+
+    NOTHING = auto()  # the view shows it as done
+    RELEASE = auto()  # nominate the member, and remove its gate
+    RELEASE_IN_TURN = auto()  # the same, when its topology spread allows it
+    WAIT = auto()  # the stage of the member has not come
 
 
 class ClaimedSeat(msgspec.Struct, frozen=True):
@@ -64,12 +79,24 @@ class Nominator:
         self._cluster = cluster
         self._leader = leader
         self._arrived = arrived
-        self._queue: asyncio.Queue[Reservation | ClaimedSeat] = asyncio.Queue()
+        self._queue = WorkQueue(
+            "nominations",
+            self._execute,
+            leader.until_may_act,
+            workers=API_REQUESTS_MAX,
+            policy=RETRIES,
+        )
+        self._stale = WorkQueue(
+            "stale nominations",
+            self._clear,
+            leader.until_may_act,
+            workers=1,
+            policy=CLEAR_RETRIES,
+        )
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
-        self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
-        self._clearing: set[PodUid] = set()
+        self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back: set[PodUid] = set()  # refused by filter before their stage
 
     def held_back(self, reservation: Reservation) -> bool:
@@ -85,35 +112,31 @@ class Nominator:
 
         A tree is bound when its last member is at bind; alternating between trees would delay all of them.
         """
-        fresh: list[Reservation] = []
         current: dict[PodUid, PlanId] = {}
         later: set[PodUid] = set()
-        in_turn: list[Reservation] = []  # topology spread: some of them may be released now
-        at_once = native_on(state.features)
+        fresh: list[Reservation] = []
         done: list[Reservation] = []
+        in_turn: list[Reservation] = []  # topology spread: some of them may be released now
         stages = GateRemovalStages(view, state, self._arrived)
+        at_once = native_on(state.features)
         for held in state.reservations_on.values():
             for reservation in held.values():
-                known = self._started.get(reservation.uid) == reservation.plan
-                if known or _assigned(view, reservation.uid):
-                    current[reservation.uid] = reservation.plan
+                uid = reservation.uid
+                if self._started.get(uid) == reservation.plan:
+                    current[uid] = reservation.plan
                     done.append(reservation)
-                elif at_once and _named_by_field(view, reservation):
-                    current[reservation.uid] = (
-                        reservation.plan
-                    )  # no stages: kube-scheduler waits for the whole group
-                    if not _done(view, reservation):
+                    continue
+                match next_step(reservation, view, stages, self._held_back, at_once=at_once):
+                    case Step.NOTHING:
+                        current[uid] = reservation.plan
+                        done.append(reservation)
+                    case Step.RELEASE:
+                        current[uid] = reservation.plan
                         fresh.append(reservation)
-                elif stages.must_wait(reservation):
-                    later.add(reservation.uid)
-                elif _done(view, reservation) and not self._is_held_back(view, reservation.uid):
-                    current[reservation.uid] = reservation.plan
-                    done.append(reservation)
-                elif spread_rules(view, reservation):
-                    in_turn.append(reservation)
-                else:
-                    current[reservation.uid] = reservation.plan
-                    fresh.append(reservation)
+                    case Step.RELEASE_IN_TURN:
+                        in_turn.append(reservation)
+                    case Step.WAIT:
+                        later.add(uid)
         if in_turn:
             in_turn.sort(key=lambda r: r.pod)
             waiting = [r for r in done if unassigned(view, r.uid)]
@@ -122,10 +145,10 @@ class Nominator:
                 current[reservation.uid] = reservation.plan
                 fresh.append(reservation)
                 later.discard(reservation.uid)
-        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
-            self._queue.put_nowait(reservation)
         self._started, self._later = current, later
         self._held_back &= {*current, *later}
+        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
+            self._queue.add(reservation.uid)
         self._queue_claimed_seats(view, state)
         self._clear_stale(view)
 
@@ -139,12 +162,12 @@ class Nominator:
                 continue
             self._claimed_seats[uid] = seat
             if before.get(uid) != seat and pod.nominated != seat.claim.node:
-                self._queue.put_nowait(seat)
+                self._queue.add(uid)
 
     def _clear_stale(self, view: ClusterView) -> None:
         """Queue the removal of nominations without a reservation, which kube-scheduler still counts."""
         stale = {
-            pod.uid
+            pod.uid: pod
             for pod in view.nominated.values()
             if pod.group is not None
             and not pod.deleting
@@ -152,53 +175,56 @@ class Nominator:
             and pod.uid not in self._later
             and pod.uid not in self._claimed_seats
         }
-        for uid in stale - self._clearing:
-            pod = view.pods[uid]
-            self._stale.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
-        self._clearing = stale
+        before, self._clearing = self._clearing, stale
+        self._stale.retain_only(stale.keys())
+        for uid in stale:
+            if uid not in before:
+                self._stale.add(uid)
 
     async def run(self) -> None:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(WORKERS):
-                group.create_task(self._work(), name=f"effects {number}")
-            group.create_task(self._clear(), name="effects, stale nominations")
+            group.create_task(self._queue.run(), name="nominations")
+            group.create_task(self._stale.run(), name="stale nominations")
 
-    async def _clear(self) -> None:
-        while True:
-            pod = await self._stale.get()
-            await self._leader.until_may_act()
-            if pod.uid in self._started or pod.uid in self._claimed_seats:
-                continue  # planned again meanwhile
-            try:
-                await self._cluster.nominate(pod, None)
-            except RequestRejected as error:
-                log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
-            except ClusterUnavailable as error:
-                log.warning(
-                    "nomination not cleared yet", extra={"pod": pod.name, "error": str(error)}
-                )
-                self._clearing.discard(pod.uid)  # the next pass queues it again
+    async def _clear(self, uid: PodUid) -> Retry | None:
+        pod = self._clearing.get(uid)
+        if pod is None:
+            # Planned again, or gone.
+            return None
+        try:
+            await self._cluster.nominate(
+                PodRef(namespace=pod.namespace, name=pod.name, uid=uid), None
+            )
+        except RequestRejected as error:
+            log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
+        except ClusterUnavailable as error:
+            log.warning("nomination not cleared yet", extra={"pod": pod.name, "error": str(error)})
+            return Retry(error.retry_after_s)
+        return None
 
-    async def _work(self) -> None:
-        while True:
-            seat = await self._queue.get()
-            pod = seat.pod if isinstance(seat, Reservation) else seat.claim.pod
-            pause_s = 0.05
-            while self._wanted(seat):
-                try:
-                    await self._carry_out(seat)
-                    break
-                except RequestRejected as error:  # deleted or recreated: reconcile releases it
-                    log.info("member not nominated", extra={"pod": pod, "error": str(error)})
-                    break
-                except ClusterUnavailable as error:
-                    log.warning(
-                        "member not nominated yet",
-                        extra={"pod": pod, "error": str(error)},
-                    )
-                    await asyncio.sleep(max(pause_s, error.retry_after_s))
-                    pause_s = min(pause_s * 2, RETRY_S_MAX)
+    async def _execute(self, uid: PodUid) -> Retry | None:
+        seat = self._seat_of(uid)
+        if seat is None:
+            return None
+        pod = seat.pod if isinstance(seat, Reservation) else seat.claim.pod
+        try:
+            await self._carry_out(seat)
+        except RequestRejected as error:  # deleted or recreated: reconcile releases it
+            log.info("member not nominated", extra={"pod": pod, "error": str(error)})
+        except ClusterUnavailable as error:
+            log.warning("member not nominated yet", extra={"pod": pod, "error": str(error)})
+            return Retry(error.retry_after_s)
+        return None
+
+    def _seat_of(self, uid: PodUid) -> Reservation | ClaimedSeat | None:
+        """Return what is to be executed for a member: its released reservation, or its claimed seat."""
+        plan = self._started.get(uid)
+        if plan is not None:
+            held = reservation_of(self._leader.committed, uid)
+            return held if held is not None and held.plan == plan else None
+        seat = self._claimed_seats.get(uid)
+        return seat if seat is not None and self._wanted(seat) else None
 
     def _wanted(self, seat: Reservation | ClaimedSeat) -> bool:
         """Return whether a reservation or claim is still in the committed state."""
@@ -214,42 +240,67 @@ class Nominator:
         return now is not None and now.plan == seat.plan
 
     async def _carry_out(self, seat: Reservation | ClaimedSeat) -> None:
+        """Nominate a member and remove its gate, after the queue has waited until this process may act."""
         about = seat.claim if isinstance(seat, ClaimedSeat) else seat
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
-        view = self._cluster.view()
-        known = view.pods.get(about.uid)
-        if (
-            known is not None
-            and known.nominated == about.node
-            and self._is_held_back(view, about.uid)
-        ):
+        seen = self._cluster.view().pods.get(about.uid)
+        nominated = seen.nominated if seen is not None else None
+        if nominated == about.node and _was_held_back(seen, about.uid, self._held_back):
+            # Only a change makes kube-scheduler retry the pod.
+            await self._cluster.nominate(pod, None)
+            nominated = None
             if not await self._wait_and_recheck(seat):
                 return
-            await self._cluster.nominate(
-                pod, None
-            )  # only a change makes kube-scheduler retry the pod
-            known = None
-        if known is None or known.nominated != about.node:
-            if not await self._wait_and_recheck(seat):
-                return
+        if nominated != about.node:
             await self._cluster.nominate(pod, about.node)
         self._held_back.discard(about.uid)
         if isinstance(seat, ClaimedSeat):
-            return  # its gate stays until the capacity is free
-        seen = view.pods.get(about.uid)
+            # Its gate stays until the capacity is free.
+            return
         if (seen is None or GATE in seen.gates) and await self._wait_and_recheck(seat):
             await self._cluster.remove_gate(pod)
-
-    def _is_held_back(self, view: ClusterView, uid: PodUid) -> bool:
-        """Return whether filter has held a member back, under this leader or an earlier one."""
-        pod = view.pods.get(uid)
-        return uid in self._held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
     async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
         """Wait until this process may act; return whether the write is still wanted then."""
         await self._leader.until_may_act()
         return self._wanted(seat)
+
+
+def next_step(
+    reservation: Reservation,
+    view: ClusterView,
+    stages: GateRemovalStages,
+    held_back: AbstractSet[PodUid],
+    *,
+    at_once: bool,
+) -> Step:
+    """Return what is to be done for a reservation that was not released before.
+
+    Args:
+        reservation: In the committed state.
+        view: The cluster.
+        stages: The stages of all trees in this view and state.
+        held_back: Members that filter has held back under this leader.
+        at_once: Whether kube-scheduler schedules groups itself: members that are in their group by `schedulingGroup`
+            have no stages then, because it waits for the whole group.
+    """
+    pod = view.pods.get(reservation.uid)
+    if pod is not None and pod.node is not None:
+        return Step.NOTHING
+    done = pod is not None and pod.nominated == reservation.node and GATE not in pod.gates
+    if at_once and pod is not None and pod.by_field:
+        return Step.NOTHING if done else Step.RELEASE
+    if stages.must_wait(reservation):
+        return Step.WAIT
+    if done and not _was_held_back(pod, reservation.uid, held_back):
+        return Step.NOTHING
+    return Step.RELEASE_IN_TURN if spread_rules(view, reservation) else Step.RELEASE
+
+
+def _was_held_back(pod: Pod | None, uid: PodUid, held_back: AbstractSet[PodUid]) -> bool:
+    """Return whether filter has held a member back, under this leader or an earlier one."""
+    return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
 
 def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
@@ -258,20 +309,3 @@ def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
         for claims in preemption.claims.values():
             for claim in claims:
                 yield ClaimedSeat(preemption.id, gang_uid, claim)
-
-
-def _named_by_field(view: ClusterView, reservation: Reservation) -> bool:
-    pod = view.pods.get(reservation.uid)
-    return pod is not None and pod.by_field
-
-
-def _assigned(view: ClusterView, uid: PodUid) -> bool:
-    pod = view.pods.get(uid)
-    return pod is not None and pod.node is not None
-
-
-def _done(view: ClusterView, reservation: Reservation) -> bool:
-    pod = view.pods.get(reservation.uid)
-    if pod is None:
-        return False
-    return pod.node is not None or (pod.nominated == reservation.node and GATE not in pod.gates)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.decisions.admit.tree_warnings import (
@@ -45,6 +46,8 @@ EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_HOLDUPS: Final[Mapping[GangUid, str]] = {}
+# One object whose writes fail keeps the only worker from the others for this time only.
+RETRIES = RetryPolicy(first_s=0.5, max_s=0.5, after_failure="rest")
 # When thousands of reasons change at once, the writer leaves time to the API server.
 REST_PER_WRITE = 2
 REST_MS_MAX = 100
@@ -85,16 +88,17 @@ class StatusReporter:
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
-        self._leader = leader
         self._clock = clock
-        self._jobs: asyncio.Queue[_ConditionJob | K8sEvent] = asyncio.Queue()
+        # Conditions wait for `CONDITION_AFTER_S` in it.
+        self._jobs: WorkQueue[_ConditionJob | K8sEvent] = WorkQueue(
+            "status reports", self._process, leader.until_may_act, workers=1, policy=RETRIES
+        )
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._trees: dict[GangUid, tuple[object, ...]] = {}  # inputs of the last conditions
         self._made: tuple[Any, ...] = (None,) * 9  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
-        self._due: set[_ConditionJob] = set()  # waiting for `CONDITION_AFTER_S`
         self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last reported
         self._pruned_for: object = None  # the groups for which `_wrote` was last pruned
         self._labels = NodeLabels(ClusterView().nodes)
@@ -193,16 +197,10 @@ class StatusReporter:
         if placed and wanted.type == _type(group) and wanted.status != "True":
             return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if reported == wanted or (stored == same and job not in self._due):
+        if reported == wanted or (stored == same and job not in self._jobs):
             return
         self._wrote[job] = wanted
-        if job not in self._due:
-            self._due.add(job)
-            asyncio.get_running_loop().call_later(CONDITION_AFTER_S, self._is_due, job)
-
-    def _is_due(self, job: _ConditionJob) -> None:
-        self._due.remove(job)
-        self._jobs.put_nowait(job)
+        self._jobs.add_after(job, CONDITION_AFTER_S)
 
     def _templates(self, view: ClusterView, tree: Tree) -> None:
         """Queue warnings where a tree differs from its Workload (B11); it is scheduled nevertheless."""
@@ -239,7 +237,7 @@ class StatusReporter:
             for key, texts in now.reported.items():
                 for text in texts:
                     if text not in reported.get(key, ()):
-                        self._jobs.put_nowait(_group_event(view.groups[key], text))
+                        self._jobs.add(_group_event(view.groups[key], text))
         self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
@@ -281,33 +279,33 @@ class StatusReporter:
         """Queue an Event with the reason for each pod of a leaf that has none with it."""
         fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
         for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-            self._jobs.put_nowait(_pod_event(pod, reason))
+            self._jobs.add(_pod_event(pod, reason))
         reported |= {pod.uid: reason for pod in waiting}
 
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that does not follow from the state."""
-        self._jobs.put_nowait(_group_event(group, text, reason))
+        self._jobs.add(_group_event(group, text, reason))
 
     async def run(self) -> None:
         """Write until cancelled; a rejected write is repeated when its value changes."""
-        while True:
-            job = await self._jobs.get()
-            await self._leader.until_may_act()
-            begun_ms = self._clock.monotonic_ms()
-            try:
-                if isinstance(job, K8sEvent):
-                    await self._cluster.notice(job)
-                elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
-                    await self._cluster.set_conditions(job.group, job.uid, [condition])
-            except RequestRejected as error:
-                log.info("not reported", extra={"error": str(error)})
-            except ClusterUnavailable as error:
-                log.warning("not reported yet", extra={"error": str(error)})
-                self._jobs.put_nowait(job)
-                await asyncio.sleep(0.5)
-            if not self._jobs.empty():
-                took_ms = self._clock.monotonic_ms() - begun_ms
-                await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
+        await self._jobs.run()
+
+    async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
+        begun_ms = self._clock.monotonic_ms()
+        try:
+            if isinstance(job, K8sEvent):
+                await self._cluster.notice(job)
+            elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
+                await self._cluster.set_conditions(job.group, job.uid, [condition])
+        except RequestRejected as error:
+            log.info("not reported", extra={"error": str(error)})
+        except ClusterUnavailable as error:
+            log.warning("not reported yet", extra={"error": str(error)})
+            return Retry(error.retry_after_s)
+        if not self._jobs.empty():
+            took_ms = self._clock.monotonic_ms() - begun_ms
+            await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
+        return None
 
 
 def _pod_event(pod: Pod, reason: str) -> K8sEvent:

@@ -20,7 +20,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.control.actuators.nominator import WORKERS
 from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import unit_key
@@ -51,7 +50,7 @@ from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.wakeup import Wakeup
-from extender.settings import Settings
+from extender.settings import API_REQUESTS_MAX, Settings
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ class BindBarriers:
         self._barriers: dict[tuple[GangUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[GangUid, int] = {}
         self.prebinding = PreBindTracker(clock, settings.barrier_timeout_s)
-        self._slots = asyncio.Semaphore(WORKERS)
+        self._slots = asyncio.Semaphore(API_REQUESTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self.wakeup = Wakeup()  # wakes the control loop
 

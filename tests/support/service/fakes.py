@@ -433,8 +433,8 @@ class Stage:
 
     def conditions_due(self) -> None:
         """End the time that the reporter waits before it writes conditions."""
-        for job in list(self.reporter._due):
-            self.reporter._is_due(job)
+        for job in list(self.reporter._jobs._delayed):
+            self.reporter._jobs.add(job)
 
     async def settled(self) -> None:
         """Run passes until one changes neither the log nor the cluster; at most ten."""

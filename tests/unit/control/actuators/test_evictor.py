@@ -277,6 +277,25 @@ async def test_a_bound_number_at_a_time():
         assert len(evicted(stage)) == 40
 
 
+async def test_a_pass_does_not_repeat_a_deletion_that_is_being_requested():
+    """The view may show a victim as running until after the answer: passes during the request add no other one."""
+    async with await full() as stage:
+        tries, answer = [], asyncio.Event()
+
+        async def evict(pod, how):
+            tries.append(pod.name)
+            await answer.wait()
+
+        stage.cluster.evict = evict
+        await ordered(stage)
+        for _ in range(3):
+            stage.control_loop.evictor.sync(stage.cluster.seen, stage.leader.committed)
+            await rest()
+        answer.set()
+        await rest()
+        assert sorted(tries) == ["low-0", "low-1"]
+
+
 async def test_a_victim_that_ends_by_itself_counts_as_gone():
     """No deletion is asked for what is gone; its room is free, and the log has `ended` for it."""
     async with await full(evicting=False) as stage:

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from extender.control.actuators import nominator
+from extender.control.actuators.nominator import Step, next_step
 from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.service.fakes import GATED, Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -66,6 +69,87 @@ async def test_tree_after_tree_is_let_go():
         trees = [name.split("/")[1][0] for name, _ in stage.cluster.did("nominate")]
         assert sorted(trees, key=trees.index) == trees
         assert len(trees) == 24
+
+
+async def test_a_failure_does_not_change_the_order_of_trees(monkeypatch):
+    """The member whose nomination failed is nominated before any member of a later tree."""
+    monkeypatch.setattr(nominator, "API_REQUESTS_MAX", 1)
+    async with await leading(*gated("a"), *gated("b")) as stage:
+        faults = [ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if verb == "nominate" and faults else None
+        )
+        stage.start(stage.control_loop.nominator.run())
+        await stage.one_pass()
+        await carried_out(stage, "a-0", "a-1", "b-0", "b-1")
+        names = [name for name, _ in stage.cluster.did("nominate")]
+        assert names == [f"default/{name}" for name in ("a-0", "a-1", "b-0", "b-1")]
+
+
+@pytest.mark.parametrize(
+    ("pod", "rest", "step"),
+    [
+        ({}, {}, Step.RELEASE),
+        ({}, {"late": True}, Step.WAIT),
+        ({"node": "n0"}, {"late": True}, Step.NOTHING),
+        ({"nominated": "right", "gates": ()}, {}, Step.NOTHING),
+        ({"nominated": "right"}, {}, Step.RELEASE),
+        ({"nominated": "wrong", "gates": ()}, {}, Step.RELEASE),
+        ({"nominated": "right", "gates": ()}, {"late": True}, Step.WAIT),
+        ({"nominated": "right", "gates": ()}, {"held_back": True}, Step.RELEASE),
+        (
+            {"nominated": "right", "gates": (), "unschedulable": COMMITTED_LAST},
+            {},
+            Step.RELEASE,
+        ),
+        ({"by_field": True}, {"late": True}, Step.WAIT),
+        ({"by_field": True}, {"late": True, "at_once": True}, Step.RELEASE),
+        (
+            {"by_field": True, "nominated": "right", "gates": ()},
+            {"held_back": True, "at_once": True},
+            Step.NOTHING,
+        ),
+        ({"by_field": False}, {"late": True, "at_once": True}, Step.WAIT),
+        (None, {}, Step.RELEASE),
+    ],
+)
+async def test_the_next_step_of_a_reservation(pod, rest, step):
+    """What the view shows as done is not repeated, except for members that filter has held back."""
+    async with await leading(*gated(pods=1)) as stage:
+        await stage.one_pass()
+        (reservation,) = stage.root("g").reservations.values()
+        if pod is None:
+            stage.cluster.delete_pod("g-0")
+        else:
+            nodes = {"right": reservation.node, "wrong": "elsewhere"}
+            stage.cluster.change_pod(
+                "g-0", **{**pod, "nominated": nodes.get(pod.get("nominated", ""))}
+            )
+        late, held_back = rest.get("late", False), rest.get("held_back", False)
+        found = next_step(
+            reservation,
+            stage.cluster.seen,
+            SimpleNamespace(must_wait=lambda _: late),
+            {reservation.uid} if held_back else set(),
+            at_once=rest.get("at_once", False),
+        )
+        assert found is step
+
+
+async def test_a_member_with_a_spread_rule_is_released_in_its_turn():
+    """Its next step is not its own: the spread of the members that are released together decides."""
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "first"}},
+    }
+    async with await leading(*gated(pods=1, topologySpreadConstraints=[spread])) as stage:
+        await stage.one_pass()
+        (reservation,) = stage.root("g").reservations.values()
+        stages = SimpleNamespace(must_wait=lambda _: False)
+        found = next_step(reservation, stage.cluster.seen, stages, set(), at_once=False)
+        assert found is Step.RELEASE_IN_TURN
 
 
 async def test_a_nomination_that_vanished_is_not_written_again():
@@ -184,7 +268,7 @@ async def looked_again(stage):
 async def reported(stage):
     reporter = stage.reporter
     stage.conditions_due()
-    await until(lambda: not reporter._due and reporter._jobs.empty(), "the reporter")
+    await until(lambda: not reporter._jobs._delayed and reporter._jobs.empty(), "the reporter")
     await rest(stage)
 
 
@@ -272,7 +356,7 @@ async def test_a_reason_that_passes_is_not_reported():
         stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
         stage.later(6)
         await stage.settled()
-        assert stage.reporter._due, "the gang lacks a member now"
+        assert stage.reporter._jobs._delayed, "the gang lacks a member now"
         stage.cluster.change_pod("g-0", gates=gates)
         stage.later(6)
         await stage.settled()
