@@ -35,8 +35,9 @@ class ClusterObserver:
         """Return the trees of the last observation."""
         return self._published.observation.forest
 
-    def observe(self) -> tuple[ClusterView, ReservationState]:
-        """Publish the newest view and its trees; return it with the pending state and its predicted losses."""
+    def observe(self) -> tuple[ClusterView, Forest, ReservationState]:
+        """Publish the newest view and its trees; return both, and the pending state with its predicted losses."""
         view = self._cluster.view()
-        self._published.observe(view)
-        return view, self._losses.with_predicted_losses(view, self._leader.pending_state)
+        forest = self._published.observe(view).forest
+        state = self._losses.with_predicted_losses(view, self._leader.pending_state)
+        return view, forest, state

@@ -23,6 +23,7 @@ from extender.core.log.events import NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid, RootUid
+from extender.core.model.pod_groups import Forest
 
 
 class Reconciler:
@@ -49,14 +50,14 @@ class Reconciler:
 
     async def reconcile(self) -> None:
         """Append what differs between cluster and log: bound, lost, released, evicted."""
-        view, _ = self._observer.observe()
+        view, forest, _ = self._observer.observe()
         state = self._leader.pending_state
         self._termination_reasons.retain(state)
         now = self._context(view, state)
         known = self._evictor.eviction_context(now.actor, now.cause, view)
         # before `decide_reconcile`, which completes trees
-        drafts = decide_evictions(view, state, self._observer.forest, known)
-        drafts += self._differences(view, state, now)
+        drafts = decide_evictions(view, state, forest, known)
+        drafts += self._differences(view, state, forest, now)
         drafts += takeovers_by_pods(view, state, drafts, known)
         self._preemption_policy.allow_retry(drafts)
         await self._appends.append([*drafts, *self._nominations.look(view, state, now)])
@@ -66,7 +67,7 @@ class Reconciler:
 
     async def record_rejections(self) -> None:
         """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
-        view, state = self._observer.observe()
+        view, _, state = self._observer.observe()
         now_ms = self._clock.now_us() // 1000
         self._rejections.listen(view, state, self._placed, now_ms)
         refused = self._rejections.confirmed(view, state, now_ms)
@@ -93,10 +94,9 @@ class Reconciler:
         )
 
     def _differences(
-        self, view: ClusterView, state: ReservationState, now: ReconcileContext
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
-        forest = self._observer.forest
         if self._settled.stands(view, state, forest, now):
             return []
         found = decide_reconcile(view, state, forest, now)

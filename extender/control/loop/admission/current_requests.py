@@ -31,8 +31,8 @@ class CurrentRequests:
 
     def about(self, tree: Tree) -> TreeRequest | None:
         """Return a tree and its request as they are now, or None if there is nothing to plan any more."""
-        view, state = self._observer.observe()
-        current = self._observer.forest.trees.get(tree.root.key)
+        view, forest, state = self._observer.observe()
+        current = forest.trees.get(tree.root.key)
         if current is None or current.problems or current.root.uid != tree.root.uid:
             return None
         hints, now_ms = self._rejections.hints(view), self._clock.now_us() // 1000

@@ -37,7 +37,7 @@ class PendingTrees:
 
     def nothing_to_admit(self) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
-        view, state = self._observer.observe()
+        view, forest, state = self._observer.observe()
         hints, now_ms = self._rejections.hints(view), self._clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
@@ -49,19 +49,19 @@ class PendingTrees:
             )
 
         return self._idle_filter.nothing_to_admit(
-            view, state, self._observer.forest, hints, now_ms, by_time=by_time
+            view, state, forest, hints, now_ms, by_time=by_time
         )
 
     async def admit(self) -> None:
         """Try to admit every pending tree, then explain refusals, then try what was postponed."""
         self._idle_filter.end_pass(None)
-        view, state = self._observer.observe()
+        view, forest, state = self._observer.observe()
         hints = self._rejections.hints(view)
-        pending = tuple(self._builder.pending(state, self._observer.forest, hints))
+        pending = tuple(self._builder.pending(state, forest, hints))
         self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
         before = self._idle_filter.begin_pass(
-            view, state, self._observer.forest, parts, hints, self._clock.monotonic_ms()
+            view, state, forest, parts, hints, self._clock.monotonic_ms()
         )
         progress = AdmissionProgress()
         try:

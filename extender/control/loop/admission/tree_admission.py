@@ -66,11 +66,14 @@ class AdmissionOutcome(enum.Enum):
     @property
     def stays_refused(self) -> bool:
         """Return whether the next attempt would lead to the same, unless the cluster or the state changes."""
-        return self in (
-            AdmissionOutcome.INVALID_AS_BEFORE,
-            AdmissionOutcome.PAUSED,
-            AdmissionOutcome.REFUSAL_HOLDS,
-        )
+        return self in _STAY_REFUSED
+
+
+_STAY_REFUSED = (
+    AdmissionOutcome.REFUSAL_HOLDS,
+    AdmissionOutcome.PAUSED,
+    AdmissionOutcome.INVALID_AS_BEFORE,
+)
 
 
 class AdmissionProgress(msgspec.Struct):
