@@ -226,6 +226,7 @@ class Service:
         from extender.control.binding.bind_barrier import BindBarriers
         from extender.control.log.log_head_publisher import LogHeadPublisher
         from extender.control.loop.control_loop import ControlLoop
+        from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.read_model_projector import ReadModelProjector
@@ -252,7 +253,7 @@ class Service:
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
         self.finalizers = FinalizerController(seen, self.leader)
-        self.control_loop = ControlLoop(
+        self.parts = loop_parts(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
@@ -261,11 +262,12 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
-            control_loop=self.control_loop,
+            exchange=self.parts.exchange,
             barriers=self.barriers,
             clock=clock,
             settings=settings,
@@ -316,9 +318,9 @@ class Service:
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.control_loop.run(), name="control loop"),
-            asyncio.create_task(self.control_loop.nominator.run(), name="nominations"),
-            asyncio.create_task(self.control_loop.evictor.run(), name="evictions"),
-            asyncio.create_task(self.control_loop.gate_remover.run(), name="gate removal"),
+            asyncio.create_task(self.parts.nominator.run(), name="nominations"),
+            asyncio.create_task(self.parts.evictor.run(), name="evictions"),
+            asyncio.create_task(self.parts.gate_remover.run(), name="gate removal"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
@@ -348,8 +350,8 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.query_process.close()
             self.worker.stop()
-            self.control_loop.planner.stop()
-            self.control_loop.termination_reasons.stop()
+            self.parts.planner.stop()
+            self.parts.termination_reasons.stop()
             await self.cluster.stop()
             await self.leader.stop()
 

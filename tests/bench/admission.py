@@ -78,7 +78,7 @@ async def binding_passes(objects: Iterable[Object], bite: int) -> list[float]:
     async with Stage(*objects) as stage:
         await stage.lead()
         await stage.one_pass()
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         names = sorted(p.path for p in stage.cluster.seen.pods.values())
         times = []
         for start in range(0, len(names), bite):

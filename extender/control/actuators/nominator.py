@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
-from enum import Enum, auto
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
+from extender.control.published.held_back_members import HeldBackMembers
 from extender.core.decisions.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,
@@ -68,13 +67,20 @@ class ClaimedSeat(msgspec.Struct, frozen=True):
 class Nominator:
     """Writes nominations and removes gates from a queue, a bounded number at a time."""
 
-    def __init__(self, cluster: Cluster, leader: Leader, arrived: Callable[[PodUid], bool]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        leader: Leader,
+        arrived: Callable[[PodUid], bool],
+        held_back: HeldBackMembers,
+    ) -> None:
         """Prepare.
 
         Args:
             cluster: What is written to.
             leader: Knows whether this process may act.
             arrived: Returns whether kube-scheduler has placed a member.
+            held_back: Members that filter refused before their stage.
         """
         self._cluster = cluster
         self._leader = leader
@@ -96,16 +102,14 @@ class Nominator:
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
-        self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
-        self._held_back: set[PodUid] = set()  # refused by filter before their stage
+        self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
+        self._clearing: set[PodUid] = set()
+        self._held_back = held_back
 
-    def held_back(self, reservation: Reservation) -> bool:
-        """Return whether the stage of a member has not come yet."""
-        return self._started.get(reservation.uid) != reservation.plan
-
-    def mark_held_back(self, uid: PodUid) -> None:
-        """Record that filter has held a member back, so that kube-scheduler must be made to retry it."""
-        self._held_back.add(uid)
+    @property
+    def released(self) -> Mapping[PodUid, PlanId]:
+        """Return the plan of each member whose stage has come; `sync` replaces the mapping."""
+        return self._started
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue every reservation that has not been executed yet, tree after tree.
@@ -146,9 +150,7 @@ class Nominator:
                 fresh.append(reservation)
                 later.discard(reservation.uid)
         self._started, self._later = current, later
-        self._held_back &= {*current, *later}
-        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
-            self._queue.add(reservation.uid)
+        self._held_back.retain({*current, *later})
         self._queue_claimed_seats(view, state)
         self._clear_stale(view)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
-from extender.control.loop.control_loop import ControlLoop
+from extender.control.published.loop_exchange import LoopExchange
 from extender.core.decisions.preempt.preemption_planning import recently_evicted_units
 from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan
 from extender.core.decisions.preempt.unbound_gang_members import (
@@ -78,7 +78,7 @@ class ExtenderService:
         cluster: Cluster,
         leader: Leader,
         inputs: DecisionInputs,
-        control_loop: ControlLoop,
+        exchange: LoopExchange,
         barriers: BindBarriers,
         clock: Clock,
         settings: Settings,
@@ -86,7 +86,8 @@ class ExtenderService:
         self._cluster = cluster
         self._leader = leader
         self._inputs = inputs
-        self._control_loop = control_loop
+        self._exchange = exchange
+        self._published = exchange.published
         self._barriers = barriers
         self._clock = clock
         self._settings = settings
@@ -127,7 +128,7 @@ class ExtenderService:
             self._leader.not_ready_reason(),
             self._leader.recovery_reason,
         )
-        passed = self._control_loop.ready()
+        passed = self._published.result.reconciled(self._leader.terms)
         return (
             ReadinessCheck("lease", not lease, lease),
             ReadinessCheck("history", not lost, lost),
@@ -159,19 +160,20 @@ class ExtenderService:
         view, state = self._cluster.view(), self._leader.committed
         known = view.pods.get(pod.uid, pod)
         reservation = reservation_of(state, pod.uid)
-        commits, nominator = known.shape.commits, self._control_loop.nominator
-        held_back = commits and reservation is not None and nominator.held_back(reservation)
-        forest = self._control_loop.forest
+        result, forest = self._published.result, self._published.observation.forest
+        commits = known.shape.commits
+        held_back = commits and reservation is not None and result.held_back(reservation)
         if known.group is None:  # members use their recorded reservations
-            state = self._control_loop.with_predicted_losses(view, state)
+            state = self._exchange.committed_losses.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
-            self._control_loop.suspect_rejection(reservation, offered)
+            now_ms = self._clock.now_us() // 1000
+            self._exchange.rejections.suspect(view, reservation, now_ms, offered=offered)
             self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
-            self._control_loop.clear_suspicion(pod.uid)
+            self._exchange.rejections.clear(pod.uid)
             if held_back:
-                nominator.mark_held_back(pod.uid)
+                self._exchange.held_back.add(pod.uid)
             elif commits:
                 self._barriers.mark_prebinding(reservation, known)
         return decision
@@ -208,14 +210,13 @@ class ExtenderService:
         if choice is not None:
             return choice.candidates
         spared = recently_evicted_units(state, GangUid(known.uid), self._clock.now_us())
-        question = build_preempt_input(
-            view, state, self._control_loop.forest, known, offered, spared=spared
-        )
+        forest = self._published.observation.forest
+        question = build_preempt_input(view, state, forest, known, offered, spared=spared)
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
         choice = choose_victims(question, preemption=wanted)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
-            held = unbound_reservations(view, state, self._control_loop.forest, units)
+            held = unbound_reservations(view, state, forest, units)
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
@@ -224,7 +225,7 @@ class ExtenderService:
             draft = NewEvent(
                 gang_uid=GangUid(known.uid), gang=known.path, data=plan, actor=actor, cause=cause
             )
-            eviction = self._control_loop.evictor.eviction_context(actor, cause, view)
+            eviction = self._exchange.evictions.eviction_context(actor, cause, view)
             drafts = [
                 *release_reservations(state, held, but=(), actor=actor, cause=cause),
                 *takeovers_by_plan(view, state, draft, eviction),

@@ -23,6 +23,7 @@ from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.loop.control_loop import ControlLoop
+from extender.control.loop.loop_parts import loop_parts
 from extender.control.loop.planner_pool import PlannerPool
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.decisions.admit.plan_request import GATE
@@ -372,13 +373,14 @@ class Stage:
         self.leader.add_lost_listener(self.barriers.fail_waiting_calls)
         self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
-        self.control_loop = ControlLoop(
+        parts = loop_parts(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
-        self.control_loop.planner = SharedPlanner()
+        self.parts = msgspec.structs.replace(parts, planner=SharedPlanner())
+        self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
-            cluster=self.cluster, leader=self.leader, inputs=self.inputs, control_loop=self.control_loop,
+            cluster=self.cluster, leader=self.leader, inputs=self.inputs, exchange=self.parts.exchange,
             barriers=self.barriers, clock=self.clock, settings=self.settings,
         )  # fmt: skip
         self.tasks: list[asyncio.Task[Any]] = []
@@ -389,8 +391,8 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         await self.killed()
         await self.barriers.stop()
-        self.control_loop.planner.stop()
-        self.control_loop.termination_reasons.stop()
+        self.parts.planner.stop()
+        self.parts.termination_reasons.stop()
 
     async def killed(self) -> None:
         """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
@@ -421,10 +423,7 @@ class Stage:
 
     async def one_pass(self) -> None:
         """Run one pass of the control loop, as `ControlLoop.run` does."""
-        terms = self.leader.terms
         await self.control_loop.run_pass()
-        self.control_loop.passes += 1
-        self.control_loop.reconciled_terms = terms
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
@@ -441,9 +440,7 @@ class Stage:
         for _ in range(10):
             before = (len(self.database.rows), self.cluster.seen.revision)
             await self.one_pass()
-            await until(
-                lambda: not self.control_loop.termination_reasons.awaited, "how members ended"
-            )
+            await until(lambda: not self.parts.termination_reasons.awaited, "how members ended")
             if (len(self.database.rows), self.cluster.seen.revision) == before:
                 return
         raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")

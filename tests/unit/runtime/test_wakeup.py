@@ -83,22 +83,22 @@ async def test_time_ends_a_wait():
 def count_passes(stage: Stage, during=lambda number: None) -> list[int]:
     """Number the passes as they begin, and do something in the middle of each."""
     begun: list[int] = []
-    inner = stage.control_loop._admit_all
+    inner = stage.control_loop._pending_trees.admit
 
     async def counted() -> None:
         begun.append(len(begun) + 1)
         during(len(begun))
         await inner()
 
-    stage.control_loop._admit_all = counted
-    stage.control_loop._still = lambda: False
+    stage.control_loop._pending_trees.admit = counted
+    stage.control_loop._pending_trees.nothing_to_admit = lambda: False
     return begun
 
 
 async def quiet(stage: Stage) -> None:
     """Run the control loop until it waits for a change."""
     stage.start(stage.control_loop.run())
-    await until(lambda: stage.control_loop.passes > 0, "the first pass", 30)
+    await until(lambda: stage.parts.exchange.published.result.number > 0, "the first pass", 30)
     await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
 
 
@@ -141,14 +141,14 @@ async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch
     gangs = [thing for n in range(6) for thing in a_gang(f"g{n}", pods=2)]
     async with Stage(a_node("n0", gpu=1), *gangs) as stage:
         await stage.lead()
-        inner = stage.control_loop.planner.plan
+        inner = stage.parts.planner.plan
 
         async def slow(encoded):
             stage.clock.advance(0.15)
             stage.leader.lease.renew_from(stage.clock.ms)
             return await inner(encoded)
 
-        stage.control_loop.planner.plan = slow
+        stage.parts.planner.plan = slow
         stage.start(stage.control_loop.run())
         names = {f"default/g{n}" for n in range(6)}
 

@@ -52,7 +52,7 @@ async def full(*more, nodes=("n0", "n1"), evicting=True, first=(), **rest):
     await stage.lead()
     await stage.one_pass()
     if evicting:
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
     return stage
 
 
@@ -215,7 +215,7 @@ async def test_a_kill_between_any_two_steps_loses_nothing(gone):
         )
         async with again:
             await again.lead()
-            again.start(again.control_loop.evictor.run())
+            again.start(again.parts.evictor.run())
             await again.one_pass()
             assert (await protected(again, "single")) == ["n0", "n1"]
             for n in range(gone, 2):
@@ -257,7 +257,7 @@ async def test_nothing_is_deleted_without_the_lease():
         await ordered(stage)
         stage.clock.advance(3600)
         assert not stage.leader.may_act()
-        stage.control_loop.evictor.sync(stage.cluster.seen, stage.leader.committed)
+        stage.parts.evictor.sync(stage.cluster.seen, stage.leader.committed)
         await rest()
         assert not evicted(stage)
 
@@ -269,9 +269,9 @@ async def test_a_bound_number_at_a_time():
     async with await full(*many, *gang) as stage:
         stage.cluster.go.clear()
         await ordered(stage, {"PodGroup/many": [f"many-{n}" for n in range(40)]}, {"hi-0": "m0"})
-        stage.control_loop.evictor.sync(stage.cluster.seen, stage.leader.committed)
+        stage.parts.evictor.sync(stage.cluster.seen, stage.leader.committed)
         await rest()
-        assert stage.control_loop.evictor._queue.qsize() == 40 - 8
+        assert stage.parts.evictor._queue.qsize() == 40 - 8
         stage.cluster.go.set()
         await asked(stage, *(f"many-{n}" for n in range(40)))
         assert len(evicted(stage)) == 40
@@ -303,7 +303,7 @@ async def test_a_victim_that_ends_by_itself_counts_as_gone():
         await stage.one_pass()
         stage.cluster.delete_pod("low-0")
         await stage.one_pass()
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
@@ -323,7 +323,7 @@ async def test_a_better_offer_spares_what_was_not_begun():
             "no-longer-needed", ("PodGroup/default/low",), (),
         )  # fmt: skip
         assert set(stage.where("hi").values()) == {"n8", "n9"}
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
         await stage.settled()
         await rest()
         assert not evicted(stage)
@@ -378,7 +378,7 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
         await stage.one_pass()
         assert [f.via for f in stage.facts(VictimGone)] == ["deleted"]
         assert stage.facts(PreemptionCompleted)
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
@@ -429,7 +429,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
                 for c in stage.cluster.group("hi").conditions
             )
         )
-        assert stage.control_loop.evictor.stall_reasons
+        assert stage.parts.evictor.stall_reasons
         assert not stage.facts(PreemptionCancelled), "it terminates: the room is still coming"
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
 
@@ -462,7 +462,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
             await stage.one_pass()
             await rest()
         assert tries.count("default/low-0") >= 3
-        assert "cannot be deleted: 429: budget" in str(stage.control_loop.evictor.stall_reasons)
+        assert "cannot be deleted: 429: budget" in str(stage.parts.evictor.stall_reasons)
         stage.later(301)
         await stage.settled()
         (end,) = stage.facts(PreemptionCancelled)

@@ -42,7 +42,7 @@ async def rest(stage):
 async def test_nominate_first_then_lift_the_gate_once():
     """A member is nominated on its reserved node before its gate is lifted; neither is done twice."""
     async with await leading(*gated()) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
         await stage.settled()
@@ -63,7 +63,7 @@ async def test_tree_after_tree_is_let_go():
     objects = [thing for name in gangs for thing in a_gang(name, pods=6, schedulingGates=GATED)]
     nodes = [a_node(f"n{number}", gpu=4) for number in range(6)]  # every node holds several trees
     async with await leading(*nodes, *objects) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, *(name for names in gangs.values() for name in names))
         trees = [name.split("/")[1][0] for name, _ in stage.cluster.did("nominate")]
@@ -155,7 +155,7 @@ async def test_a_member_with_a_spread_rule_is_released_in_its_turn():
 async def test_a_nomination_that_vanished_is_not_written_again():
     """kube-scheduler cleared it: evidence, not a cue (DESIGN 2.7)."""
     async with await leading(*gated()) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
         stage.cluster.change_pod("g-0", nominated=None)
@@ -177,7 +177,7 @@ async def test_a_restart_does_not_repeat_what_the_view_shows():
             database=stage.database, cluster=stage.cluster, clock=stage.clock
         ) as again:
             await again.lead()
-            again.start(again.control_loop.nominator.run())
+            again.start(again.parts.nominator.run())
             await again.one_pass()
             await carried_out(again, "g-1", "g-2")
             assert again.cluster.did("nominate") == [("default/g-2", where["g-2"])]
@@ -195,7 +195,7 @@ async def test_a_busy_api_server_is_asked_again():
         stage.cluster.fault = lambda verb, _: (
             faults.pop() if faults and verb in ("nominate", "remove_gate") else None
         )
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0")
         assert len(stage.cluster.did("nominate")) == 1
@@ -208,7 +208,7 @@ async def test_a_pod_that_is_gone_stops_no_other_pod():
         stage.cluster.fault = lambda verb, name: (
             RequestRejected("gone") if (verb, name) == ("nominate", "default/g-0") else None
         )
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-1")
         assert stage.cluster.pod("g-0").gates == (GATE,)
@@ -219,7 +219,7 @@ async def test_nothing_happens_outside_the_lease():
     async with await leading(*gated(pods=2)) as stage:
         await stage.one_pass()
         stage.clock.advance(LAPSE_S)
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await looked_again(stage)
         assert stage.cluster.calls == []
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
@@ -230,7 +230,7 @@ async def test_the_lease_is_checked_before_each_request():
     """When it runs out during the nomination, the gate is not lifted."""
     async with await leading(*gated(pods=1)) as stage:
         stage.cluster.go.clear()
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await rest(stage)
         stage.clock.advance(LAPSE_S)
@@ -244,7 +244,7 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
     """Between nomination and gate the tree may be released: its member stays held."""
     async with await leading(*gated(pods=2)) as stage:
         stage.cluster.go.clear()
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await rest(stage)
         stage.cluster.delete_pod("g-1")
@@ -483,7 +483,7 @@ async def test_members_that_need_others_come_last():
     needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
     second = a_pod("g-9", "g", requests={GPU: 1}, schedulingGates=GATED, affinity=needs)
     async with await leading(*gated(minimum=3), second) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
         await stage.one_pass()
@@ -507,7 +507,7 @@ async def test_members_that_need_each_other_do_not_wait():
     near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
     needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
     async with await leading(*gated(affinity=needs)) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
 
@@ -520,7 +520,7 @@ async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
         "g-9", "g", requests={GPU: 1}, affinity=needs, status={"nominatedNodeName": "elsewhere"}
     )
     async with await leading(*gated(minimum=3), old) as stage:
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
         assert stage.cluster.pod("g-9").nominated == "elsewhere"
@@ -531,8 +531,8 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
     """Of a complete gang only, all of its members, each once, without a nomination."""
     gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
     async with await leading(*gangs, refused_gates=how) as stage:
-        stage.start(stage.control_loop.nominator.run())
-        stage.start(stage.control_loop.gate_remover.run())
+        stage.start(stage.parts.nominator.run())
+        stage.start(stage.parts.gate_remover.run())
         for _ in range(3):
             await stage.one_pass()
             await rest(stage)
@@ -553,8 +553,8 @@ async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
         stage.cluster.fault = lambda verb, name: (
             faults.pop() if verb == "remove_gate" and faults else None
         )
-        stage.start(stage.control_loop.nominator.run())
-        stage.start(stage.control_loop.gate_remover.run())
+        stage.start(stage.parts.nominator.run())
+        stage.start(stage.parts.gate_remover.run())
         for _ in range(3):
             await stage.one_pass()
             await asyncio.sleep(0.01)

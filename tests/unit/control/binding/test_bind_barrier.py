@@ -340,7 +340,7 @@ async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
         assert stage.facts(ReservationReleased) == []
         stage.cluster.delete_pod("g-0")
         await stage.one_pass()
-        await until(lambda: not stage.control_loop.termination_reasons.awaited, "what became of it")
+        await until(lambda: not stage.parts.termination_reasons.awaited, "what became of it")
         await stage.one_pass()
         assert [type(f) for f in stage.facts(PodBound, MemberTerminated)] == [PodBound, MemberTerminated]
         assert stage.facts(ReservationReleased) == []

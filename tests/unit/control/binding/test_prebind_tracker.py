@@ -27,7 +27,7 @@ async def leading(*objects, **settings):
         a_node("n0", gpu=8), a_node("n1", gpu=8), LATE, group, *plain, *objects, **settings
     )
     await stage.lead()
-    stage.start(stage.control_loop.nominator.run())
+    stage.start(stage.parts.nominator.run())
     await stage.one_pass()
     return stage
 
@@ -95,7 +95,7 @@ async def test_who_leads_next_wakes_whom_the_last_one_held_back():
             database=stage.database, cluster=stage.cluster, clock=stage.clock
         ) as again:
             await again.lead()
-            again.start(again.control_loop.nominator.run())
+            again.start(again.parts.nominator.run())
             await again.one_pass()
             assert offer(again, "g-late").outcome == "held-back"
             calls = [again.bind("g-0"), again.bind("g-1")]

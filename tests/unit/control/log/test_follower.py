@@ -146,7 +146,7 @@ async def test_a_follower_starts_the_planners_process_ahead(pair):
     """Once, and before it leads: a tree that takes long is not kept waiting by a take-over for it as well."""
     _, second = pair
     warmed = []
-    second.control_loop.planner.warm = lambda: warmed.append(second.leader.role)
+    second.parts.planner.warm = lambda: warmed.append(second.leader.role)
     second.start(second.control_loop.run())
     await until(lambda: warmed, "started")
     seen, inner = [], second.cluster.changed

@@ -195,7 +195,7 @@ async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
 async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     """Admitted, one of two bound, then the copy from before: no admission, no effect, no answer until a pass has run."""
     backup = stage.database.copy()
-    stage.start(stage.control_loop.nominator.run())
+    stage.start(stage.parts.nominator.run())
     await stage.settled()
     await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     node = stage.reserved_node("a-0")
@@ -244,7 +244,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
 async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     """A nominated member whose admission is lost and that finds no room now loses its nomination."""
     backup = stage.database.copy()
-    stage.start(stage.control_loop.nominator.run())
+    stage.start(stage.parts.nominator.run())
     await stage.settled()
     await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     for node in NODES:
@@ -288,12 +288,12 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
     backup = stage.database.copy()
     await stage.one_pass()
-    assert stage.control_loop.nominator._queue.qsize() == 2
+    assert stage.parts.nominator._queue.qsize() == 2
     stage.database.restore(backup)
     await noticed(stage)
     stage.leader.end_recovery(stage.leader.terms)
     assert stage.leader.may_act()
-    stage.start(stage.control_loop.nominator.run())
-    await until(stage.control_loop.nominator._queue.empty, "worked off")
+    stage.start(stage.parts.nominator.run())
+    await until(stage.parts.nominator._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []

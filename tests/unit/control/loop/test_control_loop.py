@@ -32,13 +32,13 @@ async def leading(*objects, **rest):
 
 def count_plans(stage):
     """Count the questions to the planner, by root."""
-    asked, inner = [], stage.control_loop.planner.at_once
+    asked, inner = [], stage.parts.planner.at_once
 
     def counting(request):
         asked.append(request.root.key.name)
         return inner(request)
 
-    stage.control_loop.planner.at_once = counting
+    stage.parts.planner.at_once = counting
     return asked
 
 
@@ -186,9 +186,9 @@ async def test_waiting_for_the_log_does_not_count_as_work():
         stage.log.append = slow_append
         await stage.one_pass()
         assert len(stage.facts(GangAdmitted)) == 1
-        assert stage.control_loop._recording.waited_ms >= 100
+        assert stage.parts.appends.waited_ms >= 100
         await stage.one_pass()
-        assert stage.control_loop._recording.waited_ms == 0
+        assert stage.parts.appends.waited_ms == 0
 
 
 async def test_an_unredeemed_reservation_expires():
@@ -239,7 +239,7 @@ async def test_a_crash_between_two_facts_loses_nothing():
 async def test_a_lost_append_is_decided_anew():
     """The admission that did not reach the log is made again by the next pass, once."""
     async with await leading(a_node("n0", gpu=4), *a_gang("a", pods=2)) as stage:
-        await stage.control_loop._reconcile()
+        await stage.control_loop._reconciler.reconcile()
         stage.log.lose_next_append()
         with pytest.raises(StoreUnavailable):
             await stage.one_pass()
@@ -265,8 +265,8 @@ async def test_every_decision_can_be_replayed():
 async def test_a_plan_that_the_world_overtook_is_not_recorded():
     """What changed while the planner thought is looked at before the answer is recorded."""
     async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
-        inner = stage.control_loop.planner.plan
-        stage.control_loop.planner.at_once = lambda request: "search"
+        inner = stage.parts.planner.plan
+        stage.parts.planner.at_once = lambda request: "search"
 
         async def slow(encoded):
             verdict = await inner(encoded)
@@ -274,7 +274,7 @@ async def test_a_plan_that_the_world_overtook_is_not_recorded():
                 stage.cluster.add(a_pod("thief", node="n0", requests={GPU: 1}))
             return verdict
 
-        stage.control_loop.planner.plan = slow
+        stage.parts.planner.plan = slow
         await stage.one_pass()
         assert stage.facts(GangAdmitted) == []
 

@@ -12,13 +12,13 @@ SECOND = 1.0
 
 def count_questions(stage):
     """Count the requests that are made of trees."""
-    asked, inner = [], stage.control_loop._questions.about
+    asked, inner = [], stage.parts.requests.about
 
     def counting(*args, **rest):
         asked.append(args[2].root.key.name)
         return inner(*args, **rest)
 
-    stage.control_loop._questions.about = counting
+    stage.parts.requests.about = counting
     return asked
 
 

@@ -32,7 +32,7 @@ DONE = SearchEffort(nodes=1, exhausted=True)
 async def leading(*objects, **rest):
     stage = Stage(*objects, **rest)
     await stage.lead()
-    stage.start(stage.control_loop.evictor.run())
+    stage.start(stage.parts.evictor.run())
     return stage
 
 
@@ -247,7 +247,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         *room, *lows("n0", "n1"), *preemptor_tree(), preemption="off"
     ) as stage:
         await stage.one_pass()
-        trees = stage.control_loop.forest.trees.values()
+        trees = stage.parts.observer.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
 
@@ -289,7 +289,9 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
         a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
     ) as stage:
         await stage.one_pass()
-        tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
+        tree = next(
+            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+        )
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         refused = Refusal(
             outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
@@ -307,7 +309,9 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
         a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
     ) as stage:
         await stage.one_pass()
-        tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
+        tree = next(
+            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+        )
         asking, state, view = (
             PreemptionPolicy(stage.clock, wanted=True),
             stage.leader.committed,
@@ -350,7 +354,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
     stage.clock.advance(4)
     async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
         await again.lead()
-        again.start(again.control_loop.evictor.run())
+        again.start(again.parts.evictor.run())
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 1
         assert again.root("hi").phase == "unschedulable"
@@ -438,7 +442,7 @@ async def test_victims_of_a_pending_preemption_cost_nothing():
         await settled(stage)  # nothing is evicted yet, as where many have to go
         stage.cluster.add(*preemptor_tree(1, "second"))
         await settled(stage)
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
         await settled(stage)
         one, other = stage.facts(PreemptionPlanned)
         assert (

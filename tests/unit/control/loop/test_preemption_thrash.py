@@ -170,8 +170,8 @@ async def test_no_unit_is_evicted_in_vain_or_twice_by_the_same_preemptor(jobs, s
     """Trees of all shapes come, are evicted, come back and end: every eviction makes room that is used, once."""
     async with Stage(*the_fleet()) as stage:
         await stage.lead()
-        stage.start(stage.control_loop.nominator.run())
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.nominator.run())
+        stage.start(stage.parts.evictor.run())
         run = Arrivals(stage, jobs=jobs, seed=seed)
         await run.run(steps_max=jobs * 20)
         log = Preemptions(stage.events())

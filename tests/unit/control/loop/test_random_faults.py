@@ -33,7 +33,7 @@ class Life:
 
     async def begin(self):
         await self.stage.lead()
-        self.stage.start(self.stage.control_loop.nominator.run())
+        self.stage.start(self.stage.parts.nominator.run())
 
     async def look(self):
         with contextlib.suppress(NotLeading, StoreUnavailable):

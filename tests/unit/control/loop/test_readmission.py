@@ -39,7 +39,7 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
         monkeypatch.setattr(cluster_reconciliation, "oversubscribed_reservations", overtaken)
     else:
         monkeypatch.setattr(
-            stage.control_loop,
+            stage.control_loop._reconciler,
             "_expired",
             lambda state: frozenset(uid for uid, root in state.gangs.items() if root.reservations),
         )
@@ -83,7 +83,7 @@ async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fau
         inject(monkeypatch, stage, fault)
         counted = loops_counted()
         await stage.lead()
-        stage.start(stage.control_loop.nominator.run())  # our own writes are no change
+        stage.start(stage.parts.nominator.run())  # our own writes are no change
         stage.start(stage.reporter.run())
         await passes(stage, 900)
         admitted = len(stage.facts(GangAdmitted))

@@ -23,7 +23,7 @@ LEASE_MS = 3_600_000  # the clock of these stories makes long steps
 async def settled(stage):
     """Let it come to rest, the answers of the API server included."""
     await stage.settled()
-    await until(lambda: not stage.control_loop.termination_reasons.awaited, "how members ended")
+    await until(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
     await stage.settled()
 
 
@@ -139,7 +139,7 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "unschedulable"
     asked.set()
-    await until(lambda: not stage.control_loop.termination_reasons.awaited, "how members ended")
+    await until(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
     await settled(stage)
     assert [f.held_until_us > 0 for f in stage.facts(MemberTerminated)] == [True]
     assert stage.extender_service.filter(alone, [node]).refused == (node,)

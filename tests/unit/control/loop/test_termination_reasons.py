@@ -47,9 +47,9 @@ async def test_the_cause_comes_from_the_api_server():
         stage.cluster.delete_pod("g-1")
         _, fact = await lost(stage, 2)
         assert fact.cause == "deleted"
-        assert not stage.control_loop.termination_reasons.awaited
+        assert not stage.parts.termination_reasons.awaited
         await stage.settled()
-        assert not stage.control_loop.termination_reasons.known
+        assert not stage.parts.termination_reasons.known
 
 
 @pytest.mark.parametrize("how", ["silent", "unavailable"])

@@ -168,8 +168,8 @@ async def test_who_finds_no_room_does_not_hold_up_the_others():
     async with Stage(*a_fleet("2 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)
-        stage.start(stage.control_loop.nominator.run())
-        stage.start(stage.control_loop.gate_remover.run())
+        stage.start(stage.parts.nominator.run())
+        stage.start(stage.parts.gate_remover.run())
         await stage.one_pass()
         await stage.one_pass()
         await until(lambda: len(stage.cluster.did("remove_gate")) == 3, "all are let go")
@@ -180,7 +180,7 @@ async def test_no_gate_of_a_tree_without_room_is_removed():
     async with Stage(*a_fleet("1 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)
-        stage.start(stage.control_loop.gate_remover.run())
+        stage.start(stage.parts.gate_remover.run())
         await stage.one_pass()
         await stage.one_pass()
         assert stage.cluster.did("remove_gate") == []

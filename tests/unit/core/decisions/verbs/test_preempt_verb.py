@@ -40,7 +40,7 @@ def asked(stage, offered, *, records=True, pod="vip"):
     choice = answer_without_choice(view, state, cluster.pod(pod))
     if choice is None:
         question = build_preempt_input(
-            view, state, stage.control_loop.forest, cluster.pod(pod), candidates
+            view, state, stage.parts.observer.forest, cluster.pod(pod), candidates
         )
         stored = preempt_verb_input.encode(question)
         assert preempt_verb_input.decode(stored.head, stored.parts) == question
@@ -124,7 +124,7 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
     """A second call gets the same answer; the pod on the other node goes too; when the pod runs, it is completed."""
     unit = running("u", "n0", "n1", minimum=2, whole=True, priority=1)
     async with await playing(*unit, preemption="on") as stage:
-        stage.start(stage.control_loop.evictor.run())
+        stage.start(stage.parts.evictor.run())
         await stage.one_pass()
         vip = stage.cluster.pod("vip")
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("u-0").uid,))]

@@ -1,0 +1,126 @@
+"""Search victims for one tree in the planner process, and append the preemption."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures.process import BrokenProcessPool
+
+from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.loop.admission.event_context import new_event_context
+from extender.control.loop.loop_parts import LoopParts
+from extender.control.loop.preemption_policy import may_lead_to_preemption
+from extender.core.decisions.preempt.preemption_planning import (
+    decide_preemption,
+    preemption_still_holds,
+)
+from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan
+from extender.core.decisions.preempt.unbound_gang_members import unbound_reservations
+from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
+from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan
+from extender.ports.log_ports import DecisionInput
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+# A tree waits so long after its search crashed the planner process twice.
+CRASHED_MS = 60_000
+
+
+class PreemptionSearch:
+    """Preempts for refused trees."""
+
+    def __init__(self, parts: LoopParts, requests: CurrentRequests) -> None:
+        self._cluster = parts.cluster
+        self._leader = parts.leader
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._barriers = parts.barriers
+        self._observer = parts.observer
+        self._appends = parts.appends
+        self._evictor = parts.evictor
+        self._planner = parts.planner
+        self._policy = parts.preemption_policy
+        self._requests = requests
+
+    def may_follow(self, asked: TreeRequest, verdict: Verdict | DeferredWork) -> bool:
+        """Return whether to search for victims after this answer: no member can be placed without them."""
+        if isinstance(verdict, Plan) and verdict.assignments:
+            # members that fit are admitted first; the next pass may preempt for the others
+            return False
+        view, state = self._cluster.view(), self._leader.pending_state
+        return may_lead_to_preemption(asked.request, verdict) and self._policy.may_search(
+            view, state, asked.tree, complete=True
+        )
+
+    async def preempt(self, asked: TreeRequest, verdict: Verdict | None) -> bool:
+        """Search victims, and append the preemption if it still holds then.
+
+        Args:
+            asked: The preemptor.
+            verdict: The answer of the planner to its request, if known.
+
+        Returns:
+            False if there are no victims; True if there are, even if the next pass must search again.
+        """
+        uid = asked.tree.root.uid
+        request = self._requests.with_evictable(asked)
+        encoded = self._planner.encode(request)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            answer = await self._planner.preempt(encoded, verdict)
+        except BrokenProcessPool:
+            log.exception("planner process died", extra={"root": asked.tree.root.key.path})
+            self._policy.answered(uid, None, CRASHED_MS)
+            return False
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.preemption_answered(answer, took_ms)
+        if isinstance(answer, NoPreemption):
+            self._policy.answered(uid, answer, took_ms)
+            return False
+        current = self._requests.about(asked.tree)
+        if current is not None and self._still_holds(current, request, answer):
+            self._append(current, request, answer, encoded, took_ms)
+            await self._appends.flush()
+            # the next pass starts the deletions, or admits if there are none
+            self._barriers.wakeup.wake()
+        return True
+
+    def _still_holds(
+        self, current: TreeRequest, request: PlanRequest, answer: PreemptionPlan
+    ) -> bool:
+        """Return whether to append the preemption; wake the next pass if it may search again at once."""
+        view, state = self._cluster.view(), self._leader.pending_state
+        if not self._policy.may_search(view, state, current.tree, complete=True):
+            return False
+        if not preemption_still_holds(request, answer, self._requests.with_evictable(current)):
+            # the cluster has changed: the next pass searches again
+            self._barriers.wakeup.wake()
+            return False
+        units = [unit.name for unit in answer.victims]
+        held = unbound_reservations(view, state, self._observer.forest, units)
+        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+            # a member of a victim is being bound: the next pass evicts it with its unit
+            self._barriers.wakeup.wake()
+            return False
+        return True
+
+    def _append(
+        self,
+        current: TreeRequest,
+        request: PlanRequest,
+        answer: PreemptionPlan,
+        encoded: DecisionInput,
+        took_ms: int,
+    ) -> None:
+        view, state = self._cluster.view(), self._leader.pending_state
+        cause = f"cluster revision {view.revision}"
+        context = new_event_context(self._clock, self._settings, encoded.digest, cause)
+        known = self._evictor.eviction_context(context.actor, context.cause, view)
+        *first, planned = decide_preemption(
+            view, state, self._observer.forest, current.tree, request, answer, context
+        )
+        drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
+        self._policy.answered(current.tree.root.uid, None, took_ms)
+        self._policy.allow_retry(drafts)
+        self._appends.append_nowait(drafts, encoded)

@@ -1,0 +1,308 @@
+"""Plan one pending tree, and append the verdict: in this process if that is quick, else in the planner process."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
+
+import msgspec
+from immutables import Map
+
+from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.loop.admission.event_context import new_event_context
+from extender.control.loop.admission.preemption_search import CRASHED_MS, PreemptionSearch
+from extender.control.loop.loop_parts import LoopParts
+from extender.control.loop.preemption_policy import (
+    awaited_preemption,
+    events_before_verdict,
+    may_admit,
+)
+from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
+from extender.core.decisions.admit.verdict_events import (
+    EventContext,
+    decide_invalid,
+    decide_verdict,
+    is_recorded_invalid,
+    only_counts_more,
+    still_holds,
+)
+from extender.core.decisions.capacity.capacity_claims import victims_are_gone
+from extender.core.decisions.preempt.unbound_gang_members import (
+    is_being_evicted,
+    leaves_being_evicted,
+)
+from extender.core.decisions.reconcile.overcommit_attribution import retry_time_us
+from extender.core.log.events import NewEvent
+from extender.core.log.preemption_state import PendingPreemption
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, GangUid
+from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import Plan, Refusal, SearchEffort, Verdict
+from extender.ports.log_ports import DecisionInput
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+COUNTS_MS = 5_000  # the member count of a waiting tree is recorded this often
+PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+
+
+class AdmissionOutcome(enum.Enum):
+    """What one attempt to admit a tree has led to."""
+
+    INVALID_AS_BEFORE = "invalid, which is in the log already"
+    PAUSED = "not tried: it is being deleted, or its pause has not ended"
+    REFUSAL_HOLDS = "not planned: it would be refused as before"
+    NOT_PENDING = "not tried: it has no members to place any more"
+    BEING_EVICTED = "not planned: it is a victim itself"
+    RECORDED = "events were appended, or only its member count has grown"
+    AWAITS_VICTIMS = "planned, but the capacity that its victims free does not suffice yet"
+    POSTPONED = "planned, but first a tree of higher priority may take over its capacity"
+    SEARCHED = "planned in the planner process"
+    TO_EXPLAIN = "refused, and its reasons or victims are searched at the end of the pass"
+
+    @property
+    def stays_refused(self) -> bool:
+        """Return whether the next attempt would lead to the same, unless the cluster or the state changes."""
+        return self in _STAY_REFUSED
+
+
+_STAY_REFUSED = (
+    AdmissionOutcome.REFUSAL_HOLDS,
+    AdmissionOutcome.PAUSED,
+    AdmissionOutcome.INVALID_AS_BEFORE,
+)
+
+
+class AdmissionProgress(msgspec.Struct):
+    """What one pass has found so far about the trees that it tried."""
+
+    to_explain: list[GroupKey] = []
+    postponed: list[Tree] = []
+    all_stay_refused: bool = True
+
+
+class _LeavesOfVictims(msgspec.Struct, frozen=True):
+    """The leaves of units that are being evicted, and what they were computed from."""
+
+    view: ClusterView
+    preemptions: Map[GangUid, PendingPreemption]
+    leaves: Mapping[GroupKey, int]
+
+
+class TreeAdmission:
+    """Tries to admit one tree at a time, and remembers when each may be tried again."""
+
+    def __init__(
+        self, parts: LoopParts, requests: CurrentRequests, preemptions: PreemptionSearch
+    ) -> None:
+        self._cluster = parts.cluster
+        self._leader = parts.leader
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._wakeup = parts.barriers.wakeup
+        self._observer = parts.observer
+        self._appends = parts.appends
+        self._evictor = parts.evictor
+        self._planner = parts.planner
+        self._refusals = parts.refusals
+        self._preemption_policy = parts.preemption_policy
+        self._readmissions = parts.readmissions
+        self._requests = requests
+        self._preemptions = preemptions
+        self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
+        self._answered_ms: dict[GangUid, int] = {}  # when a verdict on a tree was last recorded
+        self._victims: _LeavesOfVictims | None = None
+
+    async def admit(
+        self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
+    ) -> AdmissionOutcome:
+        """Try to admit one tree.
+
+        Args:
+            tree: As it was when the pass began.
+            progress: Of this pass; the tree is added to it if it must be looked at again.
+            last: Whether possible takeovers of its capacity have been decided.
+        """
+        if tree.problems:
+            return self._record_invalid(tree)
+        if tree.root.deleting or self._paused(tree):
+            return AdmissionOutcome.PAUSED
+        current = self._requests.about(tree)
+        if current is None:
+            return AdmissionOutcome.NOT_PENDING
+        if self._refused_at_bind(current):
+            return AdmissionOutcome.RECORDED
+        if self._refusal_holds(current):
+            return AdmissionOutcome.REFUSAL_HOLDS
+        if is_being_evicted(self._leaves_of_victims(), current.tree):
+            return AdmissionOutcome.BEING_EVICTED
+        return await self._plan(current, progress, last=last)
+
+    async def search(self, asked: TreeRequest) -> None:
+        """Plan a tree in the planner process, and append the answer if the request is still current."""
+        uid = asked.tree.root.uid
+        encoded = self._planner.encode(asked.request)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            verdict = await self._planner.plan(encoded)
+        except BrokenProcessPool:  # twice on the same input
+            log.exception("planner process died", extra={"root": asked.tree.root.key.path})
+            self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
+            return
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.planned(verdict, took_ms)
+        now = self._requests.about(asked.tree)
+        if now is None:
+            return
+        answered = TreeRequest(now.tree, asked.request)
+        if isinstance(verdict, Plan) and verdict.assignments:
+            if now.request == asked.request or still_holds(asked.request, verdict, now.request):
+                self._record_verdict(answered, verdict, encoded)
+            else:
+                # the cluster has changed: the next pass plans again
+                self._wakeup.wake()
+            return
+        if self._preemptions.may_follow(answered, verdict) and await self._preemptions.preempt(
+            answered, verdict
+        ):
+            return
+        self._record_verdict(answered, verdict, encoded)
+        self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+
+    def paused_after(self, since_ms: int) -> bool:
+        """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
+        return any(until_ms > since_ms for until_ms in self._not_before.values())
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget all other trees."""
+        self._refusals.keep(roots)
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._answered_ms = {uid: t for uid, t in self._answered_ms.items() if uid in roots}
+
+    # -- before the plan -------------------------------------------------------------------------
+
+    def _record_invalid(self, tree: Tree) -> AdmissionOutcome:
+        state = self._leader.pending_state
+        if is_recorded_invalid(state, tree):
+            return AdmissionOutcome.INVALID_AS_BEFORE
+        self._appends.append_nowait(
+            decide_invalid(state, tree, self._event_context("", "tree changed"))
+        )
+        return AdmissionOutcome.RECORDED
+
+    def _paused(self, tree: Tree) -> bool:
+        """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
+
+        Source: `retry_time_us` and `core/decisions/admit/readmission_backoff`.
+        """
+        uid = tree.root.uid
+        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+            return True
+        root = self._leader.pending_state.gangs.get(uid)
+        pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
+        if pause_us <= 0:
+            return self._readmissions.defers(self._cluster.view(), tree, self._clock.monotonic_ms())
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
+        return True
+
+    def _refused_at_bind(self, asked: TreeRequest) -> bool:
+        """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
+        state = self._leader.pending_state
+        root = state.gangs.get(asked.tree.root.uid)
+        if root is not None and (root.reservations or root.bound):
+            return False
+        reasons = bind_blockers(asked.tree, state.features)
+        if not reasons:
+            return False
+        nothing = SearchEffort(nodes=0, exhausted=True)
+        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
+        context = self._event_context("", "group scheduling of kube-scheduler")
+        self._appends.append_nowait(
+            decide_verdict(state, asked.tree, asked.request, refusal, context)
+        )
+        return True
+
+    def _refusal_holds(self, asked: TreeRequest) -> bool:
+        """Return whether the planner would refuse the tree again, and nothing else can help it now."""
+        view, state, uid = self._cluster.view(), self._leader.pending_state, asked.tree.root.uid
+        if not self._refusals.holds(uid, asked.request):
+            return False
+        pending = awaited_preemption(state, uid)
+        if pending is None:
+            return not self._preemption_policy.may_search(view, state, asked.tree)
+        return not victims_are_gone(view, pending)
+
+    def _leaves_of_victims(self) -> Mapping[GroupKey, int]:
+        """Return the leaves of units that are being evicted."""
+        view, state, known = self._cluster.view(), self._leader.pending_state, self._victims
+        if known is None or known.view is not view or known.preemptions is not state.preemptions:
+            leaves = leaves_being_evicted(view, state)
+            known = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
+        return known.leaves
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    async def _plan(
+        self, asked: TreeRequest, progress: AdmissionProgress, *, last: bool
+    ) -> AdmissionOutcome:
+        root, request = asked.tree.root, asked.request
+        pending = awaited_preemption(self._leader.pending_state, root.uid)
+        started_ms = self._clock.monotonic_ms()
+        answer = self._planner.at_once(request)
+        if not may_admit(self._cluster.view(), pending, answer):
+            # planned again when a node has gained capacity
+            self._refusals.put(root.uid, request)
+            return AdmissionOutcome.AWAITS_VICTIMS
+        if pending is not None and not last and self._higher_waits(root.priority, progress):
+            # a takeover would release it right after its gates are removed
+            progress.postponed.append(asked.tree)
+            return AdmissionOutcome.POSTPONED
+        if answer == "search":
+            # a search takes time; earlier decisions become durable first
+            await self._appends.flush()
+            await self.search(asked)
+            return AdmissionOutcome.SEARCHED
+        if answer == "explain" or self._preemptions.may_follow(asked, answer):
+            progress.to_explain.append(root.key)
+            return AdmissionOutcome.TO_EXPLAIN
+        METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+        self._record_verdict(asked, answer, self._planner.encode(request))
+        return AdmissionOutcome.RECORDED
+
+    def _higher_waits(self, priority: int, progress: AdmissionProgress) -> bool:
+        """Return whether a refused tree of higher priority may preempt at the end of this pass."""
+        trees = (self._observer.forest.trees.get(key) for key in progress.to_explain)
+        return any(tree is not None and tree.root.priority > priority for tree in trees)
+
+    # -- the verdict -----------------------------------------------------------------------------
+
+    def _event_context(self, digest: str, cause: str) -> EventContext:
+        return new_event_context(self._clock, self._settings, digest, cause)
+
+    def _record_verdict(self, asked: TreeRequest, verdict: Verdict, encoded: DecisionInput) -> None:
+        """Append the events of a verdict whose request is still current."""
+        uid, now_ms = asked.tree.root.uid, self._clock.monotonic_ms()
+        state, view = self._leader.pending_state, self._cluster.view()
+        answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
+        if now_ms - answered_ms < COUNTS_MS and only_counts_more(state.gangs.get(uid), verdict):
+            return  # members still arrive; a pass after `COUNTS_MS` records their number
+        self._answered_ms[uid] = now_ms
+        context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
+        drafts: list[NewEvent] = []
+        pending = awaited_preemption(state, uid)
+        if pending is not None:
+            known = self._evictor.eviction_context(context.actor, context.cause, view)
+            drafts = events_before_verdict(view, pending, verdict, known)
+        considered = self._preemption_policy.considered(uid)
+        drafts += decide_verdict(state, asked.tree, asked.request, verdict, context, considered)
+        self._appends.append_nowait(drafts, encoded)
+        after = self._leader.pending_state
+        if isinstance(verdict, Plan) and verdict.assignments:
+            where = {a.uid: a.node for a in verdict.assignments}
+            self._readmissions.admitted(view, after, asked.tree, where, now_ms)
+        else:
+            self._refusals.put(uid, asked.request)
+            self._preemption_policy.start_pause(after, uid, verdict)

@@ -1,0 +1,102 @@
+"""The objects that the steps of a pass work with; built once, and given to each step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.control.actuators.evictor import Evictor
+from extender.control.actuators.gate_remover import GateRemover
+from extender.control.actuators.nominator import Nominator
+from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.binding.bind_barrier import BindBarriers
+from extender.control.log.append_batch import AppendBatch
+from extender.control.log.leader import Leader
+from extender.control.loop.cluster_observer import ClusterObserver
+from extender.control.loop.idle_pass_filter import IdlePassFilter
+from extender.control.loop.planner_pool import PlannerPool
+from extender.control.loop.preemption_policy import PreemptionPolicy
+from extender.control.loop.request_builder import RequestBuilder
+from extender.control.loop.termination_reasons import TerminationReasons
+from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.loop_exchange import LoopExchange
+from extender.control.published.loss_predictor import LossPredictor
+from extender.control.published.pass_result import PublishedPass
+from extender.core.decisions.admit.node_rejections import RejectionEvidence
+from extender.core.decisions.admit.readmission_backoff import Readmissions
+from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
+from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import Clock, DecisionInputs
+from extender.settings import Settings
+
+
+class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the control loop; the process starts and stops those with tasks or child processes."""
+
+    cluster: Cluster
+    leader: Leader
+    clock: Clock
+    settings: Settings
+    exchange: LoopExchange
+    observer: ClusterObserver
+    pending_losses: LossPredictor  # for the pending state
+    appends: AppendBatch
+    barriers: BindBarriers
+    # actuators
+    nominator: Nominator
+    evictor: Evictor
+    gate_remover: GateRemover
+    reporter: StatusReporter
+    # planning
+    planner: PlannerPool
+    requests: RequestBuilder
+    idle_filter: IdlePassFilter
+    # what is remembered from pass to pass
+    refusals: UnschedulableCache
+    preemption_policy: PreemptionPolicy
+    readmissions: Readmissions
+    termination_reasons: TerminationReasons
+
+
+def loop_parts(
+    *,
+    cluster: Cluster,
+    leader: Leader,
+    inputs: DecisionInputs,
+    barriers: BindBarriers,
+    reporter: StatusReporter,
+    clock: Clock,
+    settings: Settings,
+) -> LoopParts:
+    """Return the parts of one control loop; none of them has started anything yet."""
+    published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
+    evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
+    requests = RequestBuilder(settings.plan_budget)
+    pending_losses = LossPredictor(published, reasons, clock, settings)
+    return LoopParts(
+        cluster=cluster,
+        leader=leader,
+        clock=clock,
+        settings=settings,
+        exchange=LoopExchange(
+            published=published,
+            committed_losses=LossPredictor(published, reasons, clock, settings),
+            evictions=evictor,
+            rejections=RejectionEvidence(),
+            held_back=held_back,
+        ),
+        observer=ClusterObserver(cluster, leader, published, pending_losses),
+        pending_losses=pending_losses,
+        appends=AppendBatch(leader, inputs, clock),
+        barriers=barriers,
+        nominator=Nominator(cluster, leader, barriers.arrived, held_back),
+        evictor=evictor,
+        gate_remover=GateRemover(cluster, leader),
+        reporter=reporter,
+        planner=PlannerPool(),
+        requests=requests,
+        idle_filter=IdlePassFilter(requests.rows),
+        refusals=UnschedulableCache(),
+        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption == "on"),
+        readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
+        termination_reasons=reasons,
+    )

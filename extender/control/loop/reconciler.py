@@ -1,0 +1,142 @@
+"""Reconcile: compare the cluster with the log, and append the differences as events, before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.control.loop.loop_parts import LoopParts
+from extender.control.loop.overcommit_warnings import warn_overcommit
+from extender.control.loop.readmission_alarm import report_loops
+from extender.core.decisions.admit.node_rejections import decide_rejections
+from extender.core.decisions.capacity.replacement_holds import expired_holds
+from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
+from extender.core.decisions.preempt.preemption_takeover import takeovers_by_pods
+from extender.core.decisions.reconcile.cluster_reconciliation import (
+    SettledCheck,
+    decide_reconcile,
+    losses_without_cause,
+)
+from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
+from extender.core.log.events import NewEvent
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import PodUid, GangUid
+from extender.core.model.pod_groups import Forest
+
+
+class Reconciler:
+    """Brings the log to the state of the cluster."""
+
+    def __init__(self, parts: LoopParts) -> None:
+        self._cluster = parts.cluster
+        self._leader = parts.leader
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._observer = parts.observer
+        self._published = parts.exchange.published
+        self._losses = parts.pending_losses
+        self._appends = parts.appends
+        self._barriers = parts.barriers
+        self._reporter = parts.reporter
+        self._evictor = parts.evictor
+        self._rejections = parts.exchange.rejections
+        self._preemption_policy = parts.preemption_policy
+        self._readmissions = parts.readmissions
+        self._termination_reasons = parts.termination_reasons
+        self._settled = SettledCheck()
+        self._nominations = NominationDrift()
+
+    async def reconcile(self) -> None:
+        """Append what differs between cluster and log: bound, lost, released, evicted."""
+        view, forest, _ = self._observer.observe()
+        state = self._leader.pending_state
+        self._termination_reasons.retain(state)
+        now = self._context(view, state)
+        known = self._evictor.eviction_context(now.actor, now.cause, view)
+        # before `decide_reconcile`, which completes trees
+        drafts = decide_evictions(view, state, forest, known)
+        drafts += self._differences(view, state, forest, now)
+        drafts += takeovers_by_pods(view, state, drafts, known)
+        self._preemption_policy.allow_retry(drafts)
+        await self._appends.append([*drafts, *self._nominations.look(view, state, now)])
+        warn_overcommit(drafts)
+        self._back_off_released(view, state, drafts)
+        self._published.mark_compared(view)
+
+    async def record_rejections(self) -> None:
+        """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
+        view, _, state = self._observer.observe()
+        now_ms = self._clock.now_us() // 1000
+        self._rejections.listen(view, state, self._placed, now_ms)
+        refused = self._rejections.confirmed(view, state, now_ms)
+        drafts = decide_rejections(
+            view,
+            state,
+            [r for r in refused if not self._placed(r.uid)],
+            self._barriers.started(),
+            actor=self._settings.holder,
+            now_ms=now_ms,
+        )
+        await self._appends.append(drafts)
+        self._back_off_released(view, state, drafts)
+
+    def _context(self, view: ClusterView, state: ReservationState) -> ReconcileContext:
+        now = self._losses.context(f"cluster revision {view.revision}")
+        return msgspec.structs.replace(
+            now,
+            started=self._barriers.started(),
+            binding=self._barriers.binding(),
+            posted=self._barriers.posted(),
+            expired=self._expired(state),
+            over=expired_holds(state, now.now_us),
+        )
+
+    def _differences(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+    ) -> list[NewEvent]:
+        """Return the events for what differs, and start to look up how members ended that the view does not have."""
+        if self._settled.stands(view, state, forest, now):
+            return []
+        found = decide_reconcile(view, state, forest, now)
+        if self._termination_reasons.look_up(losses_without_cause(view, found)):
+            now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
+            found = decide_reconcile(view, state, forest, now)
+        if not found:
+            self._settled.reached(view, state, forest, now)
+        return found
+
+    def _expired(self, state: ReservationState) -> frozenset[GangUid]:
+        """Return the roots without bound members whose reservations have not been used for their lifetime."""
+        found: set[GangUid] = set()
+        if not state.reservations_on:
+            return frozenset(found)
+        oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
+        for root in state.gangs.values():
+            pending = state.preemptions.get(root.uid)
+            if pending is not None and pending.victims:
+                continue  # recorded victims still terminate
+            if root.reservations and not root.bound:
+                progress_us = max(r.at_us for r in root.reservations.values())
+                progress_us = max(progress_us, self._barriers.progress_us(root.uid))
+                if pending is not None:
+                    progress_us = max(progress_us, pending.progress_us)
+                if progress_us < oldest_us:
+                    found.add(root.uid)
+        return frozenset(found)
+
+    def _placed(self, uid: PodUid) -> bool:
+        """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
+        pod = self._cluster.view().pods.get(uid)
+        prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
+        return prebinding or self._barriers.at_bind(uid)
+
+    def _back_off_released(
+        self, view: ClusterView, state: ReservationState, drafts: Sequence[NewEvent]
+    ) -> None:
+        """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
+        now_ms, forest = self._clock.monotonic_ms(), self._observer.forest
+        loops = self._readmissions.released(view, state, forest, drafts, now_ms)
+        report_loops(loops, forest, self._reporter)
+        self._readmissions.keep(self._leader.pending_state)

@@ -1,0 +1,34 @@
+"""What the control loop and the verbs share, so that neither imports the other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.loss_predictor import LossPredictor
+from extender.control.published.pass_result import PublishedPass
+from extender.core.decisions.admit.node_rejections import RejectionEvidence
+from extender.core.decisions.preempt.preemption_lifecycle import EvictionContext
+from extender.core.model.cluster_view import ClusterView
+
+
+class EvictionKnowledge(Protocol):
+    """What is known of victims beside the view; it changes between passes, with each eviction that is requested."""
+
+    def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
+        """Return what is known now, after an update from the view."""
+        ...
+
+
+class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance per process; given to the control loop and to the verbs."""
+
+    # the control loop writes, the verbs read
+    published: PublishedPass
+    committed_losses: LossPredictor  # for the committed state
+    evictions: EvictionKnowledge
+    # the verbs write, the control loop and the nominator read
+    rejections: RejectionEvidence
+    held_back: HeldBackMembers

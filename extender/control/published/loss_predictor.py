@@ -1,0 +1,63 @@
+"""Adds the replacement holds of members lost since the last pass to a state, so that no decision uses their capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from extender.control.published.pass_result import PublishedPass
+from extender.core.decisions.reconcile.drift import ReconcileContext
+from extender.core.decisions.reconcile.predicted_replacements import PredictedLosses
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import PodUid
+from extender.core.model.pods import PodEnd
+from extender.ports.log_ports import Clock
+from extender.settings import Settings
+
+
+class TerminationAnswers(Protocol):
+    """What the API server has answered so far about how lost members ended."""
+
+    @property
+    def known(self) -> Mapping[PodUid, PodEnd | None]:
+        """Return the answers; None: the API server does not know."""
+        ...
+
+    @property
+    def awaited(self) -> frozenset[PodUid]:
+        """Return the members for which the answer is pending."""
+        ...
+
+
+class LossPredictor:
+    """Predicts what reconciliation will record about lost members; each instance caches the answer for one state."""
+
+    def __init__(
+        self,
+        published: PublishedPass,
+        answers: TerminationAnswers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._published = published
+        self._answers = answers
+        self._clock = clock
+        self._settings = settings
+        self._cache = PredictedLosses()
+
+    def context(self, cause: str = "") -> ReconcileContext:
+        """Return what `decide_reconcile` needs beside view and state to record lost members."""
+        return ReconcileContext(
+            actor=self._settings.holder,
+            cause=cause,
+            ends=self._answers.known,
+            awaited=self._answers.awaited,
+            now_us=self._clock.now_us(),
+            room_held_us=self._settings.replacement_ttl_s * 1_000_000,
+        )
+
+    def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
+        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
+        seen = self._published.observation
+        return self._cache.of(view, state, seen.forest, seen.compared, self.context())

@@ -1,0 +1,85 @@
+"""What the control loop publishes: immutable values, each replaced as a whole.
+
+A pass waits for the planner and for the log, and looks at the cluster again after each wait. So there are two values:
+`Observation` is replaced whenever the control loop looks at the cluster, also in the middle of a pass, and
+`PassResult` once, at the end of each complete pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from extender.core.log.reservation_state import Reservation
+from extender.core.model.cluster_view import ClusterView, forest_after
+from extender.core.model.ids import PlanId, PodUid
+from extender.core.model.pod_groups import Forest
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as the control loop saw it last."""
+
+    view: ClusterView = ClusterView()
+    forest: Forest = Forest(trees={}, root_of={}, orphans={})  # the trees of `view`
+    compared: ClusterView = ClusterView()  # the view that was last compared with the log
+
+
+class PassResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last complete pass left behind."""
+
+    number: int = 0  # complete passes of this process
+    terms: int = 0  # `Leader.terms` when the pass began
+    released: Mapping[PodUid, PlanId] = {}  # the plan of each member whose stage has come
+
+    def reconciled(self, terms: int) -> bool:
+        """Return whether a complete pass has run since the lease was acquired.
+
+        Args:
+            terms: `Leader.terms` now.
+        """
+        return self.number > 0 and self.terms == terms
+
+    def held_back(self, reservation: Reservation) -> bool:
+        """Return whether the stage of a member has not come yet (`GateRemovalStages`)."""
+        return self.released.get(reservation.uid) != reservation.plan
+
+
+class PublishedPass:
+    """The two values of now; only the control loop calls the methods."""
+
+    def __init__(self) -> None:
+        self._observation = Observation()
+        self._result = PassResult()
+
+    @property
+    def observation(self) -> Observation:
+        """Return what the control loop saw last."""
+        return self._observation
+
+    @property
+    def result(self) -> PassResult:
+        """Return the result of the last complete pass."""
+        return self._result
+
+    def observe(self, view: ClusterView) -> Observation:
+        """Publish a view with its trees, of which only changed ones are built again, and return both."""
+        before = self._observation
+        if before.view is not view:
+            forest = forest_after(before.view, before.forest, view)
+            self._observation = msgspec.structs.replace(before, view=view, forest=forest)
+        return self._observation
+
+    def mark_compared(self, view: ClusterView) -> None:
+        """Publish that all differences between a view and the log are in the log."""
+        self._observation = msgspec.structs.replace(self._observation, compared=view)
+
+    def end_pass(self, terms: int, released: Mapping[PodUid, PlanId]) -> None:
+        """Publish the result of a complete pass.
+
+        Args:
+            terms: `Leader.terms` when it began.
+            released: The plan of each member whose stage has come; not changed by the caller afterwards.
+        """
+        number = self._result.number + 1
+        self._result = PassResult(number=number, terms=terms, released=released)
