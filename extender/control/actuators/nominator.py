@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
 
 import msgspec
 
@@ -35,7 +36,7 @@ from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import PlanId, PodUid, GangUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.settings import API_REQUESTS_MAX
@@ -102,8 +103,7 @@ class Nominator:
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
-        self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
-        self._clearing: set[PodUid] = set()
+        self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back
 
     @property
@@ -151,6 +151,8 @@ class Nominator:
                 later.discard(reservation.uid)
         self._started, self._later = current, later
         self._held_back.retain({*current, *later})
+        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
+            self._queue.add(reservation.uid)
         self._queue_claimed_seats(view, state)
         self._clear_stale(view)
 
@@ -273,7 +275,7 @@ def next_step(
     reservation: Reservation,
     view: ClusterView,
     stages: GateRemovalStages,
-    held_back: AbstractSet[PodUid],
+    held_back: HeldBackMembers,
     *,
     at_once: bool,
 ) -> Step:
@@ -300,7 +302,7 @@ def next_step(
     return Step.RELEASE_IN_TURN if spread_rules(view, reservation) else Step.RELEASE
 
 
-def _was_held_back(pod: Pod | None, uid: PodUid, held_back: AbstractSet[PodUid]) -> bool:
+def _was_held_back(pod: Pod | None, uid: PodUid, held_back: HeldBackMembers) -> bool:
     """Return whether filter has held a member back, under this leader or an earlier one."""
     return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 

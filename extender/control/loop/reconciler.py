@@ -22,7 +22,7 @@ from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileCo
 from extender.core.log.events import NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import PodUid, GangUid
+from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import Forest
 
 

@@ -70,7 +70,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.committed.reservations_on and not writer._flights, "admitted", 20)
+            await until(lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 20)
             await until(lambda: service.parts.exchange.published.result.number, "ready", 20)
             # no pass may run on the false memory: it would decide on it
             seen.not_ready_reason = lambda: "the test looks at memory alone"

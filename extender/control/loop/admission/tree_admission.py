@@ -37,7 +37,7 @@ from extender.core.decisions.reconcile.overcommit_attribution import retry_time_
 from extender.core.log.events import NewEvent
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, GangUid
+from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort, Verdict
 from extender.ports.log_ports import DecisionInput

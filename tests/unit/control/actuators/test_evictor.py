@@ -289,7 +289,7 @@ async def test_a_pass_does_not_repeat_a_deletion_that_is_being_requested():
         stage.cluster.evict = evict
         await ordered(stage)
         for _ in range(3):
-            stage.control_loop.evictor.sync(stage.cluster.seen, stage.leader.committed)
+            stage.parts.evictor.sync(stage.cluster.seen, stage.leader.committed)
             await rest()
         answer.set()
         await rest()

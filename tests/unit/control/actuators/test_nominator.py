@@ -79,7 +79,7 @@ async def test_a_failure_does_not_change_the_order_of_trees(monkeypatch):
         stage.cluster.fault = lambda verb, _: (
             faults.pop() if verb == "nominate" and faults else None
         )
-        stage.start(stage.control_loop.nominator.run())
+        stage.start(stage.parts.nominator.run())
         await stage.one_pass()
         await carried_out(stage, "a-0", "a-1", "b-0", "b-1")
         names = [name for name, _ in stage.cluster.did("nominate")]

@@ -75,7 +75,7 @@ async def test_an_append_is_pending_first_and_committed_when_it_is_durable(pipel
     """The pending state has it at once; the committed state, the report and the caller get it later."""
     durable = delay_appends(pipeline)
     task = pipeline.begin("a", count=2)
-    assert (len(pipeline.pending.roots), len(pipeline.committed.gangs)) == (2, 0)
+    assert (len(pipeline.pending.gangs), len(pipeline.committed.gangs)) == (2, 0)
     assert pipeline.in_flight == 1
     durable.set()
     events = await task
@@ -196,7 +196,7 @@ async def test_settling_commits_what_is_in_the_log_and_fails_the_rest(pipeline):
     assert [event.event_id for event in outcomes[0]] == ids[:2]
     assert [type(error) for error in outcomes[1:]] == [StoreUnavailable] * 2
     assert pipeline.committed is pipeline.pending
-    assert {root.root for root in pipeline.committed.gangs.values()} == {"ns/a-0", "ns/a-1"}
+    assert {root.gang for root in pipeline.committed.gangs.values()} == {"ns/a-0", "ns/a-1"}
     assert (pipeline.in_flight, pipeline.commits) == (0, [outcomes[0]])
 
 

@@ -8,7 +8,7 @@ from extender.control.published.held_back_members import HeldBackMembers
 from extender.control.published.pass_result import Observation, PassResult, PublishedPass
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import forest_of
-from extender.core.model.ids import NodeName, PlanId, PodUid, GangUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.control.loop.admission.tree_admission import AdmissionOutcome, AdmissionProgress
-from extender.core.log.events import GangAdmitted, GangUnschedulable, PreemptionPlanned, GangInvalid
+from extender.core.log.events import GangAdmitted, GangInvalid, GangUnschedulable, PreemptionPlanned
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
