@@ -235,7 +235,7 @@ class Service:
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
         from extender.http.web.query_process import QueryProcess
-        from extender.runtime.worker_process import WorkerProcess
+        from extender.queries.plan.plan_query_worker import PlanQueryWorker
 
         self.settings = settings
         self.cluster = seen
@@ -275,7 +275,7 @@ class Service:
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
         self.forwarder = LeaderProxy(writer, settings)
         self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
-        self.worker = WorkerProcess()
+        self.worker = PlanQueryWorker()
         self.app = self._application(opened, clock)
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:

@@ -128,6 +128,12 @@ class Metrics:
         self.leading = Gauge(
             f"{prefix}_leading", "1 while this replica may write.", registry=self.registry
         )
+        self.periodic_success = Gauge(
+            f"{prefix}_periodic_task_last_success_timestamp_seconds",
+            "Unix time at which a periodic task last did its work without an error.",
+            ["task"],
+            registry=self.registry,
+        )
         self.drift = Counter(
             f"{prefix}_drift",
             "Differences found between log, memory and cluster.",

@@ -1,81 +1,99 @@
-"""Runs long computations of queries in a process of its own, one at a time, so that scheduling does not wait for them."""
+"""One process beside the service that runs functions, one at a time, and is replaced when it dies."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, TypeVar
 
-from extender.core.model.errors import TooManyQueries
 from extender.runtime.cpu_slice import request_default_slices
 
-WAITING_MAX = 4  # calls that may wait for the running one
-NICE = 10  # kube-scheduler and the service have priority
-TOO_LONG_S = 60  # wall-clock time for one call: the others wait for it
+NICE = 10  # of processes that answer queries: kube-scheduler and the service have priority
+ENDS_WITHIN_S = 5.0  # a killed process is gone after milliseconds
 PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 
 class WorkerProcess:
-    """Runs functions of a module in another process."""
+    """Runs functions of modules in a process of its own, which starts when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, nice: int = 0) -> None:
+        """Prepare.
+
+        Args:
+            nice: Added to the nice value of the process.
+        """
+        self._nice = nice
         self._pool: ProcessPoolExecutor | None = None
-        self._calls = 0
+        self._context = _SpawnContext()
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the process, which may have died; None before the first one."""
+        process = self._context.started
+        return process.pid if process is not None else None
+
+    def warm_up(self, work: Callable[[], object]) -> None:
+        """Start the process and let it run a function, without waiting; the next `run` starts another if it dies."""
+        self._submit(work)
 
     async def run(self, work: Callable[..., T], *args: object) -> T:
-        """Run a function of a module in the process; its exceptions are raised here.
+        """Run a function of a module in the process, after the calls before; its exceptions are raised here.
 
         Raises:
-            TooManyQueries: Too many calls wait already, or the process died or took too long.
+            BrokenProcessPool: The process died before it had answered, or was stopped. The next call starts another.
         """
-        if self._calls > WAITING_MAX:
-            raise TooManyQueries(f"{WAITING_MAX} plan queries wait already; try again later")
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(
-                1, mp_context=context, initializer=_initialize, initargs=(os.getpid(),)
-            )
-        self._calls += 1
-        try:
-            future = self._pool.submit(_limited, work, *args)
-            return await asyncio.wrap_future(future)
-        except BrokenProcessPool as error:
-            self._pool = None
-            raise TooManyQueries(
-                f"the process of plan queries died, or took more than {TOO_LONG_S} s; plan fewer trees, or with a "
-                "smaller budget"
-            ) from error
-        finally:
-            self._calls -= 1
+        return await asyncio.wrap_future(self._submit(work, *args))
 
     def stop(self) -> None:
-        """Kill the process at once."""
+        """Kill the process and wait for its end, at most `ENDS_WITHIN_S`; no call starts another one."""
+        self._stopped = True
         pool, self._pool = self._pool, None
+        process = self._context.started
+        if process is not None:
+            process.kill()
+            process.join(ENDS_WITHIN_S)
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                worker.kill()  # also the process of the planner, which is stopped at the same time
+
+    def _submit(self, work: Callable[..., T], *args: object) -> Future[T]:
+        try:
+            return self._running().submit(work, *args)
+        except BrokenProcessPool:  # it died after an earlier call
+            self._pool = None
+            return self._running().submit(work, *args)
+
+    def _running(self) -> ProcessPoolExecutor:
+        if self._stopped:
+            raise BrokenProcessPool("the worker process was stopped")
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=self._context, initializer=_initialize,
+                initargs=(os.getpid(), self._nice),
+            )  # fmt: skip
+        return self._pool
 
 
-def _limited(work: Callable[..., T], *args: object) -> T:
-    """Run a function in the worker process; the kernel kills the process after `TOO_LONG_S`."""
-    signal.alarm(TOO_LONG_S)
-    try:
-        return work(*args)
-    finally:
-        signal.alarm(0)
+class _SpawnContext(SpawnContext):
+    """Starts processes anew, not as forks, and remembers the last one: an executor does not name its processes."""
+
+    started: SpawnProcess | None = None
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: ANN401, N802
+        self.started = SpawnProcess(*args, **kwargs)
+        return self.started
 
 
-def _initialize(service: int) -> None:
+def _initialize(service: int, nice: int) -> None:
     initialize_worker(service)
-    os.nice(NICE)
+    os.nice(nice)
 
 
 def initialize_worker(service: int) -> None:

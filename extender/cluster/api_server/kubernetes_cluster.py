@@ -44,6 +44,7 @@ from extender.core.model.pod_groups import kind_of
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, LogMark
+from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -93,8 +94,9 @@ class KubernetesCluster:
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
         self._view_changed = Wakeup()
-        self._rediscover = asyncio.Event()
+        self._rediscover = Wakeup()
         self._discovered = False
+        self._discover_every_s = DISCOVER_EVERY_S
         self._answered_ms = 0
         self._trouble = "not asked yet"
         self._broken: asyncio.Future[None] | None = None
@@ -134,8 +136,27 @@ class KubernetesCluster:
         await self._server.__aenter__()
         self._broken = asyncio.get_running_loop().create_future()
         self._answered_ms = self._clock.monotonic_ms()
-        for name, work in (("discovery", self._supervise()), ("ping", self._ping_forever())):
-            self._background.append(self._spawn(work, name))
+        for task in self._periodic_tasks():
+            self._background.append(self._spawn(task.run(), task.name))
+
+    def _periodic_tasks(self) -> tuple[PeriodicTask, ...]:
+        discovery = PeriodicTask(
+            name="discovery",
+            work=self._discover,
+            every_s=lambda: self._discover_every_s,
+            retry_s=lambda: PAUSE_S * (0.5 + self._chance.random()),
+            changes=Changes(lambda: self._rediscover.revision, self._rediscover.wait),
+            expected=(ClusterUnavailable,),
+            failure="discovery failed",
+        )
+        ping = PeriodicTask(
+            name="ping",
+            work=self._ping,
+            every_s=ASK_EVERY_S,
+            expected=(ClusterUnavailable,),
+            failure="API server does not answer",
+        )
+        return discovery, ping
 
     async def stop(self) -> None:
         """Stop all tasks and close the connection."""
@@ -305,24 +326,23 @@ class KubernetesCluster:
         """Wake the tasks that wait for a change."""
         self._view_changed.wake()
 
-    async def _supervise(self) -> None:
-        """Keep one informer for every resource that is served."""
-        while True:
-            self._rediscover.clear()
-            try:
-                wanted = await discover(self._server)
-            except ClusterUnavailable as problem:
-                if not self._discovered:
-                    self._trouble = str(problem)
-                logger.info("discovery failed", extra={"why": str(problem)})
-                await asyncio.sleep(PAUSE_S * (0.5 + self._chance.random()))
-                continue
-            await self._adjust(wanted)
-            self._discovered = True
-            self._statuses.forget({group.uid for group in self._world.view.groups.values()})
-            pause_s = DISCOVER_EVERY_S if serves_our_group(wanted) else DISCOVER_MISSING_S
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._rediscover.wait(), pause_s)
+    async def _discover(self) -> None:
+        """Keep one informer for every resource that is served.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer; nothing was changed.
+        """
+        try:
+            wanted = await discover(self._server)
+        except ClusterUnavailable as problem:
+            if not self._discovered:
+                self._trouble = str(problem)
+            raise
+        await self._adjust(wanted)
+        self._discovered = True
+        self._statuses.forget({group.uid for group in self._world.view.groups.values()})
+        served = serves_our_group(wanted)
+        self._discover_every_s = DISCOVER_EVERY_S if served else DISCOVER_MISSING_S
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
         """Stop the informers of resources that are not served any more, then start those of new ones."""
@@ -354,16 +374,19 @@ class KubernetesCluster:
             informer.synced = False
             informer.trouble = "not served any more"
             await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
-            asyncio.get_running_loop().call_soon(self._rediscover.set)
+            asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
-    async def _ping_forever(self) -> None:
-        """Request `/readyz` every few seconds; any status below 500 counts as an answer."""
+    async def _ping(self) -> None:
+        """Request `/readyz`; any status below 500 counts as an answer.
+
+        Raises:
+            ClusterUnavailable: No answer.
+        """
         request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
-        while True:
-            try:
-                with suppress(ApiResponse):
-                    await self._server.call(request)
-                self._answered_ms = self._clock.monotonic_ms()
-            except ClusterUnavailable as problem:
-                self._trouble = str(problem)
-            await asyncio.sleep(ASK_EVERY_S)
+        try:
+            with suppress(ApiResponse):
+                await self._server.call(request)
+        except ClusterUnavailable as problem:
+            self._trouble = str(problem)
+            raise
+        self._answered_ms = self._clock.monotonic_ms()

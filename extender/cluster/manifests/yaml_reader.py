@@ -1,8 +1,9 @@
 """Read YAML and JSON files as kubectl does: several documents, plain data.
 
-Dicts and lists are built directly from libyaml's events. This is faster than pyyaml's constructors, and
-duplicate keys, alias bombs and unknown tags are refused with a line number. Plain scalars have the
-types that kubectl gives them: dates and `12:30` are text, `on` is a boolean.
+Dicts and lists are built directly from libyaml's events. This takes half the time of pyyaml's loaders, whose composer
+crashes on a file that is nested very deep (docs/design-decisions.md). Duplicate keys, alias bombs and unknown tags are
+refused with a line number. Plain scalars have the types that kubectl gives them: dates and `12:30` are text, `on` is
+a boolean.
 
 Note: JSON is read by msgspec, which silently uses the last of duplicate keys.
 """
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 import yaml
@@ -39,6 +40,7 @@ _WORDS: Final[dict[str, bool | None]] = {
 _MERGE: Final = "<<"
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+_Sized = tuple[Value, int]  # a value, and the number of values in it, aliases counted in full
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,26 +144,14 @@ def plain(text: str) -> bool | int | float | str | None:
     return text
 
 
-class _Open(msgspec.Struct):
-    """A mapping or sequence that is being read."""
-
-    value: dict[str, Value] | list[Value]
-    anchor: str | None
-    size: int = 1  # values in it, aliases counted in full
-    key: str | None = None  # of a mapping: read, its value not yet
-    merged: list[Value] = []  # values of `<<`
-
-
 class _Reader:
     """Builds the documents of one text."""
 
     def __init__(self, text: str, name: str) -> None:
-        self._events = yaml.parse(text, Loader=_LOADER)
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._name = name
-        self._anchors: dict[str, tuple[Value, int]] = {}
+        self._anchors: dict[str, _Sized] = {}
         self._expanded = 0
-        self._stack: list[_Open] = []
-        self._root: Value = None
 
     def documents(self) -> Iterator[Value]:
         """Yield the documents.
@@ -171,91 +161,67 @@ class _Reader:
             YAMLError: The text is not YAML.
         """
         for event in self._events:
-            if isinstance(event, yaml.ScalarEvent):
-                self._scalar(event)
-            elif isinstance(event, yaml.MappingStartEvent):
-                self._open(event, {})
-            elif isinstance(event, yaml.SequenceStartEvent):
-                self._open(event, [])
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._close(event)
-            elif isinstance(event, yaml.AliasEvent):
-                self._alias(event)
-            elif isinstance(event, yaml.DocumentStartEvent):
-                self._anchors, self._root = {}, None
-            elif isinstance(event, yaml.DocumentEndEvent):
-                yield self._root
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors = {}
+                yield self._value(next(self._events), 0)[0]
 
-    def _scalar(self, event: yaml.ScalarEvent) -> None:
-        top = self._stack[-1] if self._stack else None
-        if top is not None and top.key is None and isinstance(top.value, dict):
-            if event.value in top.value:
-                self._fail(event, f'key "{event.value}" is a duplicate')
-            top.key = event.value
-            return
-        self._tag(event)
-        value: Value = plain(event.value) if event.implicit[0] else event.value
-        if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1)
-        self._give(value, 1)
-
-    def _open(
-        self, event: yaml.CollectionStartEvent, value: dict[str, Value] | list[Value]
-    ) -> None:
-        self._tag(event)
-        if self._wants_key():
-            self._fail(event, "a key must be text")
-        if len(self._stack) >= DEPTH_MAX:
-            self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
-        self._stack.append(_Open(value, event.anchor))
-
-    def _close(self, event: yaml.Event) -> None:
-        done = self._stack.pop()
-        value = done.value
-        if isinstance(value, dict):
-            for other in done.merged:
-                if not isinstance(other, dict):
-                    self._fail(event, "<< merges mappings only")
-                value |= {key: item for key, item in other.items() if key not in value}
-        if done.anchor is not None:
-            self._anchors[done.anchor] = (value, done.size)
-        self._give(value, done.size)
-
-    def _alias(self, event: yaml.AliasEvent) -> None:
-        if event.anchor not in self._anchors:
-            self._fail(event, f'alias "{event.anchor}" is not defined before')
-        if self._wants_key():
-            self._fail(event, "a key must be text")
-        value, size = self._anchors[event.anchor]
-        self._expanded += size
-        if self._expanded > EXPANDED_MAX:
-            self._fail(event, f"aliases stand for more than {EXPANDED_MAX} values")
-        self._give(value, size)
-
-    def _give(self, value: Value, size: int) -> None:
-        """Add a complete value to the open mapping or sequence, or make it the root."""
-        if not self._stack:
-            self._root = value
-            return
-        top = self._stack[-1]
-        top.size += size
-        if isinstance(top.value, list):
-            top.value.append(value)
-            return
-        assert top.key is not None
-        if top.key == _MERGE:
-            top.merged += value if isinstance(value, list) else [value]
-        else:
-            top.value[top.key] = value
-        top.key = None
-
-    def _wants_key(self) -> bool:
-        top = self._stack[-1] if self._stack else None
-        return top is not None and top.key is None and isinstance(top.value, dict)
-
-    def _tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+    def _value(self, event: Any, depth: int) -> _Sized:  # noqa: ANN401 -- of a library without types
+        """Return the value that begins with an event, which is inside `depth` others."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
         if event.tag is not None and event.tag not in _TAGS:
             self._fail(event, f"tag {event.tag} is not allowed")
+        found: _Sized
+        if isinstance(event, yaml.ScalarEvent):
+            found = (plain(event.value) if event.implicit[0] else event.value, 1)
+        elif depth >= DEPTH_MAX:
+            self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
+        elif isinstance(event, yaml.SequenceStartEvent):
+            found = self._sequence(depth)
+        else:
+            found = self._mapping(depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = found
+        return found
+
+    def _sequence(self, depth: int) -> _Sized:
+        value: list[Value] = []
+        size = 1
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            item, item_size = self._value(event, depth + 1)
+            value.append(item)
+            size += item_size
+        return value, size
+
+    def _mapping(self, depth: int) -> _Sized:
+        value: dict[str, Value] = {}
+        merged: list[Value] = []
+        size = 1
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._fail(event, "a key must be text")
+            if event.value in value:
+                self._fail(event, f'key "{event.value}" is a duplicate')
+            item, item_size = self._value(next(self._events), depth + 1)
+            size += item_size
+            if event.value == _MERGE:
+                merged += item if isinstance(item, list) else [item]
+            else:
+                value[event.value] = item
+        for other in merged:
+            if not isinstance(other, dict):
+                self._fail(event, "<< merges mappings only")
+            value |= {key: item for key, item in other.items() if key not in value}
+        return value, size
+
+    def _alias(self, event: yaml.AliasEvent) -> _Sized:
+        if event.anchor not in self._anchors:
+            self._fail(event, f'alias "{event.anchor}" is not defined before')
+        found = self._anchors[event.anchor]
+        self._expanded += found[1]
+        if self._expanded > EXPANDED_MAX:
+            self._fail(event, f"aliases stand for more than {EXPANDED_MAX} values")
+        return found
 
     def _fail(self, event: yaml.Event, text: str) -> NoReturn:
         line = event.start_mark.line + 1 if event.start_mark is not None else "?"

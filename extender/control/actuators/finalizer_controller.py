@@ -7,7 +7,6 @@ that no Binding is in flight then. Only the last writes are kept in memory.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from extender.control.log.leader import Leader
@@ -21,6 +20,7 @@ from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
+from extender.runtime.periodic import Changes, PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +38,17 @@ class FinalizerController:
 
     async def run(self) -> None:
         """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
-        while True:
-            revision = self._cluster.view().revision
-            if self._leader.may_act() and not self._cluster.not_ready_reason():
-                await self.work()
-            try:
-                async with asyncio.timeout(TICK_S):
-                    await self._cluster.changed(revision)
-            except TimeoutError:
-                pass
-            await asyncio.sleep(SETTLE_S)
+        await PeriodicTask(
+            name="finalizer_controller",
+            work=self.work,
+            every_s=TICK_S,
+            settle_s=SETTLE_S,
+            condition=self._may_write,
+            changes=Changes(lambda: self._cluster.view().revision, self._cluster.changed),
+        ).run()
+
+    def _may_write(self) -> bool:
+        return self._leader.may_act() and not self._cluster.not_ready_reason()
 
     async def work(self) -> None:
         """Write the finalizers that differ from what the current view needs, one group after the other."""
@@ -56,7 +57,7 @@ class FinalizerController:
         for wanted in decide_protection(self._cluster.view(), self._held()):
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the informer has not seen the write yet
-            if not self._leader.may_act() or self._cluster.not_ready_reason():
+            if not self._may_write():
                 return
             await self._write(wanted)
 

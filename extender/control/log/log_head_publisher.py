@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
 from extender.ports.log_ports import Clock, EventLog, LogMark, PublishedLogHead
+from extender.runtime.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +31,21 @@ class LogHeadPublisher:
 
     async def run(self) -> None:
         """Publish until cancelled; retry what failed."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if self._due():
-                self._tried = (self._leader.epoch, self._clock.monotonic_ms())
-                try:
-                    await self.publish()
-                except (ClusterUnavailable, StoreUnavailable) as error:
-                    log.warning("end of the log not published", extra={"error": str(error)})
+        await PeriodicTask(
+            name="log_head_publisher",
+            work=self._publish_if_due,
+            every_s=LOOK_EVERY_S,
+            condition=lambda: self._leader.may_act() and self._leader.may_record(),
+            expected=(ClusterUnavailable, StoreUnavailable),
+            failure="end of the log not published",
+        ).run()
+
+    async def _publish_if_due(self) -> None:
+        if self._due():
+            self._tried = (self._leader.epoch, self._clock.monotonic_ms())
+            await self.publish()
 
     def _due(self) -> bool:
-        if not (self._leader.may_act() and self._leader.may_record()):
-            return False
         epoch, tried_ms = self._tried
         if epoch != self._leader.epoch:
             return True

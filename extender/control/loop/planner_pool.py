@@ -6,13 +6,9 @@ the request before are neither converted nor encoded again.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import logging
-import multiprocessing
-import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -21,7 +17,7 @@ from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork, NodeTable, plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionVerdict, preempt
 from extender.ports.log_ports import DecisionInput
-from extender.runtime.worker_process import initialize_worker
+from extender.runtime.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +33,7 @@ class PlannerPool:
     """Answers plan requests; the worker runs one at a time."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._worker = WorkerProcess()
         self._nodes = NodeTable(())
         self._encoder = Encoder()
 
@@ -58,7 +54,7 @@ class PlannerPool:
 
     def warm(self) -> None:
         """Start the worker and load the solver in it, ahead of the first long search."""
-        self._worker().submit(_load_solver)  # if the worker dies, the first search starts another
+        self._worker.warm_up(_load_solver)
 
     async def plan(self, encoded: DecisionInput) -> Verdict:
         """Plan a tree, however long it takes.
@@ -85,31 +81,14 @@ class PlannerPool:
     ) -> T:
         """Run `work` in the worker, and once more if the worker dies."""
         try:
-            return await self._submit(work, encoded, *more)
+            return await self._worker.run(work, encoded.head, encoded.parts, *more)
         except BrokenProcessPool:
             log.warning("planner process died, starting another", extra={"digest": encoded.digest})
-            self._pool = None
-            return await self._submit(work, encoded, *more)
-
-    async def _submit(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker(), work, encoded.head, encoded.parts, *more)
-
-    def _worker(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(
-                1, mp_context=context, initializer=initialize_worker, initargs=(os.getpid(),)
-            )
-        return self._pool
+            return await self._worker.run(work, encoded.head, encoded.parts, *more)
 
     def stop(self) -> None:
         """Kill the worker: at its exit, Python would wait for a running plan."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-            for worker in multiprocessing.active_children():
-                worker.kill()  # other child processes have been stopped before
+        self._worker.stop()
 
 
 def _count(group: PlanGroup) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
@@ -122,8 +123,7 @@ class PreemptionPolicy:
         self._considered: dict[GangUid, tuple[str, ...]] = {}
         self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._lowest_ms = -LOWEST_MS
-        self._lowest_held: int | None = None  # priority of trees with reservations
-        self._holders: object = None  # the roots from which it was computed
+        self._lowest_held: IdentityMemo[int | None] = IdentityMemo()  # of trees with reservations
 
     def may_search(
         self, view: ClusterView, state: ReservationState, tree: Tree, *, complete: bool = False
@@ -163,11 +163,9 @@ class PreemptionPolicy:
             self._lowest_ms = now_ms
             running = (p.priority for pods in view.on_node.values() for p in pods.values())
             self._lowest = min(running, default=None)
-        if self._holders is not state.gangs:
-            self._holders = state.gangs
-            held = (root.priority for root in state.gangs.values() if root.reservations)
-            self._lowest_held = min(held, default=None)
-        lowest = [p for p in (self._lowest, self._lowest_held) if p is not None]
+        held = (root.priority for root in state.gangs.values() if root.reservations)
+        lowest_held = self._lowest_held.get(lambda: min(held, default=None), same=(state.gangs,))
+        lowest = [p for p in (self._lowest, lowest_held) if p is not None]
         lowest += [p.priority for p in state.preemptions.values() if p.claims]
         return min(lowest, default=priority) < priority
 

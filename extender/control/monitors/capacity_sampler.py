@@ -7,7 +7,6 @@ longer than a minute.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from extender.control.log.leader import Leader
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
@@ -17,9 +16,8 @@ from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG, Epoch
 from extender.core.model.object_identity import same_objects
 from extender.ports.cluster_ports import Cluster
+from extender.runtime.periodic import PeriodicTask
 from extender.settings import Settings
-
-log = logging.getLogger(__name__)
 
 
 class CapacitySampler:
@@ -36,12 +34,19 @@ class CapacitySampler:
 
     async def run(self) -> None:
         """Measure every `room_every_s`, until cancelled."""
-        while True:
-            await asyncio.sleep(self._settings.room_every_s)
-            try:
-                await self.look()
-            except (NotLeading, StoreUnavailable) as error:
-                log.warning("free capacity not recorded", extra={"error": str(error)})
+        await PeriodicTask(
+            name="capacity_sampler",
+            work=self.look,
+            every_s=self._settings.room_every_s,
+            condition=self._may_measure,
+            expected=(NotLeading, StoreUnavailable),
+            failure="free capacity not recorded",
+        ).run()
+
+    def _may_measure(self) -> bool:
+        leader = self._leader
+        ready = leader.may_record() and not leader.recovery_reason
+        return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
         """Measure once; return whether the result was appended.
@@ -53,9 +58,9 @@ class CapacitySampler:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: Not written.
         """
-        leader = self._leader
-        if not leader.may_record() or leader.recovery_reason or self._cluster.not_ready_reason():
+        if not self._may_measure():
             return False
+        leader = self._leader
         view, state, epoch = self._cluster.view(), leader.committed, leader.epoch
         held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
         seen = (view.nodes, view.pods, view.groups, *held)

@@ -6,7 +6,6 @@ kube-scheduler every minute, because a restart may switch its group scheduling o
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnav
 from extender.core.model.ids import NIL_GANG
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
+from extender.runtime.periodic import PeriodicTask
 from extender.settings import Settings
 from extender.telemetry import METRICS, log_fields
 
@@ -64,13 +64,20 @@ class FeatureGateMonitor:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
-                log.warning("control plane features not read", extra={"error": str(error)})
-                await asyncio.sleep(LOOK_EVERY_S)
-            await asyncio.sleep(LOOK_EVERY_S if self._shown else LOOK_FIRST_S)
+        await PeriodicTask(
+            name="feature_gate_monitor",
+            work=self.look,
+            every_s=lambda: LOOK_EVERY_S if self._shown else LOOK_FIRST_S,
+            retry_s=LOOK_EVERY_S,
+            condition=self._may_ask,
+            expected=(NotLeading, StoreUnavailable, ClusterUnavailable),
+            failure="control plane features not read",
+        ).run()
+
+    def _may_ask(self) -> bool:
+        leader = self._leader
+        ready = leader.may_record() and not leader.recovery_reason
+        return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
         """Ask what is due, and append changes; return whether there are any.
@@ -80,9 +87,9 @@ class FeatureGateMonitor:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: Not written; the next look tries again.
         """
-        leader = self._leader
-        if not leader.may_record() or leader.recovery_reason or self._cluster.not_ready_reason():
+        if not self._may_ask():
             return False
+        leader = self._leader
         now_ms = self._clock.monotonic_ms()
         if self._discoveries != self._plane.discovery_revision or now_ms >= self._try_at_ms:
             discovery_revision = self._plane.discovery_revision

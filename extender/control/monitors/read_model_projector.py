@@ -7,14 +7,12 @@ Reports from the tables name the position up to which they are complete.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, IntervalProjection
-
-log = logging.getLogger(__name__)
+from extender.runtime.periodic import PeriodicTask
 
 LOOK_EVERY_S = 0.5
 BATCH = 500  # events per transaction, some 50 ms of the database
@@ -32,18 +30,15 @@ class ReadModelProjector:
         self.position = START  # the last projected event, as far as this process knows
 
     async def run(self) -> None:
-        """Project until cancelled; retry failures, and log each error once."""
-        logged = ""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.catch_up()
-                logged = ""
-            except (StoreUnavailable, CorruptLog) as error:
-                self._batch = max(self._batch // 2, 1)  # smaller batches for a slow database
-                if str(error) != logged:
-                    logged = str(error)
-                    log.warning("log not projected", extra={"error": logged})
+        """Project until cancelled; retry failures."""
+        await PeriodicTask(
+            name="read_model_projector",
+            work=self.catch_up,
+            every_s=LOOK_EVERY_S,
+            condition=self._leader.may_act,
+            expected=(StoreUnavailable, CorruptLog),
+            failure="log not projected",
+        ).run()
 
     async def catch_up(self) -> None:
         """Project up to the committed position, while this process may act.
@@ -56,7 +51,11 @@ class ReadModelProjector:
         loop = asyncio.get_running_loop()
         while self.position != end and self._leader.may_act():
             began_s = loop.time()
-            reached = await self._projection.project(end, max_events=self._batch)
+            try:
+                reached = await self._projection.project(end, max_events=self._batch)
+            except (StoreUnavailable, CorruptLog):
+                self._batch = max(self._batch // 2, 1)  # smaller batches for a slow database
+                raise
             self._batch = min(self._batch * 2, BATCH)
             if reached == self.position or reached >= end:
                 self.position = reached

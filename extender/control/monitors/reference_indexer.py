@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from extender.control.log.leader import Leader
 from extender.core.model.errors import StoreUnavailable
 from extender.ports.log_ports import ReferenceIndex
-
-log = logging.getLogger(__name__)
+from extender.runtime.periodic import PeriodicTask
 
 AT_ONCE = 500  # events; a few milliseconds of the database
 PAUSE_S = 0.5  # queries scan the events since the last update
@@ -24,11 +20,21 @@ class ReferenceIndexer:
 
     async def run(self) -> None:
         """Index until cancelled; retry when the database does not answer."""
-        while True:
-            looked_at = 0
-            if self._leader.may_record():
-                try:
-                    looked_at = await self._mentions.note(AT_ONCE)
-                except StoreUnavailable as error:
-                    log.warning("names in events are not indexed", extra={"error": str(error)})
-            await asyncio.sleep(0 if looked_at == AT_ONCE else PAUSE_S)
+        await PeriodicTask(
+            name="reference_indexer",
+            work=self.catch_up,
+            every_s=PAUSE_S,
+            condition=self._leader.may_record,
+            expected=(StoreUnavailable,),
+            failure="names in events are not indexed",
+        ).run()
+
+    async def catch_up(self) -> None:
+        """Index all events that are not indexed yet, while this process may record.
+
+        Raises:
+            StoreUnavailable: No answer; try again.
+        """
+        indexed = AT_ONCE
+        while indexed == AT_ONCE and self._leader.may_record():
+            indexed = await self._mentions.note(AT_ONCE)

@@ -8,9 +8,6 @@ the state in memory.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from immutables import Map
 
 from extender.control.log.leader import Leader
@@ -20,9 +17,8 @@ from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
+from extender.runtime.periodic import PeriodicTask
 from extender.snapshots.state_loader import live_streams_only, load_live_streams, load_state
-
-log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
 
@@ -40,13 +36,14 @@ class StateVerifier:
 
     async def run(self) -> None:
         """Compare every `EVERY_S`, until cancelled."""
-        while True:
-            await asyncio.sleep(EVERY_S)
-            if self._leader.may_record():
-                try:
-                    await self.look()
-                except (NotLeading, StoreUnavailable) as error:
-                    log.warning("state not verified", extra={"error": str(error)})
+        await PeriodicTask(
+            name="state_verifier",
+            work=self.look,
+            every_s=EVERY_S,
+            condition=self._leader.may_record,
+            expected=(NotLeading, StoreUnavailable),
+            failure="state not verified",
+        ).run()
 
     async def look(self) -> bool:
         """Compare once; return whether a difference was found and corrected.

@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
     """Return whether two sequences hold the same objects (`is`, not `==`) in the same order."""
-    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+class IdentityMemo(Generic[T]):
+    """The last value that was made, and what it was made from: it is valid while that is the same.
+
+    `same` are the immutable objects that the value depends on, compared by identity; `equal` is what it depends on and
+    what may be an equal copy.
+    """
+
+    __slots__ = ("_equal", "_same", "_value")
+
+    def __init__(self) -> None:
+        self._same: tuple[object, ...] | None = None
+        self._equal: object = None
+        self._value: T
+
+    def get(self, make: Callable[[], T], *, same: tuple[object, ...], equal: object = None) -> T:
+        """Return the value made from the same as now, else a new one.
+
+        Args:
+            make: Makes the value; if it raises, the memo is unchanged.
+            same: Compared with those of the last call by identity.
+            equal: Compared with that of the last call by `==`.
+        """
+        if not self.holds(same=same, equal=equal):
+            self._value = make()
+            self._same, self._equal = same, equal
+        return self._value
+
+    def put(self, value: T, *, same: tuple[object, ...], equal: object = None) -> None:
+        """Keep a value and what it was made from."""
+        self._value, self._same, self._equal = value, same, equal
+
+    def holds(self, *, same: tuple[object, ...], equal: object = None) -> bool:
+        """Return whether the value was made from the same as now."""
+        known = self._same
+        return known is not None and same_objects(known, same) and self._equal == equal
+
+    def clear(self) -> None:
+        """Drop the value."""
+        self._same = None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from aiohttp import web
-from immutables import Map
 
 from extender.core.log.reservation_state import GangState
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import GangUid
+from extender.core.model.object_identity import IdentityMemo
 from extender.http.responses.json_responses import answer, listed
 from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import gang_named, known, name_in
@@ -77,8 +76,7 @@ class GangApi:
         self._reader = reader
         self._inputs = inputs
         self._state = state
-        self._index: dict[str, list[GangState]] = {}
-        self._indexed: Map[GangUid, GangState] | None = None  # the gangs of `_index`
+        self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -132,12 +130,7 @@ class GangApi:
         the former one still exists in the state.
         """
         roots = self._state.committed.gangs
-        if roots is not self._indexed:
-            self._index = {}
-            for root in roots.values():
-                self._index.setdefault(root.gang, []).append(root)
-            self._indexed = roots
-        return self._index
+        return self._index.get(lambda: _by_name(roots.values()), same=(roots,))
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with the newest decision about it."""
@@ -151,3 +144,10 @@ class GangApi:
             explained.event = event_line(event)
             explained.decision = await decision_of(event, self._inputs)
         return await answer(request, [msgspec.json.encode(explained)], found.head)
+
+
+def _by_name(roots: Iterable[GangState]) -> Mapping[str, list[GangState]]:
+    found: dict[str, list[GangState]] = {}
+    for root in roots:
+        found.setdefault(root.gang, []).append(root)
+    return found

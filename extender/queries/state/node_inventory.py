@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
-from immutables import Map
 
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node, Taint
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster
@@ -83,7 +83,7 @@ class NodeInventory:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
-        self._sorted: tuple[Map[NodeName, Node], list[NodeName]] = (Map(), [])
+        self._names: IdentityMemo[list[NodeName]] = IdentityMemo()
 
     async def nodes(self) -> list[bytes]:
         """Return a `NodeInventoryReport` as JSON, in pieces; gives the event loop back between nodes."""
@@ -96,7 +96,7 @@ class NodeInventory:
             )
         )
         pieces = [head]
-        for name in self._names(view):
+        for name in self._names.get(lambda: sorted(view.nodes), same=(view.nodes,)):
             node, here = view.nodes[name], view.on_node.get(name)
             cached = self._lines.get(name)
             if cached is None or cached[0] is not node or cached[1] is not here:
@@ -106,11 +106,6 @@ class NodeInventory:
             await pace.yield_if_due()
         self._lines = lines
         return _closed(pieces)
-
-    def _names(self, view: ClusterView) -> list[NodeName]:
-        if self._sorted[0] is not view.nodes:
-            self._sorted = (view.nodes, sorted(view.nodes))
-        return self._sorted[1]
 
     async def tree(self, namespace: str, name: str) -> list[bytes]:
         """Return a `TreeNow` as JSON, in pieces, by the name of its root.

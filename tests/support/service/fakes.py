@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -48,6 +47,7 @@ from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import LogMark
+from extender.runtime.worker_process import WorkerProcess
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import (
@@ -325,27 +325,14 @@ def forest_of(view: ClusterView) -> Forest:
 class SharedPlanner(PlannerPool):
     """A `PlannerPool` whose worker process serves every stage of the test run: starting one costs half a second of CPU."""
 
-    shared: ClassVar[ProcessPoolExecutor | None] = None
+    shared: ClassVar[WorkerProcess] = WorkerProcess()
 
-    def _worker(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            known = SharedPlanner.shared
-            if known is not None and not known._broken:
-                self._pool = known
-            else:
-                SharedPlanner.shared = super()._worker()
-        return super()._worker()
+    def __init__(self) -> None:
+        super().__init__()
+        self._worker = SharedPlanner.shared
 
     def stop(self) -> None:
         """Leave the process to the next stage."""
-        self._pool = None
-
-    @classmethod
-    def end_shared(cls) -> None:
-        """End the shared process and wait for it: `PlannerPool.stop` kills every child of this process."""
-        pool, cls.shared = cls.shared, None
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Stage:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.control.actuators import status_reporter
-from tests.support.service.fakes import SharedPlanner
 
 
 @pytest.fixture(autouse=True)
 def _conditions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_reporter, "CONDITION_AFTER_S", 3600)
-
-
-@pytest.fixture
-def alone() -> None:
-    """End the worker that stages share: what it has cost is not the cost of a test that stops a planner of its own."""
-    SharedPlanner.end_shared()

@@ -18,7 +18,8 @@ from immutables import Map
 from extender.core.decisions.capacity.free_capacity import UsedCapacity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.ids import NodeName, PodUid, GangUid
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodRule, PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanRule
@@ -58,8 +59,7 @@ class InterpodRules:
     def __init__(self) -> None:
         self._known: dict[GangUid, _Known] = {}
         self._here: dict[PodRule, dict[NodeName, _Here]] = {}
-        self._standing: _Standing = {}
-        self._standing_from: tuple[object, object, int] = (None, None, 0)
+        self._standing: IdentityMemo[_Standing] = IdentityMemo()
 
     def of(
         self,
@@ -107,17 +107,11 @@ class InterpodRules:
 
     def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
         """Return per rule and node the number of pods with required anti-affinity."""
-        made_from = (view.keeping_off, state.reservations_on, priority)
-        if any(a is not b for a, b in zip(made_from[:2], self._standing_from, strict=False)) or (
-            priority != self._standing_from[2]
-        ):
-            self._standing, self._standing_from = {}, made_from
-            for pod in view.keeping_off.values():
-                node = _place(state, pod, priority)
-                for rule in pod.shape.rules if node is not None else ():
-                    if rule.kind == "apart" and node is not None:
-                        self._standing.setdefault(rule, Counter())[node] += 1
-        return self._standing
+        return self._standing.get(
+            lambda: _standing(view, state, priority),
+            same=(view.keeping_off, state.reservations_on),
+            equal=priority,
+        )
 
     def _own(
         self,
@@ -175,6 +169,16 @@ def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
             else source in pod.shape.rules
         )
     )
+
+
+def _standing(view: ClusterView, state: ReservationState, priority: int) -> _Standing:
+    found: _Standing = {}
+    for pod in view.keeping_off.values():
+        node = _place(state, pod, priority)
+        for rule in pod.shape.rules if node is not None else ():
+            if rule.kind == "apart" and node is not None:
+                found.setdefault(rule, Counter())[node] += 1
+    return found
 
 
 def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:

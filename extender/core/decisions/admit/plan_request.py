@@ -20,8 +20,8 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.object_identity import same_objects
+from extender.core.model.ids import GroupKey, NodeName, PodUid, GangUid
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.plan_types import (
@@ -62,9 +62,6 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     """The part of a plan request that depends only on a tree and its own reservations."""
 
     tree: Tree
-    held: Mapping[PodUid, Reservation]
-    past: tuple[object, object]  # `GangState.tried` and `GangState.vacant`
-    hints: Mapping[PodUid, NodeName]
     root: PlanGroup
     shapes: tuple[PodShape, ...]
     wanting: bool  # some candidate has no reservation
@@ -75,7 +72,7 @@ class TreeParts:
     """Cache of parts: a part is the same object as long as tree, reservations and hints are the same."""
 
     def __init__(self) -> None:
-        self._kept: dict[GangUid, TreePart] = {}
+        self._kept: dict[GangUid, IdentityMemo[TreePart]] = {}
 
     def of(
         self,
@@ -93,29 +90,31 @@ class TreeParts:
         held = root.reservations if root is not None else NO_HOLDS
         past = (root.previous_nodes, root.replacement_holds) if root is not None else (NO_HOLDS, NO_HOLDS)
         kept = self._kept.get(tree.root.uid)
-        if (
-            kept is not None
-            and kept.hints == hints
-            and same_objects((kept.tree, kept.held, *kept.past), (tree, held, *past))
-        ):
-            return kept
-        shapes = _Shapes()
-        part = TreePart(
-            tree=tree,
-            held=held,
-            past=past,
-            hints=hints,
-            root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
-            shapes=tuple(shapes.index),
-            wanting=bool(members_without_reservation(tree, root)),
-            claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+        if kept is None:
+            kept = self._kept[tree.root.uid] = IdentityMemo()
+        return kept.get(
+            lambda: _tree_part(tree, root, held, hints), same=(tree, held, *past), equal=hints
         )
-        self._kept[tree.root.uid] = part
-        return part
 
     def keep(self, roots: Collection[GangUid]) -> None:
         """Remove all other trees from the cache."""
-        self._kept = {uid: part for uid, part in self._kept.items() if uid in roots}
+        self._kept = {uid: kept for uid, kept in self._kept.items() if uid in roots}
+
+
+def _tree_part(
+    tree: Tree,
+    root: GangState | None,
+    held: Mapping[PodUid, Reservation],
+    hints: Mapping[PodUid, NodeName],
+) -> TreePart:
+    shapes = _Shapes()
+    return TreePart(
+        tree=tree,
+        root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
+        shapes=tuple(shapes.index),
+        wanting=bool(members_without_reservation(tree, root)),
+        claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+    )
 
 
 def plan_request(

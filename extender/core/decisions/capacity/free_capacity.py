@@ -27,7 +27,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.object_identity import same_objects
+from extender.core.model.object_identity import IdentityMemo, same_objects
 from extender.core.model.pods import HostPort, Pod
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
@@ -233,8 +233,9 @@ class NodeRowCache:
         self._nodes = _NO_NODES
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
-        self._taken: dict[int, dict[NodeName, UsedCapacity]] = {}  # by priority
-        self._taken_from: tuple[object, ...] = (None,) * 6
+        self._taken: IdentityMemo[dict[int, dict[NodeName, UsedCapacity]]] = (
+            IdentityMemo()
+        )  # by priority
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, gang_uid: GangUid
@@ -246,12 +247,10 @@ class NodeRowCache:
         if own or gang_uid in state.preemptions or lone:
             return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
         held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
-        made_from = (view.pods, view.nominated, view.nodes, *held)
-        if not same_objects(made_from, self._taken_from):
-            self._taken, self._taken_from = {}, made_from
-        known = self._taken.get(priority)
+        shared = self._taken.get(dict, same=(view.pods, view.nominated, view.nodes, *held))
+        known = shared.get(priority)
         if known is None:
-            known = self._taken[priority] = used_capacity(view, state, priority=priority)
+            known = shared[priority] = used_capacity(view, state, priority=priority)
         return known
 
     def rows(

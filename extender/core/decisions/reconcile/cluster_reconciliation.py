@@ -60,7 +60,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.object_identity import same_objects
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
 
@@ -128,23 +128,23 @@ class SettledCheck:
     """
 
     def __init__(self) -> None:
-        self._seen: tuple[object, ...] = ()
-        self._circumstances: tuple[object, ...] = ()
+        self._agreed: IdentityMemo[None] = IdentityMemo()
 
     def stands(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> bool:
         """Return whether `decide_reconcile` would certainly return no events."""
-        seen = _rests_on(view, state, forest)
-        return same_objects(self._seen, seen) and self._circumstances == _of_moment(now)
+        return self._agreed.holds(same=_rests_on(view, state, forest), equal=_of_moment(now))
 
     def reached(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> None:
         """Record an input without events, unless a pod of the log has left its group."""
         strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.gang_of)
-        self._seen = () if strays else _rests_on(view, state, forest)
-        self._circumstances = _of_moment(now)
+        if strays:
+            self._agreed.clear()
+        else:
+            self._agreed.put(None, same=_rests_on(view, state, forest), equal=_of_moment(now))
 
 
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import ReplacementHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
-from extender.core.model.object_identity import same_objects
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest
 
 NO_PODS: frozenset[PodUid] = frozenset()
@@ -27,12 +27,9 @@ class PredictedLosses:
     """Cache of the holds; valid as long as members, state and awaited answers are the same."""
 
     def __init__(self) -> None:
-        self._seen: tuple[object, ...] = ()
-        self._gone: frozenset[PodUid] = NO_PODS
-        self._rests_on: tuple[object, ...] = ()
-        self._found: tuple[ReplacementHold, ...] = ()
-        self._state: ReservationState | None = None
-        self._given: ReservationState | None = None
+        self._gone: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
+        self._found: IdentityMemo[tuple[ReplacementHold, ...]] = IdentityMemo()
+        self._given: IdentityMemo[ReservationState] = IdentityMemo()
 
     def of(
         self,
@@ -51,20 +48,19 @@ class PredictedLosses:
             before: The view of the last pass.
             now: The context of the next pass; pods with an awaited answer count as answered.
         """
-        seen = (view.members, before.members, now.awaited)
-        if not same_objects(self._seen, seen):
-            self._seen, self._gone = seen, frozenset((*now.awaited, *vanished(before, view)))
-        if not self._gone:
+        gone = self._gone.get(
+            lambda: frozenset((*now.awaited, *vanished(before, view))),
+            same=(view.members, before.members, now.awaited),
+        )
+        if not gone:
             return state
-        rests_on = (self._gone, view.nodes, view.groups, view.ends, state.gangs, now.ends)
-        if not same_objects(self._rests_on, rests_on):
-            self._found = tuple(_holds(view, state, forest, self._gone, now))
-            self._rests_on, self._state = rests_on, None
-        if not self._found:
+        found = self._found.get(
+            lambda: tuple(_holds(view, state, forest, gone, now)),
+            same=(gone, view.nodes, view.groups, view.ends, state.gangs, now.ends),
+        )
+        if not found:
             return state
-        if self._state is not state or self._given is None:
-            self._state, self._given = state, _with(state, self._found)
-        return self._given
+        return self._given.get(lambda: _with(state, found), same=(state, found))
 
 
 def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:

@@ -132,6 +132,26 @@ def test_a_bomb_of_aliases_is_refused() -> None:
         read_bytes(bomb.encode(), "bomb.yaml")
 
 
+def test_a_file_that_is_nested_very_deep_is_refused() -> None:
+    """The composer of pyyaml crashes on this one."""
+    with pytest.raises(BadInput, match="line 1: nested deeper than 100 levels"):
+        read_bytes(b"a: " + b"[" * 200_000, "deep.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"a: &x 1\n*x : 2\n", "line 2: a key must be text"),
+        (b"a: &x {b: *x}\n", 'line 1: alias "x" is not defined before'),
+        (b"---\na: &x 1\n---\nb: *x\n", 'line 4: alias "x" is not defined before'),
+        (b"a: {<<: 1}\n", "line 1: << merges mappings only"),
+    ],
+)
+def test_errors_of_aliases_name_the_line(text, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        read_bytes(text, "x.yaml")
+
+
 def test_anchors_and_merges_are_understood() -> None:
     text = b"base: &b {a: 1, c: 2}\none: {<<: *b, c: 3}\ntwo: {<<: [*b, {d: 4}]}\n"
     (document,) = read_bytes(text, "x")

@@ -29,7 +29,6 @@ def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
 
 
 @pytest.mark.cpu(2)
-@pytest.mark.usefixtures("alone")
 async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     """Python waits at its end for the worker of a pool, which may search, or load its libraries, for long."""
     planner = PlannerPool()
@@ -51,13 +50,11 @@ def _has_solver():
 
 
 @pytest.mark.cpu(3)
-@pytest.mark.usefixtures("alone")
 async def test_the_worker_has_the_solver_before_the_first_search():
     """The first search waits neither for the process nor for what it imports."""
     planner = PlannerPool()
     try:
         planner.warm()
-        loop = asyncio.get_running_loop()
-        assert await loop.run_in_executor(planner._pool, _has_solver)
+        assert await planner._worker.run(_has_solver)
     finally:
         planner.stop()

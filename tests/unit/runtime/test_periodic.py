@@ -1,0 +1,134 @@
+"""A periodic task goes on after errors that it expects, wakes at changes, and records its successes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from extender.core.model.errors import StoreUnavailable
+from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.wakeup import Wakeup
+from extender.telemetry import METRICS
+from tests.support.service.fakes import until
+
+NEVER_S = 3600
+OFTEN_S = 0.001
+
+
+def _last_success(task):
+    """Return the metric of a task, None before its first success."""
+    name = "gang_extender_periodic_task_last_success_timestamp_seconds"
+    return METRICS.registry.get_sample_value(name, {"task": task})
+
+
+@contextlib.asynccontextmanager
+async def running(work, **more):
+    task = asyncio.create_task(PeriodicTask(work=work, **more).run())
+    yield task
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_expected_errors_are_logged_once_each_and_the_work_is_done_again(caplog):
+    caplog.set_level(logging.WARNING)
+    answers = [StoreUnavailable("down"), StoreUnavailable("down"), StoreUnavailable("full"), None, StoreUnavailable("down")]  # fmt: skip
+    done = []
+
+    async def work():
+        done.append(_last_success("store"))
+        if answers and (answer := answers.pop(0)) is not None:
+            raise answer
+
+    async with running(
+        work, name="store", every_s=OFTEN_S, expected=(StoreUnavailable,), failure="not stored"
+    ):
+        await until(lambda: len(done) > 6, "runs after all failures")
+    logged = [(r.message, r.task, r.error) for r in caplog.records]
+    assert logged == [("not stored", "store", text) for text in ("down", "full", "down")]
+    assert done[:4] == [None] * 4
+    assert done[4] > 1_700_000_000  # seconds since 1970
+
+
+async def test_another_error_ends_the_task():
+    async def work():
+        raise ZeroDivisionError
+
+    task = PeriodicTask(
+        name="broken", work=work, every_s=OFTEN_S, expected=(StoreUnavailable,), failure="not done"
+    )
+    with pytest.raises(ZeroDivisionError):
+        await task.run()
+    assert _last_success("broken") is None
+
+
+async def test_no_work_and_no_success_while_the_condition_is_false():
+    asked, done = [], []
+
+    def condition():
+        asked.append(len(done))
+        return len(asked) > 3
+
+    async def work():
+        done.append(_last_success("gated"))
+
+    async with running(work, name="gated", every_s=OFTEN_S, condition=condition):
+        await until(lambda: done, "the condition holds")
+    assert asked[:4] == [0] * 4
+    assert done[0] is None
+
+
+async def test_a_change_ends_the_wait_even_if_it_comes_during_the_work():
+    """The revision is read before the work, so the change is not lost."""
+    wakeup, done = Wakeup(), []
+
+    async def work():
+        done.append(wakeup.revision)
+        if len(done) == 1:
+            wakeup.wake()
+
+    changes = Changes(lambda: wakeup.revision, wakeup.wait)
+    async with running(work, name="woken", every_s=NEVER_S, changes=changes):
+        await until(lambda: done == [0, 1] and wakeup.waiting, "the second run")
+        wakeup.wake()
+        await until(lambda: done == [0, 1, 2], "the third run")
+
+
+async def test_the_pause_depends_on_the_outcome():
+    """`every_s` and `retry_s` may be functions; each is called once for a pause."""
+    called, done = [], []
+
+    def pause(kind):
+        called.append(kind)
+        return OFTEN_S
+
+    async def work():
+        done.append(None)
+        if len(done) == 2:
+            raise StoreUnavailable("down")
+
+    async with running(
+        work, name="pauses", every_s=lambda: pause("every"), retry_s=lambda: pause("retry"),
+        expected=(StoreUnavailable,), failure="not done",
+    ):  # fmt: skip
+        await until(lambda: len(called) >= 3, "three pauses")
+    assert called[:3] == ["every", "retry", "every"]
+
+
+async def test_a_cancelled_task_cancels_its_work():
+    started, ended = asyncio.Event(), []
+
+    async def work():
+        started.set()
+        try:
+            await asyncio.sleep(NEVER_S)
+        finally:
+            ended.append(True)
+
+    async with running(work, name="cancelled", every_s=OFTEN_S):
+        await started.wait()
+    assert ended
+    assert _last_success("cancelled") is None

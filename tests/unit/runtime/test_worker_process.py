@@ -1,0 +1,83 @@
+"""Each worker process is started, replaced and ended by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from extender.core.model.errors import TooManyQueries
+from extender.queries.plan.plan_query_worker import PlanQueryWorker
+from extender.runtime.worker_process import WorkerProcess
+from tests.support.service.fakes import until
+
+
+def _children():
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+@pytest.mark.cpu(1)
+async def test_stopping_one_process_leaves_the_others():
+    """Its callers get an error, it leaves no child, and no call starts it again."""
+    one, other = WorkerProcess(nice=3), WorkerProcess()
+    try:
+        before = os.nice(0)
+        assert await one.run(os.nice, 0) == before + 3
+        assert await other.run(os.nice, 0) == before
+        left = other.pid
+        assert _children() >= {one.pid, left}
+        os.kill(one.pid, signal.SIGSTOP)
+        waiting = [asyncio.create_task(one.run(os.getpid)) for _ in range(3)]
+        await asyncio.sleep(0)
+        one.stop()
+        assert one.pid not in _children()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [BrokenProcessPool] * 3
+        with pytest.raises(BrokenProcessPool):
+            await one.run(os.getpid)
+        assert await other.run(os.getpid) == left
+    finally:
+        one.stop()
+        other.stop()
+    assert _children().isdisjoint({one.pid, other.pid})
+
+
+@pytest.mark.cpu(1)
+async def test_a_killed_process_is_replaced():
+    """The call that ran in it fails; a later one starts another process."""
+    process = WorkerProcess()
+    try:
+        process.warm_up(os.getpid)
+        first = process.pid
+        with pytest.raises(BrokenProcessPool):
+            await process.run(signal.raise_signal, signal.SIGKILL)
+        second = await process.run(os.getpid)
+        assert process.pid == second != first
+        assert first not in _children()
+        os.kill(second, signal.SIGKILL)
+        await until(lambda: second not in _children(), "the second process is gone", 30)
+        process.warm_up(os.getpid)
+        assert await process.run(os.getpid) not in {first, second}
+    finally:
+        process.stop()
+
+
+@pytest.mark.cpu(1)
+async def test_a_plan_query_in_a_process_that_dies_is_refused():
+    worker = PlanQueryWorker()
+    try:
+        with pytest.raises(TooManyQueries, match="died, or took more than"):
+            await worker.run(signal.raise_signal, signal.SIGALRM)
+        assert await worker.run(os.getpid) != os.getpid()
+    finally:
+        worker.stop()
+
+
+def test_a_process_that_never_started_is_stopped():
+    process = WorkerProcess()
+    process.stop()
+    assert process.pid is None
