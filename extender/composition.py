@@ -387,7 +387,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
 
     for event in events:
         if isinstance(event.fact, DriftFound):
-            METRICS.drift.labels(event.fact.kind).inc()
+            METRICS.drift_detected.labels(event.fact.kind).inc()
             log.error(
                 "drift",
                 extra={
@@ -402,7 +402,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 "history lost",
                 extra={"position": event.position, **msgspec.structs.asdict(event.fact)},
             )
-        METRICS.facts.labels(type(event.fact).__name__).inc()
+        METRICS.events_appended.labels(type(event.fact).__name__).inc()
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:

@@ -156,7 +156,7 @@ class Evictor:
             if self.stall_reasons.get(uid) != text:
                 log.warning("victims are not deleted", extra={"preemptor": uid, "why": text})
         self.stall_reasons = stall_reasons
-        METRICS.victims_refusing.set(total)
+        METRICS.preemption_victims_stuck.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
 
     # -- the work ----------------------------------------------------------------------------------

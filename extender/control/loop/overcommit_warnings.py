@@ -25,7 +25,7 @@ def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
         if not isinstance(draft.fact, ReservationReleased):
             continue
         for taking_pod in draft.fact.taken_by:
-            METRICS.room_taken.labels(taking_pod.how).inc()
+            METRICS.reserved_capacity_used_by_others.labels(taking_pod.how).inc()
             log.warning(
                 "reserved room was taken",
                 extra={

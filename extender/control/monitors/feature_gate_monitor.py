@@ -111,9 +111,9 @@ class FeatureGateMonitor:
         if found == self._shown:
             return
         self._shown = found
-        METRICS.native_gangs.set(NATIVE[found.native])
-        METRICS.fields_lost.clear()
+        METRICS.native_group_scheduling.set(NATIVE[found.native])
+        METRICS.apiserver_dropped_fields.clear()
         for one in found.lost:
-            METRICS.fields_lost.labels(one.object).inc()
+            METRICS.apiserver_dropped_fields.labels(one.object).inc()
         level = logging.WARNING if features_summary(found) else logging.INFO
         log.log(level, "control plane features", extra=msgspec.structs.asdict(found))

@@ -114,8 +114,10 @@ class LeaderProxy:
                     reason = "this replica is stopping"
                 else:
                     if not answer.misdirected:
-                        METRICS.calls.labels(verb, "forwarded").inc()
-                        METRICS.call_seconds.labels(verb).observe(_now_s() - began_s)
+                        METRICS.extender_requests.labels(verb, "forwarded").inc()
+                        METRICS.extender_request_duration_seconds.labels(verb).observe(
+                            _now_s() - began_s
+                        )
                         return web.Response(
                             status=answer.status, body=answer.body, content_type=answer.content_type
                         )
@@ -124,7 +126,7 @@ class LeaderProxy:
             if over or not self._worth_waiting(verb, address):
                 return self._cannot(verb, reason or "this replica is stopping")
             await asyncio.sleep(LOOK_S)
-        METRICS.calls.labels(verb, "hung-up").inc()
+        METRICS.extender_requests.labels(verb, "hung-up").inc()
         return web.Response(status=HUNG_UP)
 
     def _leader_now(self, verb: Verb) -> tuple[str, str]:
@@ -205,7 +207,7 @@ class LeaderProxy:
     def _cannot(
         self, verb: Verb, reason: str, headers: dict[str, str] | None = None
     ) -> web.Response:
-        METRICS.calls.labels(verb, "not-forwarded").inc()
+        METRICS.extender_requests.labels(verb, "not-forwarded").inc()
         log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
         return error_response(verb, f"cannot answer now: {reason}", headers)
 

@@ -112,7 +112,10 @@ async def all_ends_well(
     assert min(later) > max(f["position"] for f in drift), "promised before it was compared"
     assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]
     assert await story.service.metric("gang_extender_history_truncated_total") == 1
-    assert await story.service.metric("gang_extender_drift_total", "bound-by-unknown-plan") == 2
+    assert (
+        await story.service.metric("gang_extender_drift_detected_total", "bound-by-unknown-plan")
+        == 2
+    )
     await asyncio.to_thread(story.service.stop)
     verified(url)
 

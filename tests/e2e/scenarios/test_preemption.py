@@ -247,7 +247,7 @@ async def test_a_victim_that_does_not_terminate_is_reported(story: Story) -> Non
 
     await eventually(group_has_message, timeout_s=90)
     assert not await story.bound("hi")
-    assert await story.service.metric("gang_extender_preemption_victims_refusing") == 1
+    assert await story.service.metric("gang_extender_preemption_victims_stuck") == 1
     await story.api.patch(
         "/api/v1/namespaces/default/pods/single-a0", {"metadata": {"finalizers": None}}
     )

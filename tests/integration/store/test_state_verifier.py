@@ -54,7 +54,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         database_url=database_url, data_dir=str(tmp_path), cluster=(str(manifests),),
         listen="127.0.0.1:0", advertise="http://127.0.0.1:0", holder="me",
     )  # fmt: skip
-    counted = METRICS.drift.labels("memory")
+    counted = METRICS.drift_detected.labels("memory")
     before = counted._value.get()
     async with composition.store(settings, migrates=False) as opened:
         clock = SystemClock()
