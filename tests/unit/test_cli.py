@@ -186,7 +186,7 @@ def test_bad_input_names_file_object_and_value(run, write, given_, words):
         ("plan",), ("plan", "--cluster"), ("plan", "--nonsense"), ("nonsense",), ("replay",),
         ("replay", "0"), ("events", "--limit", "0"), ("plan", "--cluster", "c", "-o", "xml"),
         ("history", "a/b/c"), ("explain", "/x"), ("events", "--since", "yesterday"),
-        ("serve", "--listen", "8888", "--cluster", "."), ("serve", "--lease-ttl-s", "0", "--cluster", "."),
+        ("serve", "--listen", "8888", "--cluster", "."), ("serve", "--lease-duration-s", "0", "--cluster", "."),
         ("verify", "--database-url", "mysql://x"),
     ],
     ids=" ".join,

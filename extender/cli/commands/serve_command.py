@@ -18,7 +18,7 @@ OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
 def _flags() -> list[inspect.Parameter]:
     """Return a flag for each setting: a parameter from which typer reads name and help.
 
-    All values are texts: `settings.load` converts them, and its errors name the setting and the value.
+    All values but the booleans are texts: `settings.load` converts them, and its errors name the setting and the value.
     """
     flags = []
     for setting in settings_module.all_settings():
@@ -28,14 +28,18 @@ def _flags() -> list[inspect.Parameter]:
         if setting.listed:
             about += " Repeatable."
         elif setting.default != "":
-            about += f" [default: {setting.default}]"
+            about += f" [default: {setting.name if setting.default is True else setting.default}]"
         metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
+        option = typer.Option(None, help=about, metavar=metavar)
+        annotation: Any = list[str] | None if setting.listed else str | None
+        if setting.kind is bool:
+            flag = setting.name.replace("_", "-")
+            about += f" {setting.variable} is true or false."
+            option = typer.Option(None, f"--{flag}/--no-{flag}", help=about)
+            annotation = bool | None
         flags.append(
             inspect.Parameter(
-                setting.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=typer.Option(None, help=about, metavar=metavar),
-                annotation=list[str] | None if setting.listed else str | None,
+                setting.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
             )
         )
     return flags

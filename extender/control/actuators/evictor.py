@@ -48,9 +48,9 @@ WORKERS: Final = (
 RETRY_MS: Final = 2_000  # a deletion that was refused is requested again after this time, ...
 RETRY_MS_MAX: Final = 30_000  # ... doubled each time, up to this
 DISRUPTED: Final = "PreemptionByScheduler"
-HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
+HOW: Final[Mapping[Literal["delete", "eviction-api"], EvictionHow]] = {
     "delete": "deleted",
-    "evict": "evicted",
+    "eviction-api": "evicted",
 }
 
 
@@ -206,7 +206,7 @@ class Evictor:
             return
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
         # see the pod gone before the answer arrives.
-        how = HOW[self._settings.eviction]
+        how = HOW[self._settings.eviction_method]
         self._asked[victim.uid] = EvictionRequest(how=how, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, how)

@@ -408,7 +408,7 @@ class BindBarriers:
             root_uid=root.uid,
             root=root.root,
             fact=fact,
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             cause=cause,
         )
 
@@ -485,4 +485,4 @@ class BindBarriers:
         self.fail_waiting_calls()
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:
-            await asyncio.wait(tasks, timeout=self._settings.grace_s)
+            await asyncio.wait(tasks, timeout=self._settings.shutdown_grace_s)

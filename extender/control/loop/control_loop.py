@@ -135,14 +135,14 @@ class ControlLoop:
         self.passes = 0
         self.reconciled_terms = 0  # `Leader.terms` of the last complete pass
         self._forest_of = ClusterView()  # the view that `forest` was made from
-        self._questions = RequestBuilder(settings.plan_budget)
+        self._questions = RequestBuilder(settings.search_budget)
         self._idle_filter = IdlePassFilter(self._questions.rows)
         self._rejection_evidence = RejectionEvidence()
         self._settled = SettledCheck()
         self._nominations = NominationDrift()
         self.termination_reasons = TerminationReasons(cluster, barriers.wakeup.wake)
         self._refused = UnschedulableCache()
-        self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption == "on")
+        self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption)
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
         self._not_before: dict[RootUid, int] = {}  # monotonic, in milliseconds
         self._answered_ms: dict[RootUid, int] = {}  # when a verdict on a tree was last recorded
@@ -220,7 +220,7 @@ class ControlLoop:
         self._rejection_evidence.note_messages(view, state)  # before nominations
         self.nominator.sync(view, state)
         held: Iterable[Pod] = gates_to_remove(state, self.forest)
-        if self._settings.refused_gates == "lift":
+        if self._settings.unschedulable_gates == "remove":
             held = chain(held, refused_members(state, self.forest))
         self.gate_remover.sync(held)
         self.evictor.sync(view, state)
@@ -294,7 +294,7 @@ class ControlLoop:
     def _reconcile_context(self, cause: str = "") -> ReconcileContext:
         """Return what `decide_reconcile` needs beside view and state to record lost members."""
         return ReconcileContext(
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             cause=cause,
             ends=self.termination_reasons.known,
             awaited=self.termination_reasons.awaited,
@@ -355,7 +355,7 @@ class ControlLoop:
             state,
             [r for r in refused if not self._placed(r.uid)],
             self._barriers.started(),
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             now_ms=now_ms,
         )
         await self._recording.append(drafts)
@@ -407,7 +407,7 @@ class ControlLoop:
         return EventContext(
             plan=PlanId(self._clock.new_id()),
             digest=digest,
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             cause=cause,
             topology_keys=self._settings.topology_keys,
         )

@@ -35,9 +35,9 @@ class CapacitySampler:
         self._rooms: tuple[RoomRecord, ...] = ()
 
     async def run(self) -> None:
-        """Measure every `room_every_s`, until cancelled."""
+        """Measure every `capacity_sample_interval_s`, until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.room_every_s)
+            await asyncio.sleep(self._settings.capacity_sample_interval_s)
             try:
                 await self.look()
             except (NotLeading, StoreUnavailable) as error:
@@ -65,7 +65,7 @@ class CapacitySampler:
         found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
         changed = epoch != self._epoch or found.rooms != self._rooms
         if changed:
-            draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+            draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.identity)
             await leader.append([draft])
         self._seen, self._epoch, self._rooms = seen, epoch, found.rooms
         return changed

@@ -102,7 +102,7 @@ class FeatureGateMonitor:
         self._show(found)
         if found == before:
             return False
-        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.identity)
         await leader.append([draft])
         return True
 

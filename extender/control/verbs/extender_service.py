@@ -211,7 +211,7 @@ class ExtenderService:
         question = build_preempt_input(
             view, state, self._control_loop.forest, known, offered, spared=spared
         )
-        wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
+        wanted = PlanId(self._clock.new_id()) if self._settings.preemption else None
         choice = choose_victims(question, preemption=wanted)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
@@ -219,7 +219,7 @@ class ExtenderService:
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
-            actor, cause = self._settings.holder, f"preempt of pod {known.path}"
+            actor, cause = self._settings.identity, f"preempt of pod {known.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
             draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause

@@ -51,7 +51,7 @@ class LeaderProxy:
 
     def __init__(self, leader: Leader, settings: Settings) -> None:
         self._leader = leader
-        self._here = settings.holder
+        self._here = settings.identity
         self._filter_s = settings.filter_deadline_ms / 1000
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
         self._session: aiohttp.ClientSession | None = None
@@ -156,7 +156,7 @@ class LeaderProxy:
         reason = (
             f"this replica follows {held.holder if held is not None else '?'} at {address}, which does not "
             f"answer ({type(error).__name__}: {str(error) or 'no answer in time'}); if it has ended, another "
-            f"takes over within {ttl_s:.0f} s, else check GANG_EXTENDER_ADVERTISE of that replica"
+            f"takes over within {ttl_s:.0f} s, else check GANG_EXTENDER_ADVERTISE_URL of that replica"
         )
         if self._silent[2] != reason:
             log.warning("the leader does not answer", extra={"reason": reason})

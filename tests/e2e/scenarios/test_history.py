@@ -125,7 +125,7 @@ def _containers() -> list[dict[str, Any]]:
     return [container]
 
 
-@pytest.mark.settings(lease_ttl_s="4")
+@pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_takes_the_place_of_the_database(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:
@@ -139,7 +139,7 @@ async def test_an_older_copy_takes_the_place_of_the_database(
     await all_ends_well(story, lost, bound, database_url)
 
 
-@pytest.mark.settings(lease_ttl_s="4")
+@pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_and_a_new_process(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:

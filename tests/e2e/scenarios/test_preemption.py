@@ -293,7 +293,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert not [name for name in await story.pods() if name.startswith("train")]
 
 
-@pytest.mark.settings(eviction="evict")
+@pytest.mark.settings(eviction_method="eviction-api")
 async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     """Eviction API: a budget that is spent answers 429; the gang reports it, and the eviction is tried again until the budget allows it."""
     low = singles("a0")

@@ -440,7 +440,7 @@ async def test_wrong_doors(served):
 
 async def test_a_body_over_the_limit_is_a_413():
     """The limit is a setting; what is over it is not read to its end."""
-    async with Served(body_max_bytes=1000) as served:
+    async with Served(max_request_body_bytes=1000) as served:
         await served.ready()
         for verb in SCHEMAS:
             async with served.client.post(f"/scheduler/{verb}", data=b" " * 1001) as reply:

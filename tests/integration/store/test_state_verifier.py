@@ -52,7 +52,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
     manifests.write_text(yaml.safe_dump_all(things))
     settings = Settings(
         database_url=database_url, data_dir=str(tmp_path), cluster=(str(manifests),),
-        listen="127.0.0.1:0", advertise="http://127.0.0.1:0", holder="me",
+        listen="127.0.0.1:0", advertise_url="http://127.0.0.1:0", identity="me",
     )  # fmt: skip
     counted = METRICS.drift_detected.labels("memory")
     before = counted._value.get()

@@ -359,7 +359,7 @@ class Stage:
         self.database = database or FakeDatabase(self.clock.now_us)
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
-        self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
+        self.settings = Settings(**({"identity": holder, "barrier_timeout_s": 20.0} | settings))
         identity = LeaseIdentity(
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
