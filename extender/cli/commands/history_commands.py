@@ -1,4 +1,4 @@
-"""`history`, `events`, `replay`, `verify`: read the log from the database."""
+"""`history`, `events`, `decision replay`, `verify`: read the log from the database."""
 
 from __future__ import annotations
 

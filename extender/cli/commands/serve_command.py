@@ -1,11 +1,10 @@
-"""`serve` and `migrate`."""
+"""`serve`: run the service."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -64,24 +63,3 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
 
 
 serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
-
-
-def migrate(
-    database_url: Annotated[
-        str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")
-    ] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")] = None,
-) -> None:
-    """Migrate the database to the schema of this version."""
-    from extender.composition import database
-    from extender.store import (
-        schema_migration as migrations,  # the one adapter a command names: it owns the schema
-    )
-
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
-
-    async def run() -> str:
-        async with database(settings) as url:
-            return await migrations.upgrade(url)
-
-    print(f"the database has schema {asyncio.run(run())}")

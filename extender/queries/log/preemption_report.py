@@ -58,7 +58,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     """One preemption from its plan to its end."""
 
     preemption: PlanId
-    position: Position  # of the plan; for `gang-extender replay`
+    position: Position  # of the plan; for `gang-extender decision replay`
     planned: str  # RFC 3339
     preemptor: str  # Kind/namespace/name
     preemptor_uid: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
+import typer
 
 from extender.cli.commands import gang_commands
 from extender.cli.output.printing import Output
@@ -59,16 +61,16 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.table)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.table)
         text = capsys.readouterr().out
         assert text.startswith("PodGroup default/g: admitted, 0 bound, 1 reserved\n")
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.json)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.json)
         (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
         assert [m.pod for m in found.members] == ["default/g-0"]
 
 
-async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
+async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)
     async with (
@@ -95,6 +97,21 @@ async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_choose
             assert (await got(client, path))["kind"] == gang["kind"]
             path = f"/v1/gangs/default/twin/explain?uid={gang['uid']}"
             assert (await got(client, path))["fact"]["gang_uid"] == gang["uid"]
+        url = str(client.make_url("")).rstrip("/")
+        for uid, kind in (
+            ("", "CompositePodGroup"),
+            *((gang["uid"], gang["kind"]) for gang in (old, new)),
+        ):
+            await asyncio.to_thread(
+                gang_commands.explain, "twin", "default", uid, url, Output.table
+            )
+            assert capsys.readouterr().out.startswith(f"{kind} default/twin: ")
+        with pytest.raises(typer.Exit) as ended:
+            await asyncio.to_thread(
+                gang_commands.explain, "twin", "default", f"{old['uid']}&x=1", url, Output.table
+            )
+        assert ended.value.exit_code == 1
+        assert old["uid"] in capsys.readouterr().err
         async with client.get("/v1/gangs/default/twin?uid=none") as reply:
             problem = await reply.json()
             assert reply.status == 404
