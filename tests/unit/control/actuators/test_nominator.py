@@ -445,7 +445,7 @@ async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
 
 
 @pytest.mark.parametrize(("how", "left"), [("remove", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
-async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_see_it(how, left):
+async def test_gates_of_a_gang_without_room_are_removed_where_autoscalers_shall_see_it(how, left):
     """Of a complete gang only, all of its members, each once, without a nomination."""
     gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
     async with await leading(*gangs, unschedulable_gates=how) as stage:
@@ -463,7 +463,7 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
             await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
 
 
-async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
+async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
     """An API server that is away is no reason to hide it for ever."""
     monkeypatch.setattr("extender.control.actuators.gate_remover.PAUSE_S", 0.001)
     async with await leading(*gated(requests={GPU: 9}), unschedulable_gates="remove") as stage:
