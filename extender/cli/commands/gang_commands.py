@@ -114,7 +114,9 @@ def gangs(
 
 def explain(
     gang: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the root group.")],
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
     uid: Annotated[
         str, typer.Option(help="Select one gang by UID when several root groups have the name.")
     ] = "",

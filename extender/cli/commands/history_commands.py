@@ -74,7 +74,9 @@ def _print_facts(lines: Sequence[EventLine], output: Output) -> None:
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
     gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or UID of the root group.")],
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
     uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
     decisions: Annotated[
         bool,

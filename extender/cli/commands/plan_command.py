@@ -47,7 +47,11 @@ def plan(
         ),
     ] = True,
     search_budget: Annotated[
-        int | None, typer.Option(help="How many search nodes the plan of one tree may cost.", min=1)
+        int | None,
+        typer.Option(
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 200000 (the maximum there).",
+            min=1,
+        ),
     ] = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Form of the output.")

@@ -24,6 +24,8 @@ def _flags() -> list[inspect.Parameter]:
         if setting.name in OF_OTHER_COMMANDS:
             continue
         about = setting.about
+        if setting.kind is bool:
+            about += f" {setting.variable} is true or false."
         if setting.listed:
             about += " Repeatable."
         elif setting.default != "":
@@ -33,7 +35,6 @@ def _flags() -> list[inspect.Parameter]:
         annotation: Any = list[str] | None if setting.listed else str | None
         if setting.kind is bool:
             flag = setting.name.replace("_", "-")
-            about += f" {setting.variable} is true or false."
             option = typer.Option(None, f"--{flag}/--no-{flag}", help=about)
             annotation = bool | None
         flags.append(
