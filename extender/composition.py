@@ -117,7 +117,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     async with database(settings, creates=migrates) as owner:
         if await schema_migration.needs_migration(owner):
             if settings.database_url or not migrates:
-                msg = "database schema is out of date; run: gang-extender migrate"
+                msg = "database schema is out of date; run: gang-extender db migrate"
                 raise SchemaOutdated(msg)
             revision = await schema_migration.upgrade(owner)
             log.info("migrated", extra={"revision": revision})
@@ -208,9 +208,9 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
     from extender.control.log.lease import LeaseIdentity
 
     identity = LeaseIdentity(
-        holder=settings.holder,
-        address=settings.advertise,
-        ttl_ms=int(settings.lease_ttl_s * 1000),
+        holder=settings.identity,
+        address=settings.advertise_url,
+        ttl_ms=int(settings.lease_duration_s * 1000),
     )
     return Leader(opened.log, opened.snapshots, clock, identity, on_append=_count)
 
@@ -246,7 +246,7 @@ class Service:
         writer.history.anchor = seen
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.holder)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
         self.room = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
@@ -360,10 +360,10 @@ class Service:
         await self.leader.release_lease()
         began_s = asyncio.get_running_loop().time()
         waited_s = 0.0
-        while waited_s < self.settings.grace_s:
+        while waited_s < self.settings.shutdown_grace_s:
             held = self.leader.follower.lease
             other_leads = (
-                held is not None and not held.expired and held.holder != self.settings.holder
+                held is not None and not held.expired and held.holder != self.settings.identity
             )
             least_s = DRAIN_S if other_leads or self.forwarder.open else TAKEN_WITHIN_S
             if waited_s >= least_s and not (other_leads and self.forwarder.open):
@@ -387,7 +387,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
 
     for event in events:
         if isinstance(event.data, DriftDetected):
-            METRICS.drift.labels(event.data.kind).inc()
+            METRICS.drift_detected.labels(event.data.kind).inc()
             log.error(
                 "drift",
                 extra={
@@ -402,7 +402,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 "history lost",
                 extra={"position": event.position, **log_fields(event.data)},
             )
-        METRICS.facts.labels(type(event.data).__name__).inc()
+        METRICS.events_appended.labels(type(event.data).__name__).inc()
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:

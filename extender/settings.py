@@ -16,6 +16,7 @@ from msgspec import Meta
 from extender.core.model.errors import BadInput
 
 PREFIX = "GANG_EXTENDER_"
+BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Requests to the API server that an ordinary account may have open at once (DESIGN 9.4); each kind of request has as
 # many workers, and the connections of the client are as many.
@@ -32,11 +33,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # One line per setting.
     # fmt: off
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
-    data_dir: Annotated[str, Meta(description="Folder of the embedded server; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
-    pg_bin: Annotated[str, Meta(description="Folder with initdb and postgres, for the embedded server; unset: searched for.")] = ""
+    data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
+    pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
     listen: Annotated[str, Meta(description="HOST:PORT to listen on.")] = "127.0.0.1:8888"
-    advertise: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
-    holder: Annotated[str, Meta(description="Name of this replica in the lease; unset: host name and port.")] = ""
+    advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
+    identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
@@ -44,20 +45,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
-    plan_budget: Annotated[int, Meta(description="Search nodes per plan.")] = 200_000
+    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost.")] = 200_000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
-    preemption: Annotated[Literal["on", "off"], Meta(description="Whether running pods may be evicted for a tree.")] = "on"
-    eviction: Annotated[Literal["delete", "evict"], Meta(description="delete: delete victims, as kube-scheduler does; evict: use the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
-    refused_gates: Annotated[Literal["keep", "lift"], Meta(description="What to do with the scheduling gates of members that find no capacity; lift: remove them, so that autoscalers see these pods.")] = "keep"
-    lease_ttl_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
-    body_max_bytes: Annotated[int, Meta(description="Largest accepted request body.")] = 64 * 1024 * 1024
-    grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
+    preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
+    eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
+    unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
+    lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
+    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request.")] = 64 * 1024 * 1024
+    shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
     topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
-    room_every_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
+    capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
     scheduler_metrics_url: Annotated[str, Meta(description="URL of the metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: they are not read.")] = ""
-    scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for that URL; may be unset for an address of this machine.")] = ""
-    scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for that URL; unset: the token of the ServiceAccount of this pod.")] = ""
+    scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
+    scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for the metrics of kube-scheduler; unset: the token of the ServiceAccount of this pod.")] = ""
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     # fmt: on
 
@@ -84,7 +85,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One field of `Settings`, as flags and variables are made from it."""
 
     name: str
-    kind: type[str | int | float]  # of the value, or of each item of a list
+    kind: type[str | int | float | bool]  # of the value, or of each item of a list
     listed: bool  # several values: a flag that is repeated, a variable with commas
     choices: tuple[str, ...]  # the only values; empty: any
     default: Any  # of the type of the field
@@ -138,11 +139,13 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     variables = dict(os.environ if environ is None else environ)
     raw: dict[str, object] = {}
     for setting in all_settings():
+        given = flags.get(setting.name)
         text = variables.get(setting.variable)
-        if text is not None and text != "":
-            raw[setting.name] = _listed(text) if setting.listed else text
+        if given not in (None, ()):
+            raw[setting.name] = _parsed(setting, given) if isinstance(given, str) else given
+        elif text:
+            raw[setting.name] = _parsed(setting, text)
     raw.setdefault("kubeconfig", variables.get("KUBECONFIG", ""))
-    raw |= {name: value for name, value in flags.items() if value not in (None, ())}
     raw.setdefault("data_dir", default_data_dir(variables))
     try:
         settings = msgspec.convert(raw, type=Settings, strict=False)
@@ -154,13 +157,28 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     host, port = settings.host_port
     return msgspec.structs.replace(
         settings,
-        holder=settings.holder or f"{socket.gethostname()}:{port}",
-        advertise=settings.advertise or f"http://{host}:{port}",
+        identity=settings.identity or f"{socket.gethostname()}:{port}",
+        advertise_url=settings.advertise_url or f"http://{host}:{port}",
     )
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _parsed(setting: Setting, text: str) -> object:
+    """Return the value that a text has for a setting; numbers stay texts.
+
+    Raises:
+        BadInput: It is not one of the values that the setting can have.
+    """
+    if setting.listed:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if setting.kind is bool:
+        if text.lower() not in BOOLEANS:
+            msg = f"{setting.variable}: {text!r} is neither true nor false"
+            raise BadInput(msg)
+        return BOOLEANS[text.lower()]
+    if setting.choices and text not in setting.choices:
+        msg = f"{setting.variable}: {text!r} is not one of {', '.join(setting.choices)}"
+        raise BadInput(msg)
+    return text
 
 
 def _check(settings: Settings) -> None:
@@ -169,12 +187,12 @@ def _check(settings: Settings) -> None:
         "filter_deadline_ms",
         "barrier_timeout_s",
         "bind_timeout_s",
-        "lease_ttl_s",
-        "plan_budget",
+        "lease_duration_s",
+        "search_budget",
         "reservation_ttl_s",
-        "grace_s",
-        "room_every_s",
-        "body_max_bytes",
+        "shutdown_grace_s",
+        "capacity_sample_interval_s",
+        "max_request_body_bytes",
     ):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):

@@ -49,52 +49,54 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix = "gang_extender"
-        self.calls = Counter(
-            f"{prefix}_calls",
-            "Calls of kube-scheduler.",
+        self.extender_requests = Counter(
+            f"{prefix}_extender_requests",
+            "Requests of kube-scheduler to this replica, by verb and outcome.",
             ["verb", "outcome"],
             registry=self.registry,
         )
-        self.call_seconds = Histogram(
-            f"{prefix}_call_duration_seconds",
-            "Time inside the service per call (bind: with the wait at the bind barrier).",
+        self.extender_request_duration_seconds = Histogram(
+            f"{prefix}_extender_request_duration_seconds",
+            "Seconds from a request of kube-scheduler to the response; bind: with the wait at the bind barrier.",
             ["verb"],
             buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60),
             registry=self.registry,
         )
-        self.attempts = Counter(
+        self.podgroup_schedule_attempts = Counter(
             f"{prefix}_podgroup_schedule_attempts",
-            "Answers of the planner about whole trees.",
+            "Answers of the planner about whole trees, by result.",
             ["result"],
             registry=self.registry,
         )
-        self.algorithm_seconds = Histogram(
+        self.podgroup_scheduling_algorithm_duration_seconds = Histogram(
             f"{prefix}_podgroup_scheduling_algorithm_duration_seconds",
-            "Time the planner needed per tree.",
+            "Seconds that the planner took for one tree.",
             registry=self.registry,
         )
-        self.search_nodes = Counter(
-            f"{prefix}_tree_search_nodes", "Search nodes expanded.", registry=self.registry
+        self.tree_search_nodes = Counter(
+            f"{prefix}_tree_search_nodes",
+            "Search nodes that the planner expanded.",
+            registry=self.registry,
         )
-        self.budget_exhausted = Counter(
+        self.tree_search_budget_exhausted = Counter(
             f"{prefix}_tree_search_budget_exhausted",
             "Plans that used up their search budget.",
             registry=self.registry,
         )
-        self.preemption_attempts = Counter(
+        self.podgroup_preemption_attempts = Counter(
             f"{prefix}_podgroup_preemption_attempts",
             "Searches for victims, by result.",
             ["result"],
             registry=self.registry,
         )
-        self.preemption_seconds = Histogram(
+        self.podgroup_preemption_attempt_duration_seconds = Histogram(
             f"{prefix}_podgroup_preemption_attempt_duration_seconds",
-            "Time of a search for victims.",
+            "Seconds that one search for victims took.",
             registry=self.registry,
         )
-        self.preemption_victims = Histogram(
+        self.podgroup_preemption_victims = Histogram(
             f"{prefix}_podgroup_preemption_victims",
-            "Pods that a preemption evicts.",
+            "Number of pods that one preemption evicts.",
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
             registry=self.registry,
         )
@@ -103,64 +105,71 @@ class Metrics:
             "Preemptions whose victims are not all gone, or whose preemptor does not run yet.",
             registry=self.registry,
         )
-        self.victims_refusing = Gauge(
-            f"{prefix}_preemption_victims_refusing",
-            "Victims that are not gone: held by a finalizer, or their deletion is refused.",
+        self.preemption_victims_stuck = Gauge(
+            f"{prefix}_preemption_victims_stuck",
+            "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
             registry=self.registry,
         )
-        self.facts = Counter(
-            f"{prefix}_facts", "Events appended to the log.", ["type"], registry=self.registry
+        self.events_appended = Counter(
+            f"{prefix}_events_appended",
+            "Events that this replica appended to the log, by type.",
+            ["type"],
+            registry=self.registry,
         )
-        self.pending = Gauge(
+        self.pending_entities = Gauge(
             f"{prefix}_pending_entities",
             "Trees that wait for capacity.",
             ["type"],
             registry=self.registry,
         )
-        self.held = Gauge(
-            f"{prefix}_reservations_held", "Reservations not bound yet.", registry=self.registry
-        )
-        self.position = Gauge(
-            f"{prefix}_log_position",
-            "Position of the last committed event.",
+        self.reservations_held = Gauge(
+            f"{prefix}_reservations_held",
+            "Reservations that are not bound yet.",
             registry=self.registry,
         )
-        self.leading = Gauge(
-            f"{prefix}_leading", "1 while this replica may write.", registry=self.registry
+        self.log_head_position = Gauge(
+            f"{prefix}_log_head_position",
+            "Position of the last event in the committed state of this replica.",
+            registry=self.registry,
         )
-        self.periodic_success = Gauge(
+        self.periodic_task_last_success_timestamp_seconds = Gauge(
             f"{prefix}_periodic_task_last_success_timestamp_seconds",
-            "Unix time at which a periodic task last did its work without an error.",
+            "Unix time at which a periodic task last did its work without an error, by task.",
             ["task"],
             registry=self.registry,
         )
-        self.drift = Counter(
-            f"{prefix}_drift",
-            "Differences found between log, memory and cluster.",
+        self.leader = Gauge(
+            f"{prefix}_leader",
+            "1 while this replica is the leader and may append to the log, else 0.",
+            registry=self.registry,
+        )
+        self.drift_detected = Counter(
+            f"{prefix}_drift_detected",
+            "Differences found between the cluster and the log, or between memory and the log, by kind.",
             ["kind"],
             registry=self.registry,
         )
-        self.fields_lost = Gauge(
-            f"{prefix}_fields_lost",
-            "Fields that kube-apiserver does not keep when an object is created, by object.",
+        self.apiserver_dropped_fields = Gauge(
+            f"{prefix}_apiserver_dropped_fields",
+            "Number of fields that kube-apiserver drops when an object is created, by object.",
             ["object"],
             registry=self.registry,
         )
-        self.native_gangs = Gauge(
+        self.native_group_scheduling = Gauge(
             f"{prefix}_native_group_scheduling",
-            "Group scheduling of kube-scheduler itself: 1 on, 0 off, -1 not known.",
+            "Whether kube-scheduler schedules groups by itself: 1 yes, 0 no, -1 not known.",
             registry=self.registry,
         )
-        self.native_gangs.set(-1)
+        self.native_group_scheduling.set(-1)
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
-            "Times that the log had lost events: the database is an older copy.",
+            "How often the log was found to lack committed events, because the database is an older copy.",
             registry=self.registry,
         )
-        self.room_taken = Counter(
-            f"{prefix}_reserved_room_taken",
-            "Pods that use capacity reserved for a gang; unaware: placed by a scheduler that does not call this service.",
-            ["how"],
+        self.reserved_capacity_used_by_others = Counter(
+            f"{prefix}_reserved_capacity_used_by_others",
+            "Other pods that use the reserved capacity of a gang. via=unaware: their scheduler does not call this service; higher-priority: their priority is higher; pinned: they may run on that node only.",
+            ["via"],
             registry=self.registry,
         )
         self.readmission_loops = Counter(
@@ -168,12 +177,12 @@ class Metrics:
             "Trees that were released and admitted again although nothing changed: a defect.",
             registry=self.registry,
         )
-        self.events_failed = Counter(
+        self.k8s_events_failed = Counter(
             f"{prefix}_k8s_events_failed",
             "Kubernetes Events that could not be written.",
             registry=self.registry,
         )
-        self.events_dropped = Counter(
+        self.k8s_events_dropped = Counter(
             f"{prefix}_k8s_events_dropped",
             "Kubernetes Events that were not written because there were too many.",
             registry=self.registry,
@@ -186,7 +195,7 @@ class Metrics:
         )
         self.informer_lists = Counter(
             f"{prefix}_informer_lists",
-            "Complete lists of a resource; more than one means that a watch was lost.",
+            "Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.",
             ["resource"],
             registry=self.registry,
         )
@@ -194,20 +203,20 @@ class Metrics:
     def planned(self, verdict: Verdict, took_ms: int) -> None:
         """Count an answer of the planner."""
         result = "scheduled" if isinstance(verdict, Plan) else "unschedulable"
-        self.attempts.labels(result).inc()
-        self.algorithm_seconds.observe(took_ms / 1000)
-        self.search_nodes.inc(verdict.search.nodes)
+        self.podgroup_schedule_attempts.labels(result).inc()
+        self.podgroup_scheduling_algorithm_duration_seconds.observe(took_ms / 1000)
+        self.tree_search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
-            self.budget_exhausted.inc()
+            self.tree_search_budget_exhausted.inc()
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""
-        self.preemption_seconds.observe(took_ms / 1000)
+        self.podgroup_preemption_attempt_duration_seconds.observe(took_ms / 1000)
         if isinstance(answer, NoPreemption):
-            self.preemption_attempts.labels(answer.cause).inc()
+            self.podgroup_preemption_attempts.labels(answer.cause).inc()
         else:
-            self.preemption_attempts.labels("victims").inc()
-            self.preemption_victims.observe(sum(len(unit.pods) for unit in answer.victims))
+            self.podgroup_preemption_attempts.labels("victims").inc()
+            self.podgroup_preemption_victims.observe(sum(len(unit.pods) for unit in answer.victims))
 
 
 METRICS = Metrics()

@@ -252,18 +252,18 @@ def command_line() -> list[str]:
     """Return `--help` of the program and of each command, as a terminal of 100 columns shows it."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     lines = [f"program {name}" for name in sorted(scripts)]
-    for words in ((), *((name,) for name in _commands())):
+    for words in ((), *_commands()):
         title = " ".join((PROGRAM, *words, "--help"))
         lines += ["", f"==== {title}", *_help(*words).strip("\n").splitlines()]
     return lines
 
 
-def _commands() -> list[str]:
-    """Return the names of the commands, in the order of the help."""
-    listed = _help().partition("\nCommands:\n")[2]
+def _commands(*group: str) -> list[tuple[str, ...]]:
+    """Return the words of the commands of a group in the order of the help; a group itself is before its commands."""
+    listed = _help(*group).partition("\nCommands:\n")[2]
     names = re.findall(r"^  ([\w-]+)", listed, re.MULTILINE)
-    assert names, f"no commands in:\n{_help()}"
-    return names
+    assert names or group, f"no commands in:\n{_help()}"
+    return [words for name in names for words in ((*group, name), *_commands(*group, name))]
 
 
 @functools.cache
@@ -294,7 +294,10 @@ def _help(*words: str) -> str:
 def environment() -> list[str]:
     """Return the settings with variable, type, default and the commands that have a flag of the name; then other variables."""
     schema = _components([settings.Settings])["Settings"]
-    flags = {name: re.findall(r"^  (--[\w-]+)", _help(name), re.MULTILINE) for name in _commands()}
+    flags = {
+        " ".join(words): re.findall(r"^  (--[\w-]+)", _help(*words), re.MULTILINE)
+        for words in _commands()
+    }
     lines = []
     for name, field in sorted(schema["properties"].items()):
         flag = "--" + name.replace("_", "-")

@@ -163,7 +163,7 @@ def extender() -> dict[str, Service]:
         ),
         "migrate": _service(
             "extender",
-            command=["migrate"],
+            command=["db", "migrate"],
             environment={"GANG_EXTENDER_DATABASE_URL": OWNER_URL},
             depends_on=_after(postgres="healthy"),
         ),

@@ -1,6 +1,6 @@
 -- Give what is in schema gx to gx_owner, where it belongs to another role: a schema that was made before the roles of
 -- roles.sql. Run it after roles.sql, as a superuser, inside the service's database; running it again changes nothing.
--- The rights of the other roles come with the next `gang-extender migrate` that has something to do; until then, or
+-- The rights of the other roles come with the next `gang-extender db migrate` that has something to do; until then, or
 -- when there is nothing to migrate, run the newest migrations/sql/*/grants.sql as gx_owner.
 
 DO $do$

@@ -1,9 +1,9 @@
 -- Roles of an external PostgreSQL (15 or later). Run it as a superuser inside the database that the
--- service is to use, once, before `gang-extender migrate`; running it again changes nothing:
+-- service is to use, once, before `gang-extender db migrate`; running it again changes nothing:
 --
 --     psql --dbname=gang_extender --file=roles.sql
 --     CREATE ROLE gang_extender LOGIN PASSWORD '...' IN ROLE gx_writer;         -- the service
---     CREATE ROLE gang_migrator LOGIN PASSWORD '...' IN ROLE gx_owner;          -- `gang-extender migrate`
+--     CREATE ROLE gang_migrator LOGIN PASSWORD '...' IN ROLE gx_owner;          -- `gang-extender db migrate`
 --     CREATE ROLE alice LOGIN PASSWORD '...' IN ROLE gx_auditor;                -- people who ask
 --
 -- gx_owner owns everything in schema gx and never logs in; gx_writer calls the functions that write, and reads;

@@ -23,10 +23,6 @@ COMMANDS = {
         "extender.cli.commands.serve_command:serve",
         "Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment.",
     ),
-    "migrate": (
-        "extender.cli.commands.serve_command:migrate",
-        "Migrate the database to the schema of this version.",
-    ),
     "plan": (
         "extender.cli.commands.plan_command:plan",
         "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
@@ -55,15 +51,11 @@ COMMANDS = {
         "extender.cli.commands.state_commands:state",
         "Show reservations, bound members and pending trees at a time or position.",
     ),
-    "project": (
-        "extender.cli.commands.state_commands:project",
-        "Bring the interval tables and the snapshots up to the end of the log.",
-    ),
     "report": (
         "extender.cli.commands.report_command:report",
         "Show a report: waiting times, preemptions, losses and others; without a name, list them.",
     ),
-    "replay": (
+    "decision replay": (
         "extender.cli.commands.history_commands:replay",
         "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
     ),
@@ -71,30 +63,62 @@ COMMANDS = {
         "extender.cli.commands.history_commands:verify",
         "Verify the hash chain of the whole log. Exit 1 when it is broken.",
     ),
-    "prune": (
-        "extender.cli.commands.prune_command:prune",
+    "db migrate": (
+        "extender.cli.commands.database_commands:migrate",
+        "Migrate the database to the schema of this version.",
+    ),
+    "db project": (
+        "extender.cli.commands.database_commands:project",
+        "Bring the interval tables and the snapshots up to the end of the log.",
+    ),
+    "db prune": (
+        "extender.cli.commands.database_commands:prune",
         "Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.",
     ),
+}
+# The first words of commands with two words.
+GROUPS = {
+    "decision": "Replay decisions of the planner.",
+    "db": "Maintain the database: migrate, project, prune.",
 }
 
 
 class LazyGroup(typer.core.TyperGroup):
-    """Lists `COMMANDS` from the table, and imports only the command that is run or whose `--help` is shown."""
+    """Lists one level of `COMMANDS`, and imports only the command that is run or whose `--help` is shown."""
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 -- those of the superclass
+    def __init__(self, *, before: str = "", **settings: Any) -> None:  # noqa: ANN401 -- those of the superclass
+        """Make the group of the commands that begin with the words `before`, which end with a space."""
         super().__init__(**settings)
-        for name, (_, summary) in COMMANDS.items():
-            self.add_command(typer.core.TyperCommand(name, help=summary))
+        self._before = before
+        for words, (_, summary) in COMMANDS.items():
+            if not words.startswith(before):
+                continue
+            name, _, second = words.removeprefix(before).partition(" ")
+            if not second:
+                self.add_command(typer.core.TyperCommand(name, help=summary))
+            elif name not in self.commands:
+                self.add_command(
+                    LazyGroup(
+                        before=f"{name} ",
+                        name=name,
+                        help=GROUPS[name],
+                        no_args_is_help=True,
+                        rich_markup_mode=None,
+                    )
+                )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 -- typer does not export the classes
-        """Return the name of the command to run, the imported command, and its arguments."""
+        """Return the name of the command to run, the imported command or the group, and its arguments."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, found and imported_command(str(found.name)), rest
+        if found is None or isinstance(found, LazyGroup):
+            return name, found, rest
+        return name, imported_command(self._before + str(found.name)), rest
 
 
-def imported_command(name: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
+def imported_command(words: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
     """Return an imported command of `COMMANDS`, ready to parse its arguments."""
-    module, _, function = COMMANDS[name][0].partition(":")
+    module, _, function = COMMANDS[words][0].partition(":")
+    name = words.rpartition(" ")[2]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name)(getattr(importlib.import_module(module), function))
     return typer.main.get_command(alone)

@@ -59,7 +59,9 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
                         log.warning(self.failure, extra={"task": self.name, "error": logged})
                 else:
                     logged = ""
-                    METRICS.periodic_success.labels(self.name).set_to_current_time()
+                    METRICS.periodic_task_last_success_timestamp_seconds.labels(
+                        self.name
+                    ).set_to_current_time()
             await self._pause(revision, pause() if callable(pause) else pause)
 
     async def _pause(self, revision: int, pause_s: float) -> None:

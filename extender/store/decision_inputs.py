@@ -134,7 +134,11 @@ class PostgresDecisionInputs:
                 return None
             numbers = unpack(packed, digest)
             rows = await connection.execute(
-                sa.select(DECISION_INPUT_CHUNK.c.id, DECISION_INPUT_CHUNK.c.digest, DECISION_INPUT_CHUNK.c.body).where(
+                sa.select(
+                    DECISION_INPUT_CHUNK.c.id,
+                    DECISION_INPUT_CHUNK.c.digest,
+                    DECISION_INPUT_CHUNK.c.body,
+                ).where(
                     DECISION_INPUT_CHUNK.c.id
                     == sa.any_(sa.cast(sorted(set(numbers)), sa.ARRAY(sa.BigInteger)))
                 )

@@ -155,7 +155,7 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
         kind = UNIQUE_FAULTS.get(getattr(foreign, "constraint_name", None) or "")
     text = str(foreign).partition("\n")[0]
     if kind is SchemaOutdated:
-        return SchemaOutdated(f"{text}; run `gang-extender migrate`")
+        return SchemaOutdated(f"{text}; run `gang-extender db migrate`")
     if kind is not None:
         return kind(text)
     return StoreUnavailable(f"{doing}: {type(foreign).__name__}: {text}")

@@ -59,7 +59,7 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
     """Remove the inputs of decisions made before a time, and the parts that no other input has.
 
     Args:
-        url: Database URL of a member of gx_owner (as for `migrate`).
+        url: Database URL of a member of gx_owner (as for `db migrate`).
         before: With a time zone.
         dry_run: Count only, remove nothing.
 
@@ -73,7 +73,7 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
             return await _prune(connection, before, dry_run=dry_run)
         except asyncpg.InsufficientPrivilegeError as error:
             raise BadInput(
-                f"the database role may not prune: {error}; use that of `migrate`"
+                f"the database role may not prune: {error}; use that of `db migrate`"
             ) from error
         finally:
             await connection.close()
@@ -81,7 +81,9 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
 
 async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> PruneResult:
     begun = await connection.fetchval("SELECT now()")
-    last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_input_chunk")
+    last_part = await connection.fetchval(
+        "SELECT coalesce(max(id), 0) FROM gx.decision_input_chunk"
+    )
     at_us = int(before.timestamp() * 1e6)
     kept = {row[0] for row in await connection.fetch(_SINCE, at_us)}
     kept |= {row[0] for row in await connection.fetch(_LIVING)}

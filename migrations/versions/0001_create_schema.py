@@ -96,9 +96,7 @@ def create_event() -> None:
     namespace = sa.text("split_part(gang, '/', 1)")
     op.create_index("event_namespace_position_idx", "event", [namespace, "position"], schema="gx")
     at = sa.text("to_timestamp(at_us / 1e6::double precision)")  # as the views write it
-    reported = (
-        "'GangAdmitted', 'GangExtended', 'GangUnschedulable', 'GangInvalid', 'MemberTerminated', 'CapacityMeasured'"
-    )
+    reported = "'GangAdmitted', 'GangExtended', 'GangUnschedulable', 'GangInvalid', 'MemberTerminated', 'CapacityMeasured'"
     op.create_index(
         "event_reported_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({reported})")
     )  # fmt: skip
@@ -192,7 +190,9 @@ def create_placement() -> None:
         sa.Column("by_gang", sa.Text, nullable=True),
         sa.Column("by_position", sa.BigInteger, nullable=True),
         sa.PrimaryKeyConstraint("pod_uid", "from_position", name="placement_pkey"),
-        sa.CheckConstraint("kind IN ('reserved', 'bound', 'replacement')", name="placement_kind_check"),
+        sa.CheckConstraint(
+            "kind IN ('reserved', 'bound', 'replacement')", name="placement_kind_check"
+        ),
         schema="gx",
         postgresql_with={"fillfactor": "80"},
     )
@@ -290,7 +290,9 @@ def create_preemption() -> None:
         sa.Column("gone_position", sa.BigInteger, nullable=True),
         sa.Column("gone_at_us", sa.BigInteger, nullable=True),
         sa.PrimaryKeyConstraint("position", "pod_uid", name="victim_pkey"),
-        sa.CheckConstraint("status IN ('terminating', 'gone', 'spared')", name="victim_status_check"),
+        sa.CheckConstraint(
+            "status IN ('terminating', 'gone', 'spared')", name="victim_status_check"
+        ),
         schema="gx",
     )
     op.create_index("victim_pod_uid_idx", "victim", ["pod_uid", "position"], schema="gx")

@@ -58,7 +58,7 @@ class World:
         self.service.environ["GANG_EXTENDER_DATABASE_URL"] = (
             f"postgresql://gang_extender@/gang_extender?host={self.address}"
         )
-        self.service.environ["GANG_EXTENDER_LEASE_TTL_S"] = "3"
+        self.service.environ["GANG_EXTENDER_LEASE_DURATION_S"] = "3"
         run(schema_migration.upgrade(server.url))
 
     def point_at(self, sockets):

@@ -196,7 +196,7 @@ def test_plan_on_the_cluster_of_the_service(service, tmp_path):
             2,
             "give either --cluster FILE or --server URL",
         ),
-        (("-f", str(wanted), "--budget", "1000000"), 2, "budget"),
+        (("-f", str(wanted), "--search-budget", "1000000"), 2, "budget"),
         (("-f", str(tmp_path / "none.yaml")), 2, "none.yaml"),
     ):
         done = subprocess.run(

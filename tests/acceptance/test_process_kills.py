@@ -244,12 +244,12 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
     (manifests / "all.yaml").write_text(
         yaml.safe_dump_all([*a_fleet("2 nodes", gpu=8), *a_gang("g", pods=4)])
     )
-    first = Replica(tmp_path, database_url, manifests, "first", lease_ttl_s=LEASE_S)
+    first = Replica(tmp_path, database_url, manifests, "first", lease_duration_s=LEASE_S)
     second = None
     try:
         await first.until("/readyz", 200)
         gang = await first.until("/v1/gangs/default/g", 200)
-        second = Replica(tmp_path, database_url, manifests, "second", lease_ttl_s=LEASE_S)
+        second = Replica(tmp_path, database_url, manifests, "second", lease_duration_s=LEASE_S)
         deadline = time.monotonic() + WITHIN_S
         while "held by first" not in str(body := await second.until("/readyz", 200)):
             assert time.monotonic() < deadline, body

@@ -92,7 +92,7 @@ class Group:
 @pytest.fixture
 def group(request, database_url, tmp_path):
     count, lease_s = request.param
-    made = Group(tmp_path, database_url, count, lease_ttl_s=lease_s)
+    made = Group(tmp_path, database_url, count, lease_duration_s=lease_s)
     yield made
     made.end()
 

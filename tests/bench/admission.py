@@ -128,7 +128,9 @@ async def waiting_passes(nodes: list[Object], gangs: int, rounds: int) -> list[f
         for _ in range(3):
             await stage.one_pass()
             stage.clock.advance(2)
-        answered = [root.last_decision is not None for root in stage.leader.committed.gangs.values()]
+        answered = [
+            root.last_decision is not None for root in stage.leader.committed.gangs.values()
+        ]
         assert answered == [True] * gangs
         node = stage.cluster.seen.nodes[next(iter(stage.cluster.seen.nodes))].name
         times = []

@@ -246,13 +246,13 @@ async def test_a_repeated_event_becomes_a_series(
     notice = K8sEvent(
         kind="Pod", namespace="default", name="p", uid=pod.uid, reason="Repeats", message="m"
     )
-    failed_before = METRICS.events_failed._value.get()
+    failed_before = METRICS.k8s_events_failed._value.get()
     for _ in range(3):
         await cluster.notice(notice)
     events = (await api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     (event,) = [event for event in events if event["reason"] == "Repeats"]
     assert event["series"]["count"] == 3
-    assert METRICS.events_failed._value.get() == failed_before
+    assert METRICS.k8s_events_failed._value.get() == failed_before
 
 
 async def test_a_restart_of_the_api_server_is_survived(

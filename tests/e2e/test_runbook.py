@@ -45,7 +45,7 @@ NOT_RUN = {
     "kubectl get --raw /api/v1/namespaces/gang-extender/services/": "no pod runs behind it here",
     "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
     "gang-extender state --at": NEEDS_PAST,
-    "gang-extender replay": NEEDS_PAST,
+    "gang-extender decision replay": NEEDS_PAST,
     "pg_dump -Fc -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
     "gang-extender serve ": "has no end; started by the test with these arguments",
@@ -54,8 +54,8 @@ NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawi
 SUPERUSER = "administrator"
 FILLED_IN = {
     ".venv/bin/gang-extender": "gang-extender",
-    "gang-extender migrate --database-url postgresql://...": (
-        "gang-extender migrate --database-url $MIGRATE_URL"
+    "gang-extender db migrate --database-url postgresql://...": (
+        "gang-extender db migrate --database-url $MIGRATE_URL"
     ),
     "http://127.0.0.1:8888": "$GANG_EXTENDER_SERVER",
     # Exit code 1 is the answer here: it does not fit, because there are no nodes.
@@ -211,7 +211,7 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     """The runbook in its order, with the roles first; then README.md with the service up."""
     runbook, top = blocks(RUNBOOK), blocks(TOP)
     (roles,) = (b for b in runbook if b[0].startswith("psql "))
-    (install,) = (b for b in top if any(c.startswith("gang-extender migrate") for c in b))
+    (install,) = (b for b in top if any(c.startswith("gang-extender db migrate") for c in b))
     (remove,) = (b for b in runbook if b[0].startswith("for kind in"))
     reader.follow(roles)
     reader.follow(install)

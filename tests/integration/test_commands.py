@@ -19,7 +19,7 @@ pytestmark = pytest.mark.postgres
 
 # Words after the command, and what it prints. `serve` is at the side of them, for those that ask a service.
 RUN = {
-    "migrate": ((), "the database has schema "),
+    "db migrate": ((), "the database has schema "),
     "plan": (("--cluster", "{folder}", "--all-pending"), "PodGroup default/g: placed"),
     "gangs": (("--server", "{server}"), "default/g"),
     "explain": (("g", "--server", "{server}"), "PodGroup default/g: "),
@@ -27,12 +27,14 @@ RUN = {
     "events": (("--limit", "1000"), "LeaseAcquired"),
     "preemptions": ((), "completed after"),
     "state": ((), "the log ends at position"),
-    "project": ((), "projected up to position "),
+    "db project": ((), "projected up to position "),
     "report": ((), "pending-namespaces"),
     "verify": ((), "no gap, chain unbroken"),
-    "prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
+    "db prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
 }
-REFUSED = {"replay": ("2",)}  # exit 2: no decision of the log of that day has a stored input
+REFUSED = {
+    "decision replay": ("2",)
+}  # exit 2: no decision of the log of that day has a stored input
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def ended(name, words, url, folder):
         "GANG_EXTENDER_DATABASE_URL": url,
         "GANG_EXTENDER_DATA_DIR": str(folder),
     }
-    command = [sys.executable, "-m", "extender", name, *words]
+    command = [sys.executable, "-m", "extender", *name.split(), *words]
     return subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
 
 

@@ -241,7 +241,10 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
         by_big = {4: "PreemptionPlanned", 5: "VictimGone"}
         assert {f["position"]: f["type"] for f in every if f["gang"] == "ns/big"} == by_big
         lost = every[5]
-        assert (lost["caused_by"], lost["reason"]) == ("ns/big", "preempted by a recorded preemption")
+        assert (lost["caused_by"], lost["reason"]) == (
+            "ns/big",
+            "preempted by a recorded preemption",
+        )
         _, first = await ask("/v1/gangs/ns/job/history", uid="life-1")
         assert [line["position"] for line in first] == [1, 2, 3, 4, 5, 6, 7, 8]
         assert tuple(first[0]) == EventLine.__struct_fields__

@@ -94,7 +94,7 @@ async def test_a_database_without_schema_is_named_so(empty_database_url):
     """Every port names the command to run."""
     async with PostgresEventLog(empty_database_url) as log:
         for asking in (log.head(), log.lease(), log.take(holder="a", address="", ttl_ms=1)):
-            with pytest.raises(SchemaOutdated, match="gang-extender migrate"):
+            with pytest.raises(SchemaOutdated, match="gang-extender db migrate"):
                 await asking
 
 

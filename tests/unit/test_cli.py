@@ -183,10 +183,10 @@ def test_bad_input_names_file_object_and_value(run, write, given_, words):
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan",), ("plan", "--cluster"), ("plan", "--nonsense"), ("nonsense",), ("replay",),
-        ("replay", "0"), ("events", "--limit", "0"), ("plan", "--cluster", "c", "-o", "xml"),
+        ("plan",), ("plan", "--cluster"), ("plan", "--nonsense"), ("nonsense",), ("decision", "replay"),
+        ("decision", "replay", "0"), ("db", "nonsense"), ("events", "--limit", "0"), ("plan", "--cluster", "c", "-o", "xml"),
         ("history", "a/b/c"), ("explain", "/x"), ("events", "--since", "yesterday"),
-        ("serve", "--listen", "8888", "--cluster", "."), ("serve", "--lease-ttl-s", "0", "--cluster", "."),
+        ("serve", "--listen", "8888", "--cluster", "."), ("serve", "--lease-duration-s", "0", "--cluster", "."),
         ("verify", "--database-url", "mysql://x"),
     ],
     ids=" ".join,
@@ -258,16 +258,39 @@ def test_version_and_help(run):
     assert code == 0
     for command in (
         "serve",
-        "migrate",
         "plan",
         "gangs",
         "explain",
         "history",
         "events",
-        "replay",
+        "decision",
         "verify",
+        "db",
     ):
         assert command in out
+
+
+@pytest.mark.parametrize(
+    ("group", "commands"),
+    [("db", ("migrate", "project", "prune")), ("decision", ("replay",))],
+    ids=["db", "decision"],
+)
+def test_a_group_of_commands_lists_them(run, group, commands):
+    """`--help` is an answer; without a command the same text is bad usage."""
+    code, out, err = run(group, "--help")
+    assert (code, err) == (0, "")
+    assert f"gang-extender {group} [OPTIONS] COMMAND" in out
+    listed = out.partition("Commands:")[2]
+    assert tuple(line.split()[0] for line in listed.splitlines() if line.strip()) == commands
+    code, bare, err = run(group)
+    assert (code, bare, err) == (2, "", out)
+
+
+@pytest.mark.parametrize("name", ["migrate", "project", "prune", "replay"])
+def test_a_command_of_a_group_is_not_a_command_by_itself(run, name):
+    code, out, err = run(name)
+    assert (code, out) == (2, "")
+    assert f"No such command '{name}'" in err
 
 
 PREEMPT = spec_vectors.of_kind("preempt")

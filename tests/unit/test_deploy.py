@@ -160,10 +160,10 @@ def test_a_replica_that_ends_has_time_to_send_its_calls_on() -> None:
     deployment, budget = documents("deployment")
     spec, pod = deployment["spec"], deployment["spec"]["template"]["spec"]
     environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    grace_s = float(environment["GANG_EXTENDER_GRACE_S"])
+    grace_s = float(environment["GANG_EXTENDER_SHUTDOWN_GRACE_S"])
     assert float(environment["GANG_EXTENDER_BARRIER_TIMEOUT_S"]) < grace_s
     assert grace_s < pod["terminationGracePeriodSeconds"]
-    assert environment["GANG_EXTENDER_ADVERTISE"] == "http://$(POD_IP):8888"
+    assert environment["GANG_EXTENDER_ADVERTISE_URL"] == "http://$(POD_IP):8888"
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert spec["minReadySeconds"] > DRAIN_S, "found by callers before the next one ends"
@@ -190,7 +190,7 @@ def test_probes_and_places_of_the_replicas() -> None:
     }
     readiness, liveness = container["readinessProbe"], container["livenessProbe"]
     unready_s = readiness["periodSeconds"] * readiness.get("failureThreshold", 3)
-    lease_s = Settings().lease_ttl_s
+    lease_s = Settings().lease_duration_s
     assert HANDOVER_MS / 1000 < unready_s < lease_s, "ready while a lease changes hands, not longer"
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > lease_s
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

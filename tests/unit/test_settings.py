@@ -19,26 +19,29 @@ def test_defaults():
     found = load({"HOME": "/home/me"})
     assert found.listen == "127.0.0.1:8888"
     assert found.data_dir == "/home/me/.local/share/gang-extender"
-    assert found.advertise == "http://127.0.0.1:8888"
-    assert found.holder.endswith(":8888")
+    assert found.advertise_url == "http://127.0.0.1:8888"
+    assert found.identity.endswith(":8888")
 
 
 def test_flags_win_over_the_environment():
     """A flag that is given wins; one that is not leaves the variable alone."""
     environ = {
         PREFIX + "LISTEN": "0.0.0.0:1",
-        PREFIX + "LEASE_TTL_S": "3.5",
+        PREFIX + "LEASE_DURATION_S": "3.5",
         PREFIX + "CLUSTER": "a, b",
     }
-    found = load(environ, listen="127.0.0.1:2", lease_ttl_s=None, cluster=())
-    assert (found.listen, found.lease_ttl_s, found.cluster) == ("127.0.0.1:2", 3.5, ("a", "b"))
+    found = load(environ, listen="127.0.0.1:2", lease_duration_s=None, cluster=())
+    assert (found.listen, found.lease_duration_s, found.cluster) == ("127.0.0.1:2", 3.5, ("a", "b"))
 
 
 def test_every_field_is_a_variable():
     """Each field is read from GANG_EXTENDER_<FIELD>; an empty variable is no variable."""
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
-    odd |= {"preemption": "off", "eviction": "evict", "refused_gates": "lift"}
-    odd |= {"preemption": "off", "eviction": "evict"}
+    odd |= {
+        "preemption": "False",
+        "eviction_method": "eviction-api",
+        "unschedulable_gates": "remove",
+    }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
@@ -55,9 +58,10 @@ def test_every_field_is_a_variable():
     ("name", "value"),
     [
         ("LISTEN", "8888"), ("LISTEN", "host:"), ("LISTEN", "host:99999"), ("LISTEN", "host:http"),
-        ("PLAN_BUDGET", "many"), ("PLAN_BUDGET", "0"), ("LEASE_TTL_S", "-1"), ("LEASE_TTL_S", "soon"),
+        ("SEARCH_BUDGET", "many"), ("SEARCH_BUDGET", "0"), ("LEASE_DURATION_S", "-1"), ("LEASE_DURATION_S", "soon"),
         ("RESERVATION_TTL_S", "1.5"), ("REPLACEMENT_TTL_S", "-1"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
-        ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("EVICTION", "drain"), ("BODY_MAX_BYTES", "64MiB"),
+        ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("PREEMPTION", "1"),
+        ("EVICTION_METHOD", "evict"), ("MAX_REQUEST_BODY_BYTES", "64MiB"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named(name, value):
@@ -113,25 +117,25 @@ VALUES = {
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
     "listen": ("0.0.0.0:8889", "0.0.0.0"),
-    "advertise": ("http://10.0.0.1:8888", None),
-    "holder": ("replica-1", None),
+    "advertise_url": ("http://10.0.0.1:8888", None),
+    "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "server": ("http://10.0.0.1:8888", None),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
     "filter_deadline_ms": (1200, "1.5"),
-    "plan_budget": (1000, "many"),
+    "search_budget": (1000, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
-    "preemption": ("off", "no"),
-    "eviction": ("evict", "drain"),
-    "refused_gates": ("lift", "drop"),
-    "lease_ttl_s": (3.5, "soon"),
-    "body_max_bytes": (1024, "64MiB"),
-    "grace_s": (1.5, "short"),
+    "preemption": (False, "off"),
+    "eviction_method": ("eviction-api", "evict"),
+    "unschedulable_gates": ("remove", "drop"),
+    "lease_duration_s": (3.5, "soon"),
+    "max_request_body_bytes": (1024, "64MiB"),
+    "shutdown_grace_s": (1.5, "short"),
     "topology_keys": ("topology.kubernetes.io/zone", None),
-    "room_every_s": (5.0, "often"),
+    "capacity_sample_interval_s": (5.0, "often"),
     "scheduler_metrics_url": ("https://127.0.0.1:10259/metrics", "127.0.0.1:10259"),
     "scheduler_metrics_ca_file": ("/ca.crt", None),
     "scheduler_metrics_token_file": ("/token", None),
@@ -145,6 +149,13 @@ ON_SERVE = [
 
 def flag_of(name):
     return "--" + name.replace("_", "-")
+
+
+def words_of(name, value):
+    """Return the words of a command line that give a setting this value."""
+    if isinstance(value, bool):
+        return [flag_of(name) if value else flag_of("no_" + name)]
+    return [flag_of(name), str(value)]
 
 
 def given_on_the_command_line(*words):
@@ -174,7 +185,7 @@ def test_a_setting_is_read_from_its_flag_which_wins(name):
     """The flag of `serve` gives the value, whatever the variable has; without the flag the variable counts."""
     value, _ = VALUES[name]
     environ = {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
-    flags = given_on_the_command_line(flag_of(name), str(value))
+    flags = given_on_the_command_line(*words_of(name, value))
     found = getattr(load(environ, **flags), name)
     assert found == ((value,) if isinstance(found, tuple) else value)
     variable = {PREFIX + name.upper(): str(value)}
@@ -198,7 +209,41 @@ def test_a_variable_that_does_not_fit_is_refused_by_name_and_value(name):
     assert repr(wrong) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("text", "found"), [("true", True), ("True", True), ("false", False), ("FALSE", False)]
+)
+def test_a_boolean_variable_is_true_or_false(text, found):
+    assert load({PREFIX + "PREEMPTION": text}).preemption is found
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_boolean_flag_wins_over_the_variable(found):
+    environ = {PREFIX + "PREEMPTION": str(not found)}
+    flags = given_on_the_command_line(*words_of("preemption", found))
+    assert load(environ, **flags).preemption is found
+
+
+@pytest.mark.parametrize("text", ["on", "off", "yes", "no", "1", "0", "f"])
+def test_other_texts_of_a_boolean_are_refused_with_both_values(text):
+    with pytest.raises(BadInput) as caught:
+        load({PREFIX + "PREEMPTION": text})
+    assert str(caught.value) == f"{PREFIX}PREEMPTION: {text!r} is neither true nor false"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "choices"),
+    [
+        ("eviction_method", "evict", "delete, eviction-api"),
+        ("unschedulable_gates", "lift", "keep, remove"),
+    ],
+)
+def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
+    with pytest.raises(BadInput) as caught:
+        load({}, **given_on_the_command_line(flag_of(name), wrong))
+    assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "preemption"])
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]

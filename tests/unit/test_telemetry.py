@@ -79,3 +79,15 @@ def test_plans_are_counted_by_result():
     assert value(name, {"result": "scheduled"}) == value(name, {"result": "unschedulable"}) == 1
     assert value("gang_extender_tree_search_nodes_total") == 10
     assert value("gang_extender_tree_search_budget_exhausted_total") == 1
+
+
+def test_an_attribute_has_the_name_of_its_metric():
+    """`METRICS.leader` is `gang_extender_leader`: one name to search for."""
+    metrics = Metrics()
+    names = {
+        attribute: collector._name
+        for attribute, collector in vars(metrics).items()
+        if attribute != "registry"
+    }
+    assert names == {attribute: f"gang_extender_{attribute}" for attribute in names}
+    assert set(names.values()) == {family.name for family in metrics.registry.collect()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 import typer
@@ -113,12 +114,18 @@ def gangs(
 
 def explain(
     gang: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the root group.")],
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
+    uid: Annotated[
+        str, typer.Option(help="Select one gang by UID when several root groups have the name.")
+    ] = "",
     server: Server = None,
     output: Form = Output.table,
 ) -> None:
     """Show the state of a gang: its members and their nodes, or why it waits."""
-    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangAt)
+    query = "?" + urlencode({"uid": uid}) if uid else ""
+    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}{query}", GangAt)
     if output is not Output.table:
         print_value(line, output)
         return

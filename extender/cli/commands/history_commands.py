@@ -1,4 +1,4 @@
-"""`history`, `events`, `replay`, `verify`: read the log from the database."""
+"""`history`, `events`, `decision replay`, `verify`: read the log from the database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def _print_facts(lines: Sequence[EventLine], output: Output) -> None:
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
     gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or UID of the root group.")],
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
     uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
     decisions: Annotated[
         bool,

@@ -46,7 +46,13 @@ def plan(
             help="Whether pods of lower priority may be evicted.",
         ),
     ] = True,
-    budget: Annotated[int | None, typer.Option(help="Search nodes per root.", min=1)] = None,
+    search_budget: Annotated[
+        int | None,
+        typer.Option(
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 200000 (the maximum there).",
+            min=1,
+        ),
+    ] = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Form of the output.")
     ] = Output.table,
@@ -56,9 +62,9 @@ def plan(
         raise BadInput("give either --cluster FILE or --server URL")
     if server:
         options: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
-        reply = _ask_server(
-            server, wanted or (), options if budget is None else {**options, "budget": budget}
-        )
+        if search_budget is not None:
+            options["budget"] = search_budget
+        reply = _ask_server(server, wanted or (), options)
         for warning in reply.warnings:
             complain(f"warning: {warning}")
         _finish(reply, output)
@@ -70,7 +76,7 @@ def plan(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
         all_pending=all_pending or not wanted,
-        budget=budget or settings_module.load().plan_budget,
+        budget=search_budget or settings_module.load().search_budget,
         preemption=preemption,
         order=found.order,
     )

@@ -24,7 +24,9 @@ def preemptions(
         str, typer.Option(help="Only preemptions for this root group or pod, [NAMESPACE/]NAME.")
     ] = "",
     since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,

@@ -1,11 +1,10 @@
-"""`serve` and `migrate`."""
+"""`serve`: run the service."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,24 +17,29 @@ OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
 def _flags() -> list[inspect.Parameter]:
     """Return a flag for each setting: a parameter from which typer reads name and help.
 
-    All values are texts: `settings.load` converts them, and its errors name the setting and the value.
+    All values but the booleans are texts: `settings.load` converts them, and its errors name the setting and the value.
     """
     flags = []
     for setting in settings_module.all_settings():
         if setting.name in OF_OTHER_COMMANDS:
             continue
         about = setting.help
+        if setting.kind is bool:
+            about += f" {setting.variable} is true or false."
         if setting.listed:
             about += " Repeatable."
         elif setting.default != "":
-            about += f" [default: {setting.default}]"
+            about += f" [default: {setting.name if setting.default is True else setting.default}]"
         metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
+        option = typer.Option(None, help=about, metavar=metavar)
+        annotation: Any = list[str] | None if setting.listed else str | None
+        if setting.kind is bool:
+            flag = setting.name.replace("_", "-")
+            option = typer.Option(None, f"--{flag}/--no-{flag}", help=about)
+            annotation = bool | None
         flags.append(
             inspect.Parameter(
-                setting.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=typer.Option(None, help=about, metavar=metavar),
-                annotation=list[str] | None if setting.listed else str | None,
+                setting.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
             )
         )
     return flags
@@ -60,24 +64,3 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
 
 
 serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
-
-
-def migrate(
-    database_url: Annotated[
-        str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")
-    ] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")] = None,
-) -> None:
-    """Migrate the database to the schema of this version."""
-    from extender.composition import database
-    from extender.store import (
-        schema_migration as migrations,  # the one adapter a command names: it owns the schema
-    )
-
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
-
-    async def run() -> str:
-        async with database(settings) as url:
-            return await migrations.upgrade(url)
-
-    print(f"the database has schema {asyncio.run(run())}")

@@ -1,4 +1,4 @@
-"""`state` and `project`: the state at a point in time, and the tables for SQL, from the database."""
+"""`state`: the state at a point in time, from the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from extender.queries.state.state_dto import (
 )
 
 if TYPE_CHECKING:
-    from extender.composition import Store
     from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
 
 BYTES = ("memory", "ephemeral-storage")
@@ -61,34 +60,6 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
         _print_state(found)
     else:
         print_value(found, output)
-
-
-def project(
-    again: Annotated[
-        bool, typer.Option("--again", help="Empty the interval tables first, and fill them again.")
-    ] = False,
-    database_url: Url = None,
-    data_dir: Folder = None,
-) -> None:
-    """Bring the interval tables and the snapshots up to the end of the log.
-
-    A running leader does this continuously. Use the command after an upgrade whose notes require it, or when no replica
-    leads.
-    """
-    from extender.control.monitors.read_model_projector import project_all
-    from extender.snapshots.snapshot_backfill import backfill_snapshots
-
-    async def question(opened: Store) -> tuple[int, int]:
-        end = (await opened.log.head()).position
-        if again:
-            await opened.projection.forget()
-        reached = await project_all(opened.projection, end)
-        every = opened.snapshots.stretch(end)
-        made = await backfill_snapshots(opened.log, opened.snapshots, until=end, every=every)
-        return reached, made
-
-    reached, made = ask(database_url, data_dir, question)
-    print(f"projected up to position {reached}; {made} snapshots made")
 
 
 def _print_state(found: StateAt) -> None:

@@ -16,7 +16,9 @@ def print_line(line: HistoryLine, gang: str) -> None:
     about = f" ({line.gang})" if line.gang and line.gang != gang else ""
     why = f"; why: {line.reason}" if line.reason else ""
     led = f", position {line.cause_position}" if line.cause_position else ""
-    print(f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.caused_by}")
+    print(
+        f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.caused_by}"
+    )
     if isinstance(line.decision, Decision):
         for text in _decided(line.decision):
             print(f"      {text}")

@@ -67,7 +67,10 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         raise BadInput(
             f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
         )
-    entries = (*_read(given, "cluster", Role.CLUSTER), *_read(asked.workload, "workload", Role.WANTED))
+    entries = (
+        *_read(given, "cluster", Role.CLUSTER),
+        *_read(asked.workload, "workload", Role.WANTED),
+    )
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
         entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)

@@ -86,7 +86,7 @@ class EventRecorder:
         try:
             await self._server.call(request)
         except (ClusterUnavailable, ApiResponse) as problem:
-            METRICS.events_failed.inc()
+            METRICS.k8s_events_failed.inc()
             self._written.pop(notice, None)
             logger.warning(
                 "Event not written",
@@ -120,7 +120,7 @@ class EventRecorder:
         if not bucket.take(now_ms, BURST_ONE, REFILL_ONE_MS) or not self._all.take(
             now_ms, BURST_ALL, REFILL_ALL_MS
         ):
-            METRICS.events_dropped.inc()
+            METRICS.k8s_events_dropped.inc()
             return None
         name = f"{notice.name[:200].rstrip('-.')}.{self._clock.new_id()}"
         self._written[notice] = _Series(name, 1, now_ms, now_ms)

@@ -48,9 +48,9 @@ WORKERS: Final = (
 # A deletion that was refused, by a PodDisruptionBudget or an admission webhook, does not delay other deletions.
 RETRIES: Final = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 DISRUPTED: Final = "PreemptionByScheduler"
-HOW: Final[Mapping[Literal["delete", "evict"], GoneVia]] = {
+VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {
     "delete": "deleted",
-    "evict": "evicted",
+    "eviction-api": "evicted",
 }
 
 
@@ -115,7 +115,9 @@ class Evictor:
                 if pod is None or uid in self._asked:
                     continue
                 if pod.deleting and pod.disruption_target in EVICTION_BY_REASON:
-                    self._asked[uid] = EvictionRequest(via=EVICTION_BY_REASON[pod.disruption_target], at_us=0)
+                    self._asked[uid] = EvictionRequest(
+                        via=EVICTION_BY_REASON[pod.disruption_target], at_us=0
+                    )
                 else:
                     self._seen.add(uid)
 
@@ -157,7 +159,7 @@ class Evictor:
             if self.stall_reasons.get(uid) != text:
                 log.warning("victims are not deleted", extra={"preemptor": uid, "why": text})
         self.stall_reasons = stall_reasons
-        METRICS.victims_refusing.set(total)
+        METRICS.preemption_victims_stuck.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
 
     # -- the work ----------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class Evictor:
             return
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
         # see the pod gone before the answer arrives.
-        how = HOW[self._settings.eviction]
+        how = VIA[self._settings.eviction_method]
         self._asked[victim.uid] = EvictionRequest(via=how, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, how)

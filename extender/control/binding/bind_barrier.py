@@ -407,7 +407,7 @@ class BindBarriers:
             gang_uid=root.uid,
             gang=root.gang,
             data=fact,
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             cause=cause,
         )
 
@@ -431,7 +431,9 @@ class BindBarriers:
         root = self._leader.pending_state.gangs.get(barrier.gang_uid)
         if root is None or not root.reservations:
             return "the gang was released while its members waited"
-        unit = {uid: r for uid, r in root.reservations.items() if unit_key(root, r.group) == barrier.key}
+        unit = {
+            uid: r for uid, r in root.reservations.items() if unit_key(root, r.group) == barrier.key
+        }
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
@@ -457,7 +459,9 @@ class BindBarriers:
             )
             text = "the minimum did not reach bind in time"
             facts.append(
-                ReservationReleased(plan=any_held.plan, reason="expired", pods=released, message=text)
+                ReservationReleased(
+                    plan=any_held.plan, reason="expired", pods=released, message=text
+                )
             )
         try:
             await self._leader.append([self._draft(any_held, f, "bind barrier") for f in facts])
@@ -484,4 +488,4 @@ class BindBarriers:
         self.fail_waiting_calls()
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:
-            await asyncio.wait(tasks, timeout=self._settings.grace_s)
+            await asyncio.wait(tasks, timeout=self._settings.shutdown_grace_s)

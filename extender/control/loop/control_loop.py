@@ -102,7 +102,7 @@ class ControlLoop:
         self._rejections.note_messages(view, state)  # before nominations
         self._nominator.sync(view, state)
         gated: Iterable[Pod] = gates_to_remove(state, forest)
-        if self._settings.refused_gates == "lift":
+        if self._settings.unschedulable_gates == "remove":
             gated = chain(gated, refused_members(state, forest))
         self._gate_remover.sync(gated)
         self._evictor.sync(view, state)

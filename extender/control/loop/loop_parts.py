@@ -70,7 +70,7 @@ def loop_parts(
     """Return the parts of one control loop; none of them has started anything yet."""
     published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
     evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
-    requests = RequestBuilder(settings.plan_budget)
+    requests = RequestBuilder(settings.search_budget)
     pending_losses = LossPredictor(published, reasons, clock, settings)
     return LoopParts(
         cluster=cluster,
@@ -96,7 +96,7 @@ def loop_parts(
         requests=requests,
         idle_filter=IdlePassFilter(requests.rows),
         refusals=UnschedulableCache(),
-        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption == "on"),
+        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption),
         readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
         termination_reasons=reasons,
     )

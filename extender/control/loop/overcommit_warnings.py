@@ -25,7 +25,7 @@ def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
         if not isinstance(draft.data, ReservationReleased):
             continue
         for taking_pod in draft.data.taken_by:
-            METRICS.room_taken.labels(taking_pod.via).inc()
+            METRICS.reserved_capacity_used_by_others.labels(taking_pod.via).inc()
             log.warning(
                 "reserved room was taken",
                 extra={

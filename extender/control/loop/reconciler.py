@@ -76,7 +76,7 @@ class Reconciler:
             state,
             [r for r in refused if not self._placed(r.uid)],
             self._barriers.started(),
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             now_ms=now_ms,
         )
         await self._appends.append(drafts)

@@ -81,7 +81,9 @@ class TerminationReasons:
             self.awaited -= found.keys()
             self._wake()
 
-    async def _look_up_one(self, lost: MemberTerminated, found: dict[PodUid, PodEnd | None]) -> None:
+    async def _look_up_one(
+        self, lost: MemberTerminated, found: dict[PodUid, PodEnd | None]
+    ) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:

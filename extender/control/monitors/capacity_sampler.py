@@ -33,11 +33,11 @@ class CapacitySampler:
         self._rooms: tuple[FreeDomainRecord, ...] = ()
 
     async def run(self) -> None:
-        """Measure every `room_every_s`, until cancelled."""
+        """Measure every `capacity_sample_interval_s`, until cancelled."""
         await PeriodicTask(
             name="capacity_sampler",
             work=self.look,
-            every_s=self._settings.room_every_s,
+            every_s=self._settings.capacity_sample_interval_s,
             condition=self._may_measure,
             expected=(NotLeading, StoreUnavailable),
             failure="free capacity not recorded",
@@ -70,7 +70,7 @@ class CapacitySampler:
         found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
         changed = epoch != self._epoch or found.largest_free != self._rooms
         if changed:
-            draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.holder)
+            draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.identity)
             await leader.append([draft])
         self._seen, self._epoch, self._rooms = seen, epoch, found.largest_free
         return changed

@@ -107,7 +107,7 @@ class FeatureGateMonitor:
         self._show(found)
         if found == before:
             return False
-        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.holder)
+        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.identity)
         await leader.append([draft])
         return True
 
@@ -116,9 +116,9 @@ class FeatureGateMonitor:
         if found == self._shown:
             return
         self._shown = found
-        METRICS.native_gangs.set(NATIVE[found.native_group_scheduling])
-        METRICS.fields_lost.clear()
+        METRICS.native_group_scheduling.set(NATIVE[found.native_group_scheduling])
+        METRICS.apiserver_dropped_fields.clear()
         for one in found.dropped_fields:
-            METRICS.fields_lost.labels(one.object).inc()
+            METRICS.apiserver_dropped_fields.labels(one.object).inc()
         level = logging.WARNING if features_summary(found) else logging.INFO
         log.log(level, "control plane features", extra=log_fields(found))

@@ -49,7 +49,7 @@ class LossPredictor:
     def context(self, cause: str = "") -> ReconcileContext:
         """Return what `decide_reconcile` needs beside view and state to record lost members."""
         return ReconcileContext(
-            actor=self._settings.holder,
+            actor=self._settings.identity,
             cause=cause,
             ends=self._answers.known,
             awaited=self._answers.awaited,

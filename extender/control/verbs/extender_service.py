@@ -212,7 +212,7 @@ class ExtenderService:
         spared = recently_evicted_units(state, GangUid(known.uid), self._clock.now_us())
         forest = self._published.observation.forest
         question = build_preempt_input(view, state, forest, known, offered, spared=spared)
-        wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
+        wanted = PlanId(self._clock.new_id()) if self._settings.preemption else None
         choice = choose_victims(question, preemption=wanted)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
@@ -220,7 +220,7 @@ class ExtenderService:
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
-            actor, cause = self._settings.holder, f"preempt of pod {known.path}"
+            actor, cause = self._settings.identity, f"preempt of pod {known.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
             draft = NewEvent(
                 gang_uid=GangUid(known.uid), gang=known.path, data=plan, actor=actor, cause=cause

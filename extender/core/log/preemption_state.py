@@ -75,7 +75,9 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_units: frozenset[str] = frozenset()  # units of which we evicted a pod, or may have
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[CapacityClaim, ...]] = Map()  # empty once admitted or ended
-    already_terminating: frozenset[PodUid] = frozenset()  # pods that already terminated when it was planned
+    already_terminating: frozenset[PodUid] = (
+        frozenset()
+    )  # pods that already terminated when it was planned
     extras: frozenset[PodUid] = (
         frozenset()
     )  # extra members that it was planned for, after its minimum was bound
@@ -128,7 +130,9 @@ def evicted(
     after = msgspec.structs.replace(
         before,
         victims=before.victims.delete(fact.uid),
-        started_units=before.started_units | {fact.unit} if fact.via in EVICTED_BY_EXTENDER else before.started_units,
+        started_units=before.started_units | {fact.unit}
+        if fact.via in EVICTED_BY_EXTENDER
+        else before.started_units,
         evicted=before.evicted + 1,
         progress_us=event.at_us,
     )

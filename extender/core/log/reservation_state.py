@@ -138,7 +138,9 @@ class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     admitted_us: int = 0
     failed_preemptions: int = 0  # its failed preemptions since the last completed one
     failed_preemption_us: int = 0  # time of the last failed one
-    capacity_used_times: int = 0  # how often other pods used its reserved capacity, at short intervals
+    capacity_used_times: int = (
+        0  # how often other pods used its reserved capacity, at short intervals
+    )
     capacity_used_us: int = 0  # time of the last such use
 
 
@@ -422,17 +424,20 @@ class StateProjector:
                 before = root.topology.get(fact.node, {})
                 root.topology[fact.node] = dict.fromkeys(before, "") | labels
             case (
-                PreemptionPlanned()
-                | VictimGone()
-                | PreemptionCompleted()
-                | PreemptionCancelled()
+                PreemptionPlanned() | VictimGone() | PreemptionCompleted() | PreemptionCancelled()
             ) as fact:
                 self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
             case ControlPlaneFeaturesDetected() as fact:
                 self._features = fact
-            case BindBarrierTimedOut() | PodBindFailed() | DriftDetected() | LeaseAcquired() | CapacityMeasured():
+            case (
+                BindBarrierTimedOut()
+                | PodBindFailed()
+                | DriftDetected()
+                | LeaseAcquired()
+                | CapacityMeasured()
+            ):
                 pass
 
     def _root(self, event: RecordedEvent) -> _OpenGang:
@@ -481,7 +486,9 @@ class StateProjector:
             self._reservations_on(record.node)[record.uid] = reservation
             self._root_of[record.uid] = uid
         if root.previous_nodes:
-            root.previous_nodes = Map() if isinstance(fact, GangAdmitted) else _without(root.previous_nodes, fact)
+            root.previous_nodes = (
+                Map() if isinstance(fact, GangAdmitted) else _without(root.previous_nodes, fact)
+            )
         self._use_holds(root, [(record.group, record.node) for record in fact.assignments])
         for name, labels in fact.topology.items():
             if labels:
@@ -520,7 +527,11 @@ class StateProjector:
                 if uid in self._roots or uid in self._known:
                     self._root(event).failed_preemptions = 0
             case PreemptionCancelled() if before is not None:
-                lost = fact.taken_over_nodes if fact.reason == "taken-over" and before.kind != "Pod" else None
+                lost = (
+                    fact.taken_over_nodes
+                    if fact.reason == "taken-over" and before.kind != "Pod"
+                    else None
+                )
                 self._set_preemption(
                     uid, preemption_state.abandoned(before, fact.units_in_progress, lost=lost)
                 )
@@ -529,7 +540,10 @@ class StateProjector:
                     if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
                         root.last_decision = None  # the next pass records a new answer
                     if fact.reason in preemption_state.FAILED_REASONS:
-                        root.failed_preemptions, root.failed_preemption_us = root.failed_preemptions + 1, event.at_us
+                        root.failed_preemptions, root.failed_preemption_us = (
+                            root.failed_preemptions + 1,
+                            event.at_us,
+                        )
             case _:
                 pass
 
@@ -590,14 +604,19 @@ class StateProjector:
         for pod in fact.pods:
             if pod.uid in root.reservations:
                 if fact.reason in _WITHOUT_BIND:
-                    root.previous_nodes = root.previous_nodes.set(pod.uid, root.reservations[pod.uid].node)
+                    root.previous_nodes = root.previous_nodes.set(
+                        pod.uid, root.reservations[pod.uid].node
+                    )
                 self._drop_held(root, pod.uid)
                 del self._root_of[pod.uid]
             elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if fact.taken_by:
             lately = event.at_us - root.capacity_used_us < TAKEN_LATELY_US
-            root.capacity_used_times, root.capacity_used_us = root.capacity_used_times * lately + 1, event.at_us
+            root.capacity_used_times, root.capacity_used_us = (
+                root.capacity_used_times * lately + 1,
+                event.at_us,
+            )
         self._undo_if_empty(root)
 
     def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
@@ -638,7 +657,9 @@ class StateProjector:
         """
         elsewhere: list[str] = []
         for group, node in places if root.replacement_holds else ():
-            same = [v for v in root.replacement_holds.values() if (v.group, v.node) == (group, node)]
+            same = [
+                v for v in root.replacement_holds.values() if (v.group, v.node) == (group, node)
+            ]
             if same:
                 self._drop_hold(root, min(same, key=_hold_age).uid)
             else:
@@ -728,7 +749,11 @@ def effective_phase(root: GangState) -> EffectivePhase:
 
     That is its phase, or *preempting* while it holds no capacity and its victims terminate.
     """
-    if root.phase in _HOLDS_CAPACITY or root.last_decision is None or root.last_decision.outcome != PREEMPTING:
+    if (
+        root.phase in _HOLDS_CAPACITY
+        or root.last_decision is None
+        or root.last_decision.outcome != PREEMPTING
+    ):
         return root.phase
     return PREEMPTING
 

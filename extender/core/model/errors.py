@@ -56,7 +56,7 @@ class CorruptLog(ExtenderError):
 
 
 class SchemaOutdated(ExtenderError):
-    """The database schema is not the one this version needs. Run `gang-extender migrate`."""
+    """The database schema is not the one this version needs. Run `gang-extender db migrate`."""
 
 
 class NotReady(ExtenderError):

@@ -274,8 +274,20 @@ def same_position(before: Group, group: Group) -> bool:
 
 def _judged_alike(before: Group, group: Group) -> bool:
     """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
-    rules = (before.workload, before.priority, before.priority_class, before.disruption_mode, before.basic)
-    same = rules == (group.workload, group.priority, group.priority_class, group.disruption_mode, group.basic)
+    rules = (
+        before.workload,
+        before.priority,
+        before.priority_class,
+        before.disruption_mode,
+        before.basic,
+    )
+    same = rules == (
+        group.workload,
+        group.priority,
+        group.priority_class,
+        group.disruption_mode,
+        group.basic,
+    )
     return same and before.lost == group.lost
 
 

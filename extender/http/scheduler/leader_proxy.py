@@ -51,7 +51,7 @@ class LeaderProxy:
 
     def __init__(self, leader: Leader, settings: Settings) -> None:
         self._leader = leader
-        self._here = settings.holder
+        self._here = settings.identity
         self._filter_s = settings.filter_deadline_ms / 1000
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
         self._session: aiohttp.ClientSession | None = None
@@ -114,8 +114,10 @@ class LeaderProxy:
                     reason = "this replica is stopping"
                 else:
                     if not answer.misdirected:
-                        METRICS.calls.labels(verb, "forwarded").inc()
-                        METRICS.call_seconds.labels(verb).observe(_now_s() - began_s)
+                        METRICS.extender_requests.labels(verb, "forwarded").inc()
+                        METRICS.extender_request_duration_seconds.labels(verb).observe(
+                            _now_s() - began_s
+                        )
                         return web.Response(
                             status=answer.status, body=answer.body, content_type=answer.content_type
                         )
@@ -124,7 +126,7 @@ class LeaderProxy:
             if over or not self._worth_waiting(verb, address):
                 return self._cannot(verb, reason or "this replica is stopping")
             await asyncio.sleep(LOOK_S)
-        METRICS.calls.labels(verb, "hung-up").inc()
+        METRICS.extender_requests.labels(verb, "hung-up").inc()
         return web.Response(status=HUNG_UP)
 
     def _leader_now(self, verb: Verb) -> tuple[str, str]:
@@ -154,7 +156,7 @@ class LeaderProxy:
         reason = (
             f"this replica follows {held.holder if held is not None else '?'} at {address}, which does not "
             f"answer ({type(error).__name__}: {str(error) or 'no answer in time'}); if it has ended, another "
-            f"takes over within {ttl_s:.0f} s, else check GANG_EXTENDER_ADVERTISE of that replica"
+            f"takes over within {ttl_s:.0f} s, else check GANG_EXTENDER_ADVERTISE_URL of that replica"
         )
         if self._silent[2] != reason:
             log.warning("the leader does not answer", extra={"reason": reason})
@@ -205,7 +207,7 @@ class LeaderProxy:
     def _cannot(
         self, verb: Verb, reason: str, headers: dict[str, str] | None = None
     ) -> web.Response:
-        METRICS.calls.labels(verb, "not-forwarded").inc()
+        METRICS.extender_requests.labels(verb, "not-forwarded").inc()
         log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
         return error_response(verb, f"cannot answer now: {reason}", headers)
 

@@ -162,8 +162,10 @@ class VerbHandlers:
 
     def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> web.Response:
         outcome = "refused" if refusal else "bound"
-        METRICS.calls.labels("bind", outcome).inc()
-        METRICS.call_seconds.labels("bind").observe(time.perf_counter() - started)
+        METRICS.extender_requests.labels("bind", outcome).inc()
+        METRICS.extender_request_duration_seconds.labels("bind").observe(
+            time.perf_counter() - started
+        )
         log.info(
             "call",
             extra={
@@ -184,8 +186,8 @@ class VerbHandlers:
         self, verb: str, outcome: str, started: float, pod: Pod, *, offered: int, left: int
     ) -> None:
         seconds = time.perf_counter() - started
-        METRICS.calls.labels(verb, outcome).inc()
-        METRICS.call_seconds.labels(verb).observe(seconds)
+        METRICS.extender_requests.labels(verb, outcome).inc()
+        METRICS.extender_request_duration_seconds.labels(verb).observe(seconds)
         log.info(
             "call",
             extra={
@@ -233,6 +235,6 @@ def _json(body: bytes) -> web.Response:
 
 
 def _bad(verb: str, error: Exception) -> web.Response:
-    METRICS.calls.labels(verb, "undecodable").inc()
+    METRICS.extender_requests.labels(verb, "undecodable").inc()
     log.warning("undecodable body", extra={"verb": verb, "error": str(error)})
     return web.Response(status=400, text=f"{verb}: {error}\n")

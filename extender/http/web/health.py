@@ -56,11 +56,11 @@ class Probes:
     async def metrics(self, _: web.Request) -> web.Response:
         """Return all metrics in the Prometheus text format."""
         state = self._leader.committed
-        METRICS.leading.set(int(self._leader.may_record()))
-        METRICS.position.set(state.position)
-        METRICS.held.set(sum(len(held) for held in state.reservations_on.values()))
+        METRICS.leader.set(int(self._leader.may_record()))
+        METRICS.log_head_position.set(state.position)
+        METRICS.reservations_held.set(sum(len(held) for held in state.reservations_on.values()))
         waiting = sum(root.last_decision is not None for root in state.gangs.values())
-        METRICS.pending.labels("podgroup").set(waiting)
+        METRICS.pending_entities.labels("podgroup").set(waiting)
         body = generate_latest(METRICS.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

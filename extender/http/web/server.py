@@ -41,7 +41,7 @@ class ApplicationParts(msgspec.Struct, frozen=True):
 
 def application(parts: ApplicationParts, settings: Settings) -> web.Application:
     """Return the application with all routes."""
-    app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
+    app = web.Application(client_max_size=settings.max_request_body_bytes, middlewares=[problems])
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
     for part in (*parts.questions, OpenApiRoute(), StaticPages()):
@@ -65,7 +65,7 @@ async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
         app,
         access_log=None,
         keepalive_timeout=KEEPALIVE_S,
-        shutdown_timeout=settings.grace_s,
+        shutdown_timeout=settings.shutdown_grace_s,
         handler_cancellation=False,
     )
     await runner.setup()

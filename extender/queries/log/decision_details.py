@@ -24,7 +24,7 @@ DecidingFact = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlann
 
 
 class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of the planner in numbers; `gang-extender replay POSITION` plans it again."""
+    """The input of the planner in numbers; `gang-extender decision replay POSITION` plans it again."""
 
     digest: str  # SHA-256 of the canonical input, hex
     stored: bool  # False: the input was pruned, and the numbers are 0

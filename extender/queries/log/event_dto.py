@@ -137,7 +137,9 @@ def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"kube-scheduler refused {fact.node} for {fact.pod}"
         case ReservationReleased():
             what = _count(len(fact.pods), "reservation")
-            return f"{what} given back ({fact.reason})" + (f": {fact.message}" if fact.message else "")
+            return f"{what} given back ({fact.reason})" + (
+                f": {fact.message}" if fact.message else ""
+            )
         case GangScheduled():
             return f"minimum met, {_count(fact.bound, 'member')} bound"
         case MemberTerminated():
@@ -167,7 +169,9 @@ def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"history lost ({fact.evidence}): {fact.message}"
         case LeaseAcquired():
             return f"lease taken by {fact.holder}" + (
-                f" after {fact.previous_holder}" if fact.previous_holder and fact.previous_holder != fact.holder else ""
+                f" after {fact.previous_holder}"
+                if fact.previous_holder and fact.previous_holder != fact.holder
+                else ""
             )
 
 

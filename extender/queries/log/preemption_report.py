@@ -43,7 +43,9 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before the eviction of this unit began
-    not_reprieved_reason: str = ""  # why it was not reprieved, although the counted capacity would allow it
+    not_reprieved_reason: str = (
+        ""  # why it was not reprieved, although the counted capacity would allow it
+    )
 
 
 class AlternativeLine(msgspec.Struct, kw_only=True):
@@ -58,7 +60,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     """One preemption from its plan to its end."""
 
     preemption: PlanId
-    position: Position  # of the plan; for `gang-extender replay`
+    position: Position  # of the plan; for `gang-extender decision replay`
     planned: str  # RFC 3339
     preemptor: str  # Kind/namespace/name
     preemptor_uid: str
@@ -196,6 +198,10 @@ def _update(
             line.bound, line.duration_ms = fact.bound, fact.duration_ms
         case PreemptionCancelled():
             line.outcome, line.ended = "cancelled", rfc3339(event.at_us)
-            line.reason, line.message, line.taken_over_by = fact.reason, fact.message, fact.taken_over_by
+            line.reason, line.message, line.taken_over_by = (
+                fact.reason,
+                fact.message,
+                fact.taken_over_by,
+            )
             for unit in line.victims:
                 unit.spared = unit.unit in fact.units_spared

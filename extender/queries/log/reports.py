@@ -228,7 +228,12 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
 def catalogue() -> list[ReportLine]:
     """Return the list of reports."""
     return [
-        ReportLine(name=name, description=kind.description, columns=kind.columns, limitations=kind.limitations)
+        ReportLine(
+            name=name,
+            description=kind.description,
+            columns=kind.columns,
+            limitations=kind.limitations,
+        )
         for name, kind in REPORTS.items()
     ]
 

@@ -126,7 +126,9 @@ class NodeInventory:
             msg = f"gang {namespace}/{name}: the cluster has no such root group now"
             raise NotFound(msg)
         root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
-        head = TreeNow(gang=root.key.path, not_current_reason=self._cluster.not_ready_reason(), groups=[])
+        head = TreeNow(
+            gang=root.key.path, not_current_reason=self._cluster.not_ready_reason(), groups=[]
+        )
         pieces = [msgspec.json.encode(head)]
         for group in _below(root, children, set()):
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))

@@ -388,7 +388,12 @@ def _brief(root: GangState | None) -> GangBrief | None:
 
 
 def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
-    if old is not None and new is not None and old.reservations == new.reservations and old.bound == new.bound:
+    if (
+        old is not None
+        and new is not None
+        and old.reservations == new.reservations
+        and old.bound == new.bound
+    ):
         return []
     was, now = _places(old), _places(new)
     names = _names(old) | _names(new)
@@ -403,7 +408,8 @@ def _places(root: GangState | None) -> dict[str, MemberPlacement]:
     if root is None:
         return {}
     places = {
-        str(r.uid): MemberPlacement(state="reserved", node=r.node) for r in root.reservations.values()
+        str(r.uid): MemberPlacement(state="reserved", node=r.node)
+        for r in root.reservations.values()
     }
     return places | {
         str(m.uid): MemberPlacement(state="bound", node=m.node) for m in root.bound.values()

@@ -126,7 +126,21 @@ def image(row: Columns) -> bytes:
         struct.error: A number does not fit.
         UnicodeError: A text is no Unicode.
     """
-    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row
+    (
+        position,
+        event_id,
+        epoch,
+        at_us,
+        tag,
+        schema_version,
+        uid,
+        stream_version,
+        gang,
+        actor,
+        cause,
+        by,
+        payload,
+    ) = row
     numbers = _NUMBERS.pack(position, epoch, schema_version, stream_version, at_us, by or 0)
     tag, uid, gang = tag.encode(), uid.encode(), gang.encode()
     actor, cause = actor.encode(), cause.encode()
@@ -170,7 +184,9 @@ def decode_event_data(
         if schema_version == current:
             return _DECODERS[tag].decode(payload)
         data: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
-        newest = upcast(data, tag=tag, schema_version=schema_version, current=current, upcasters=upcasters)
+        newest = upcast(
+            data, tag=tag, schema_version=schema_version, current=current, upcasters=upcasters
+        )
         return msgspec.convert(newest, TYPES[tag])
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
         raise CorruptLog(
@@ -184,7 +200,21 @@ def to_event(row: Columns) -> RecordedEvent:
     Raises:
         CorruptLog: Type or version are unknown, or the payload cannot be decoded.
     """
-    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row
+    (
+        position,
+        event_id,
+        epoch,
+        at_us,
+        tag,
+        schema_version,
+        uid,
+        stream_version,
+        gang,
+        actor,
+        cause,
+        by,
+        payload,
+    ) = row
     return RecordedEvent(
         position=position,
         event_id=str(event_id),

@@ -38,7 +38,10 @@ _COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
 _EVENTS = sa.select(*_COLUMNS, sa.cast(EVENT.c.payload, sa.Text).label("payload"))
 _ENDS = sa.select(
     sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery().label("head"),
-    sa.select(EVENT_REFERENCE_CURSOR.c.position).where(EVENT_REFERENCE_CURSOR.c.id == 1).scalar_subquery().label("indexed"),
+    sa.select(EVENT_REFERENCE_CURSOR.c.position)
+    .where(EVENT_REFERENCE_CURSOR.c.id == 1)
+    .scalar_subquery()
+    .label("indexed"),
 )
 _namespace = sa.func.split_part(EVENT.c.gang, sa.literal_column("'/'"), sa.literal_column("1"))
 

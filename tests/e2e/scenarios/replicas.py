@@ -145,7 +145,7 @@ async def replicas(
             place.mkdir()
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
-                holder=f"replica-{number}", **settings,
+                identity=f"replica-{number}", **settings,
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

@@ -50,7 +50,7 @@ class Service:
         self._environ |= {
             "GANG_EXTENDER_DATABASE_URL": database_url,
             "GANG_EXTENDER_LISTEN": self.url[7:],
-            "GANG_EXTENDER_HOLDER": "e2e",
+            "GANG_EXTENDER_IDENTITY": "e2e",
             "KUBECONFIG": str(self._kubeconfig),
         }
         self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}

@@ -35,7 +35,7 @@ async def reasons(story: Story, prefix: str) -> set[str]:
 @pytest.mark.parametrize(
     "shown",
     [
-        pytest.param(True, marks=pytest.mark.settings(refused_gates="lift"), id="lift"),
+        pytest.param(True, marks=pytest.mark.settings(unschedulable_gates="remove"), id="remove"),
         pytest.param(False, id="keep"),
     ],
 )

@@ -145,7 +145,9 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     await nothing_reserved(story)
     await story.check_room()
     facts = await story.service.facts()
-    drift = [(f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftDetected"]
+    drift = [
+        (f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftDetected"
+    ]
     unknown = "bound-by-unknown-plan"  # the log had closed the book on the tree whose plan it was
     assert sorted(drift) == [(unknown, f"Pod/default/{name}") for name in sorted(first)]
     now = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
     pytest.mark.lived_in("long"),
-    pytest.mark.settings(lease_ttl_s="4"),
+    pytest.mark.settings(lease_duration_s="4"),
 ]
 GPU = {"nvidia.com/gpu": 8}
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -45,7 +45,7 @@ async def second(story: Story, tmp_path: Path) -> AsyncIterator[Service]:
     folder = tmp_path / "second"
     folder.mkdir()
     made = Service(
-        story.plane, folder, story.service.database_url, holder="second", lease_ttl_s="4"
+        story.plane, folder, story.service.database_url, identity="second", lease_duration_s="4"
     )
     made.starts = 1  # what is published is of this very log
     await made.start()

@@ -88,11 +88,11 @@ async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, 
         return [line for line in story.service.lines("drift") if line["kind"] == kind]
 
     async def counted_and_logged() -> bool:
-        counted = await story.service.metric("gang_extender_drift_total", kind)
+        counted = await story.service.metric("gang_extender_drift_detected_total", kind)
         return counted >= len(pods) and len(lines()) >= len(pods)
 
     await story.until(counted_and_logged)
-    assert await story.service.metric("gang_extender_drift_total", kind) == len(pods)
+    assert await story.service.metric("gang_extender_drift_detected_total", kind) == len(pods)
     assert [line["level"] for line in lines()] == ["ERROR"] * len(pods)
     return await story.service.facts()
 

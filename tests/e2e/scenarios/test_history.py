@@ -112,7 +112,10 @@ async def all_ends_well(
     assert min(later) > max(f["position"] for f in drift), "promised before it was compared"
     assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]
     assert await story.service.metric("gang_extender_history_truncated_total") == 1
-    assert await story.service.metric("gang_extender_drift_total", "bound-by-unknown-plan") == 2
+    assert (
+        await story.service.metric("gang_extender_drift_detected_total", "bound-by-unknown-plan")
+        == 2
+    )
     await asyncio.to_thread(story.service.stop)
     verified(url)
 
@@ -122,7 +125,7 @@ def _containers() -> list[dict[str, Any]]:
     return [container]
 
 
-@pytest.mark.settings(lease_ttl_s="4")
+@pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_takes_the_place_of_the_database(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:
@@ -136,7 +139,7 @@ async def test_an_older_copy_takes_the_place_of_the_database(
     await all_ends_well(story, lost, bound, database_url)
 
 
-@pytest.mark.settings(lease_ttl_s="4")
+@pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_and_a_new_process(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:

@@ -148,7 +148,7 @@ async def test_who_names_the_node_itself(story: Story) -> None:
     assert waits[2] < waits[3], waits  # 2 s and 4 s, and what a pass takes
     brake.gates = False
     await story.until_bound(2, "g-")
-    name = 'gang_extender_reserved_room_taken_total{how="unaware"}'
+    name = 'gang_extender_reserved_capacity_used_by_others_total{via="unaware"}'
     assert await story.service.metric(name) == 4
     await story.check_facts()
     await story.check_room()

@@ -266,7 +266,7 @@ async def postgres_goes_away(
     verified(url)
 
 
-@pytest.mark.settings(lease_ttl_s="4")
+@pytest.mark.settings(lease_duration_s="4")
 @pytest.mark.parametrize("how", ["frozen", "killed"])
 async def test_postgres_goes_away(
     story: Story, own_postgres: EmbeddedPostgres, database_url: str, how: str

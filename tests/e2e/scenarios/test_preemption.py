@@ -247,7 +247,7 @@ async def test_a_victim_that_does_not_terminate_is_reported(story: Story) -> Non
 
     await eventually(group_has_message, timeout_s=90)
     assert not await story.bound("hi")
-    assert await story.service.metric("gang_extender_preemption_victims_refusing") == 1
+    assert await story.service.metric("gang_extender_preemption_victims_stuck") == 1
     await story.api.patch(
         "/api/v1/namespaces/default/pods/single-a0", {"metadata": {"finalizers": None}}
     )
@@ -293,7 +293,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert not [name for name in await story.pods() if name.startswith("train")]
 
 
-@pytest.mark.settings(eviction="evict")
+@pytest.mark.settings(eviction_method="eviction-api")
 async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     """Eviction API: a budget that is spent answers 429; the gang reports it, and the eviction is tried again until the budget allows it."""
     low = singles("a0")

@@ -168,7 +168,9 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
 
     async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
-        refused = (await facts(story, "GangUnschedulable"))[-1:]  # before its last member came: waiting
+        refused = (await facts(story, "GangUnschedulable"))[
+            -1:
+        ]  # before its last member came: waiting
         words = [w for f in refused for w in (*f["reasons"], *f["considered"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)

@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.lived_in("long"),
     pytest.mark.timeout(600),
-    pytest.mark.settings(lease_ttl_s="4"),
+    pytest.mark.settings(lease_duration_s="4"),
     pytest.mark.skipif(not PROGRAMS, reason="no pg_basebackup below /usr/lib/postgresql"),
 ]
 
@@ -64,7 +64,7 @@ def database_url(ways: list[DatabaseProxy]) -> str:
 @pytest.fixture
 async def group(story: Story, ways: list[DatabaseProxy], tmp_path: Path) -> AsyncIterator[Replicas]:
     """Two replicas behind a Service."""
-    async with replicas(story, ways, tmp_path, lease_ttl_s="4") as made:
+    async with replicas(story, ways, tmp_path, lease_duration_s="4") as made:
         story.verbs.target = made.front.url
         yield made
 

@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(3000),
     pytest.mark.lived_in("long"),
-    pytest.mark.settings(lease_ttl_s=str(LEASE_S)),
+    pytest.mark.settings(lease_duration_s=str(LEASE_S)),
 ]
 SIZE = 4
 PODS = "/api/v1/namespaces/default/pods"
@@ -78,7 +78,7 @@ async def _behind_a_service(
 ) -> AsyncIterator[Replicas]:
     ways = request.node.stash[WAYS][: getattr(request, "param", 2)]
     lease = str(LEASE_S)
-    async with replicas(story, ways, folder, proxied=proxied, lease_ttl_s=lease) as made:
+    async with replicas(story, ways, folder, proxied=proxied, lease_duration_s=lease) as made:
         assert await made.all[0].leads()
         story.verbs.target = made.front.url
         yield made

@@ -19,7 +19,7 @@ def _from_zero() -> None:
     """The counters of the adapter are those of the process: each test counts from zero."""
     for counter in (METRICS.informer_lists, METRICS.objects_unreadable):
         counter.clear()
-    for counter in (METRICS.events_failed, METRICS.events_dropped):
+    for counter in (METRICS.k8s_events_failed, METRICS.k8s_events_dropped):
         counter.reset()
 
 

@@ -59,16 +59,16 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.table)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.table)
         text = capsys.readouterr().out
         assert text.startswith("PodGroup default/g: admitted, 0 bound, 1 reserved\n")
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.json)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.json)
         (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
         assert [m.pod for m in found.members] == ["default/g-0"]
 
 
-async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
+async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)
     async with (

@@ -174,7 +174,7 @@ async def test_a_leader_that_does_not_answer_is_named(replicas):
         assert error.startswith(
             "cannot answer now: this replica follows first at http://127.0.0.1:"
         )
-        assert "GANG_EXTENDER_ADVERTISE" in error
+        assert "GANG_EXTENDER_ADVERTISE_URL" in error
     assert await replicas.second.ask("prioritize", args) == []
     status, text = await replicas.second.post("preempt", {"Pod": pod})
     assert (status, text.startswith(b"cannot answer now")) == (503, True)

@@ -141,7 +141,14 @@ async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
 @pytest.mark.postgres
 async def test_a_name_narrows_it_down(served):
     """By namespace and by gang; pairs of preemptions are found from either side."""
-    for name in ("pending", "reserved", "decisions", "terminations", "largest-free-used", "queue-bypass"):
+    for name in (
+        "pending",
+        "reserved",
+        "decisions",
+        "terminations",
+        "largest-free-used",
+        "queue-bypass",
+    ):
         for field, value in (("namespace", "team-a"), ("gang", TRAIN)):
             _, found, _ = await get(served, f"/v1/reports/{name}", **DAY, **{field: value})
             assert {row.get("gang", TRAIN) for row in found["rows"]} <= {TRAIN}
@@ -186,7 +193,12 @@ def test_the_command_gives_programs_what_http_gives(tuesday_url):
     span = ("--since", DAY["since"], "--until", DAY["until"], "--database-url", tuesday_url)
     code, text, _ = ask("terminations", *span, "-o", "json")
     found = json.loads(text)
-    assert (code, found["report"], found["position"], len(found["rows"])) == (0, "terminations", 35, 2)
+    assert (code, found["report"], found["position"], len(found["rows"])) == (
+        0,
+        "terminations",
+        35,
+        2,
+    )
     assert found["rows"][0]["preemptor"] == TRAIN
     code, text, _ = ask("terminations", *span, "-o", "yaml")
     assert code == 0
@@ -216,7 +228,10 @@ def test_without_a_name_the_reports_are_listed():
         (["nothing"], "'nothing'"),
         (["largest-free", "-n", "a"], "whole cluster"),
         (["terminations", "--since", "noon"], "--since: 'noon'"),
-        (["terminations", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"], "empty"),
+        (
+            ["terminations", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"],
+            "empty",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_the_database_is_looked_for(words, expected):

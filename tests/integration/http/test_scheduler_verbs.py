@@ -440,7 +440,7 @@ async def test_wrong_doors(served):
 
 async def test_a_body_over_the_limit_is_a_413():
     """The limit is a setting; what is over it is not read to its end."""
-    async with Served(body_max_bytes=1000) as served:
+    async with Served(max_request_body_bytes=1000) as served:
         await served.ready()
         for verb in SCHEMAS:
             async with served.client.post(f"/scheduler/{verb}", data=b" " * 1001) as reply:
@@ -475,7 +475,9 @@ async def test_metrics_are_what_prometheus_reads(served):
         families = {f.name: f for f in text_string_to_metric_families(await reply.text())}
     assert families
     assert all(name.startswith("gang_extender_") for name in families)
-    calls = [s for s in families["gang_extender_calls"].samples if s.name.endswith("_total")]
+    calls = [
+        s for s in families["gang_extender_extender_requests"].samples if s.name.endswith("_total")
+    ]
     samples = {(s.labels["verb"], s.labels["outcome"]): s.value for s in calls}
     assert samples["filter", "redeemed"] >= 1
     (held,) = families["gang_extender_reservations_held"].samples

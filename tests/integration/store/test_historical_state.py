@@ -30,7 +30,7 @@ def settings(database_url, tmp_path):
     listen = f"127.0.0.1:{free_port()}"
     return Settings(
         database_url=database_url, data_dir=str(tmp_path), cluster=(str(manifests),),
-        listen=listen, advertise=f"http://{listen}", holder="me",
+        listen=listen, advertise_url=f"http://{listen}", identity="me",
     )  # fmt: skip
 
 
@@ -44,7 +44,9 @@ async def test_projected_and_answered_while_it_runs(settings):
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 30)
+            await until(
+                lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 30
+            )
             end = writer.committed.position
             await until(lambda: service.projector.position >= end, "projected", 30)
             connection = await asyncpg.connect(settings.database_url)
@@ -57,7 +59,7 @@ async def test_projected_and_answered_while_it_runs(settings):
                 ("default/g-0", "n0", "1"),
                 ("default/g-1", "n0", "1"),
             ]
-            url = settings.advertise
+            url = settings.advertise_url
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"{url}/v1/state?at={end}") as reply:
                     state = await reply.json()

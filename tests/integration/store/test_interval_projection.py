@@ -133,7 +133,15 @@ async def rows_by_sql(connection, position):
 
 def pending_by_fold(state):
     return {
-        (p.gang_uid, p.id, p.position, p.ended, p.started_units, p.evicted, tuple(sorted(p.victims)))
+        (
+            p.gang_uid,
+            p.id,
+            p.position,
+            p.ended,
+            p.started_units,
+            p.evicted,
+            tuple(sorted(p.victims)),
+        )
         for p in state.preemptions.values()
     }
 
@@ -293,7 +301,9 @@ async def test_victims_left_of_a_completed_preemption_are_spared_when_its_root_g
 
 async def test_texts_that_postgres_cannot_hold(projected):
     """A NUL inside of a fact is a replacement character in the tables; it stops nothing."""
-    connection = await projected(GangUnschedulable(outcome="impossible", reasons=("a\0b", "c\\u0000d")))
+    connection = await projected(
+        GangUnschedulable(outcome="impossible", reasons=("a\0b", "c\\u0000d"))
+    )
     reasons = await connection.fetchval("SELECT reasons FROM gx.gang_state")
     assert reasons[0] == "a\ufffdb"
 

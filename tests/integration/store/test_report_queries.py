@@ -87,7 +87,9 @@ def _setback(root):
         ]
         return st.sampled_from([None, *sorted(lost, key=lambda fact: fact.uid)])
     outcomes = ("impossible", "unknown", "waiting")
-    return st.sampled_from([GangUnschedulable(outcome=o, reasons=(f"it is {o}",)) for o in outcomes])
+    return st.sampled_from(
+        [GangUnschedulable(outcome=o, reasons=(f"it is {o}",)) for o in outcomes]
+    )
 
 
 @st.composite

@@ -168,5 +168,5 @@ def test_the_command(database_url):
         (("--before", "yesterday"), 2, "--before"),
         (("--before", "2999-01-01T00:00:00Z"), 2, "future"),
     ):
-        done = command(database_url, "prune", *words)
+        done = command(database_url, "db", "prune", *words)
         assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done

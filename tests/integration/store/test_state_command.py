@@ -1,4 +1,4 @@
-"""`gang-extender state` and `project` on a real database: what people read, what programs get, exit codes."""
+"""`gang-extender state` and `db project` on a real database: what people read, what programs get, exit codes."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_faults(command, words, code, expected):
 
 def test_the_tables_are_made_and_made_again(command, story_url):
     """Before, a node is only known by what is there now; afterwards by all that ever was."""
-    command("project", "--again")
-    code, out, _ = command("project")
+    command("db", "project", "--rebuild")
+    code, out, _ = command("db", "project")
     assert (code, out) == (0, "projected up to position 14; 0 snapshots made\n")
     code, out, _ = command("state", "--at", "1", "--node", "n1")
     assert (code, "No gangs there." in out) == (0, True)

@@ -52,9 +52,9 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
     manifests.write_text(yaml.safe_dump_all(things))
     settings = Settings(
         database_url=database_url, data_dir=str(tmp_path), cluster=(str(manifests),),
-        listen="127.0.0.1:0", advertise="http://127.0.0.1:0", holder="me",
+        listen="127.0.0.1:0", advertise_url="http://127.0.0.1:0", identity="me",
     )  # fmt: skip
-    counted = METRICS.drift.labels("memory")
+    counted = METRICS.drift_detected.labels("memory")
     before = counted._value.get()
     async with composition.store(settings, migrates=False) as opened:
         clock = SystemClock()
@@ -70,7 +70,9 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 20)
+            await until(
+                lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 20
+            )
             await until(lambda: service.parts.exchange.published.result.number, "ready", 20)
             # no pass may run on the false memory: it would decide on it
             seen.not_ready_reason = lambda: "the test looks at memory alone"

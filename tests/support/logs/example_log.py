@@ -94,7 +94,9 @@ def rooms(*, rack: tuple[str, int, int], one: str, total: int) -> CapacityMeasur
         as_of=Position(0),  # counted when the fact gets its place
         largest_free=(
             FreeDomainRecord(resource=GPU, key="", domain=one, free=8, nodes=1, total=total),
-            FreeDomainRecord(resource=GPU, key=RACK, domain=domain, free=free, nodes=nodes, total=total),
+            FreeDomainRecord(
+                resource=GPU, key=RACK, domain=domain, free=free, nodes=nodes, total=total
+            ),
         ),
     )
 

@@ -201,7 +201,9 @@ def _facts(draw, uid, root, fresh):
         m = draw(st.sampled_from(bound))
         cause = draw(st.sampled_from(["unknown", "node-lost"]))
         until_us = draw(st.sampled_from([0, 1_000, 1_000]))
-        return MemberTerminated(pod=m.pod, uid=m.uid, node=m.node, cause=cause, held_until_us=until_us)
+        return MemberTerminated(
+            pod=m.pod, uid=m.uid, node=m.node, cause=cause, held_until_us=until_us
+        )
     if kind == "given up":
         v = draw(st.sampled_from(sorted(root.replacement_holds.values(), key=lambda v: v.uid)))
         pods = (ReleasedPod(pod=v.pod, uid=v.uid, node=v.node),)

@@ -182,7 +182,11 @@ def _standing(root: GangState) -> Row:
 
 
 def _reason(root: GangState) -> str:
-    return root.last_decision.reasons[0] if root.last_decision is not None and root.last_decision.reasons else ""
+    return (
+        root.last_decision.reasons[0]
+        if root.last_decision is not None and root.last_decision.reasons
+        else ""
+    )
 
 
 def _about(query: ReportQuery, *gangs: str) -> bool:

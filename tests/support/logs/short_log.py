@@ -95,7 +95,11 @@ def facts() -> list[tuple[float, str, object]]:
         (30, "ns/low", bound("low", "b", "n2")),
         (30, "ns/low", GangScheduled(plan=PlanId("plan-low"), bound=2)),
         (40, "other/high", GangObserved(kind="PodGroup", priority=5, members=1)),
-        (50, "other/high", GangUnschedulable(outcome="impossible", reasons=("no node has 2 GPUs",))),
+        (
+            50,
+            "other/high",
+            GangUnschedulable(outcome="impossible", reasons=("no node has 2 GPUs",)),
+        ),
         (60, "other/high", plan),
         (70, "other/high", gone),
         (70, "ns/low", lost),

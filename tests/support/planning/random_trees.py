@@ -179,7 +179,12 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         )
     in_use = ("ns/c",) if draw(st.integers(0, 15)) == 0 else ()
     return PlanRequest(
-        root=root, nodes=fleet, shapes=kinds, rejected_nodes=vetoes, claims_in_use=in_use, explain=False
+        root=root,
+        nodes=fleet,
+        shapes=kinds,
+        rejected_nodes=vetoes,
+        claims_in_use=in_use,
+        explain=False,
     )
 
 
@@ -347,7 +352,10 @@ def crowded(draw, most_pods: int = 4, *, rules_: bool = False) -> PlanRequest:
         for s in request.shapes
     )
     request = msgspec.structs.replace(
-        request, nodes=nodes, shapes=plain, rejected_nodes=request.rejected_nodes[: draw(st.integers(0, 4)) // 4]
+        request,
+        nodes=nodes,
+        shapes=plain,
+        rejected_nodes=request.rejected_nodes[: draw(st.integers(0, 4)) // 4],
     )
     source = draw(evictables(request))
     pods = [p for u in source.units for p in u.pods] + list(source.going)

@@ -347,7 +347,7 @@ class Stage:
         self.database = database or FakeDatabase(self.clock.now_us)
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
-        self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
+        self.settings = Settings(**({"identity": holder, "barrier_timeout_s": 20.0} | settings))
         identity = LeaseIdentity(
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
@@ -489,7 +489,9 @@ def check_state(state: Any) -> None:
             assert (vacancy.uid, vacancy.gang_uid) == (pod, root.uid)
             assert pod not in root.bound, "who runs has left no room"
             replacement_holds_on.setdefault(vacancy.node, {})[pod] = vacancy
-    assert state.replacement_holds_on == Map({node: Map(vacant) for node, vacant in replacement_holds_on.items()})
+    assert state.replacement_holds_on == Map(
+        {node: Map(vacant) for node, vacant in replacement_holds_on.items()}
+    )
     assert {key.gang_uid for key in state.rejections} <= set(state.gangs)
     assert state.claimed_on == claimed_on(state.preemptions.values())
     for uid, preemption in state.preemptions.items():

@@ -39,9 +39,9 @@ class Replica:
         self.log = folder / f"{holder}.log"
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
         self.environ |= {
-            "GANG_EXTENDER_DATABASE_URL": database_url, "GANG_EXTENDER_HOLDER": holder,
+            "GANG_EXTENDER_DATABASE_URL": database_url, "GANG_EXTENDER_IDENTITY": holder,
             "GANG_EXTENDER_DATA_DIR": str(folder / (data or holder)),
-            "GANG_EXTENDER_LEASE_TTL_S": str(LEASE_S),
+            "GANG_EXTENDER_LEASE_DURATION_S": str(LEASE_S),
         }  # fmt: skip
         self.environ |= {f"GANG_EXTENDER_{k.upper()}": str(v) for k, v in settings.items()}
         self.command = [

@@ -153,6 +153,8 @@ async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch
         names = {f"default/g{n}" for n in range(6)}
 
         def explained() -> bool:
-            return {e.gang for e in stage.events() if isinstance(e.data, GangUnschedulable)} == names
+            return {
+                e.gang for e in stage.events() if isinstance(e.data, GangUnschedulable)
+            } == names
 
         await until(explained, "a reason for every tree", 60)

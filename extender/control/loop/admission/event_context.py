@@ -20,7 +20,7 @@ def new_event_context(clock: Clock, settings: Settings, digest: str, cause: str)
     return EventContext(
         plan=PlanId(clock.new_id()),
         digest=digest,
-        actor=settings.holder,
+        actor=settings.identity,
         cause=cause,
         topology_keys=settings.topology_keys,
     )

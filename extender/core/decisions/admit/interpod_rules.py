@@ -18,7 +18,7 @@ from immutables import Map
 from extender.core.decisions.capacity.free_capacity import UsedCapacity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PodUid, GangUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodRule, PodShape

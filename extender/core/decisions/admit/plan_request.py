@@ -20,7 +20,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, NodeName, PodUid, GangUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
@@ -88,7 +88,11 @@ class TreeParts:
             hints: Nodes to try first, by member.
         """
         held = root.reservations if root is not None else NO_HOLDS
-        past = (root.previous_nodes, root.replacement_holds) if root is not None else (NO_HOLDS, NO_HOLDS)
+        past = (
+            (root.previous_nodes, root.replacement_holds)
+            if root is not None
+            else (NO_HOLDS, NO_HOLDS)
+        )
         kept = self._kept.get(tree.root.uid)
         if kept is None:
             kept = self._kept[tree.root.uid] = IdentityMemo()

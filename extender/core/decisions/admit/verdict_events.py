@@ -82,7 +82,9 @@ def is_recorded_invalid(state: ReservationState, tree: Tree) -> bool:
     """Return whether the log has the current problems of an invalid tree."""
     root = state.gangs.get(tree.root.uid)
     return (
-        root is not None and root.last_decision is not None and root.last_decision.reasons == _problem_texts(tree)
+        root is not None
+        and root.last_decision is not None
+        and root.last_decision.reasons == _problem_texts(tree)
     )
 
 
@@ -135,14 +137,17 @@ def _differs(root: GangState | None, fact: GangUnschedulable) -> bool:
     return (root.last_decision.outcome, root.last_decision.reasons) != answer
 
 
-def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]) -> GangUnschedulable:
+def _refusal(
+    verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]
+) -> GangUnschedulable:
     if isinstance(verdict, Plan):  # satisfied, but no place for extra members
         outcome = "impossible" if verdict.search.exhausted else "unknown"
         conflict: tuple[ConflictRecord, ...] = ()
     else:
         outcome = verdict.outcome
         conflict = tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message) for c in verdict.conflict
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            for c in verdict.conflict
         )
     return GangUnschedulable(
         outcome=outcome,

@@ -53,7 +53,9 @@ def nodes_of_preemptors(state: ReservationState) -> frozenset[NodeName]:
 
 def victims_are_gone(view: ClusterView, preemption: PendingPreemption) -> bool:
     """Return whether all pods whose capacity a preemptor waits for are gone."""
-    return not preemption.victims and not any(uid in view.pods for uid in preemption.already_terminating)
+    return not preemption.victims and not any(
+        uid in view.pods for uid in preemption.already_terminating
+    )
 
 
 def claimed_requests(

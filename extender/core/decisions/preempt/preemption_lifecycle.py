@@ -305,7 +305,11 @@ def better_offer(
         known: Data about victims.
     """
     fact = abandonment(
-        view, preemption, known, why="no-longer-needed", text="the tree fits without further evictions"
+        view,
+        preemption,
+        known,
+        why="no-longer-needed",
+        text="the tree fits without further evictions",
     )
     made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes

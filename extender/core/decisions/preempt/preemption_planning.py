@@ -243,7 +243,11 @@ def _superseded(
     for unit in units:
         root = state.gangs.get(GangUid(unit.uid))
         preemption = state.preemptions.get(GangUid(unit.uid))
-        held = [root.reservations[p.uid] for p in unit.pods if root is not None and p.uid in root.reservations]
+        held = [
+            root.reservations[p.uid]
+            for p in unit.pods
+            if root is not None and p.uid in root.reservations
+        ]
         if root is not None and held:
             reserved.append(_record(root.gang, unit, held[0].plan, held))
         uids = {p.uid for p in unit.pods} - {r.uid for r in held}

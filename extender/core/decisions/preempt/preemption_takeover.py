@@ -158,7 +158,9 @@ def _superseding_event(
     fact = abandonment(view, preemption, known, why="taken-over", text=text)
     return known.draft(
         preemption,
-        msgspec.structs.replace(fact, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)),
+        msgspec.structs.replace(
+            fact, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
+        ),
     )
 
 

@@ -149,8 +149,20 @@ class SettledCheck:
 
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
     """Return all objects that `decide_reconcile` reads: of pods only members, usage only if capacity is held."""
-    parts = (forest, view.nodes, view.groups, view.members, view.ends, state.gangs, state.reservations_on)
-    return (*parts, state.replacement_holds_on, view.usage) if state.reservations_on or state.replacement_holds_on else parts
+    parts = (
+        forest,
+        view.nodes,
+        view.groups,
+        view.members,
+        view.ends,
+        state.gangs,
+        state.reservations_on,
+    )
+    return (
+        (*parts, state.replacement_holds_on, view.usage)
+        if state.reservations_on or state.replacement_holds_on
+        else parts
+    )
 
 
 def _of_moment(now: ReconcileContext) -> tuple[object, ...]:
@@ -201,7 +213,13 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
 
     The latter happens when a group was created again while its pods ran, and when part of the log was lost.
     """
-    if root.groups or root.reservations or tree is None or tree.root.uid != root.uid or tree.problems:
+    if (
+        root.groups
+        or root.reservations
+        or tree is None
+        or tree.root.uid != root.uid
+        or tree.problems
+    ):
         return root.groups
     return group_records(tree, None)
 
@@ -307,14 +325,18 @@ def _lost(
     """
     pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
     if pod is not None:
-        end: PodEnd | None = PodEnd(ENDED_BY.get(pod.disruption_target, "deleted"), pod.disruption_target)
+        end: PodEnd | None = PodEnd(
+            ENDED_BY.get(pod.disruption_target, "deleted"), pod.disruption_target
+        )
     else:
         end = view.ends.get(member.uid) or now.ends.get(member.uid)
     cause: MemberTerminationCause = "unknown" if end is None else end.cause
     text = "" if end is None else end.message
     if node is None or (text == TAINTED and _is_silent(node)):
         cause = "node-lost"
-    return MemberTerminated(pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text)
+    return MemberTerminated(
+        pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text
+    )
 
 
 def _held_on(

@@ -77,7 +77,9 @@ def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> f
 
     Reservations of the lowest priority are returned first, then the newest, until the rest fits.
     """
-    return frozenset(uid for name in state.reservations_on for uid in oversubscribed_on(view, state, name))
+    return frozenset(
+        uid for name in state.reservations_on for uid in oversubscribed_on(view, state, name)
+    )
 
 
 def oversubscribed_on(
@@ -87,7 +89,9 @@ def oversubscribed_on(
     node = view.nodes.get(name)
     if node is None:
         return
-    waiting = [r for r in state.reservations_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)]
+    waiting = [
+        r for r in state.reservations_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)
+    ]
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 

@@ -140,7 +140,12 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     if tree.root.deleting:
         return f"gang {name}: its root group is being deleted"
     root = state.gangs.get(tree.root.uid)
-    if root is not None and root.last_decision is None and root.capacity_used_times and not root.reservations:
+    if (
+        root is not None
+        and root.last_decision is None
+        and root.capacity_used_times
+        and not root.reservations
+    ):
         return f"gang {name}: {TAKEN}"
     if root is None or root.last_decision is None:
         return f"gang {name}: not planned yet"

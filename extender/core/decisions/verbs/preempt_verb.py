@@ -355,7 +355,9 @@ def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> Pr
         for p in view.on_node.get(assigned.node, {}).values()
         if p.deleting
     )
-    return msgspec.structs.replace(plan, already_terminating=already_terminating, input_digest=digest)
+    return msgspec.structs.replace(
+        plan, already_terminating=already_terminating, input_digest=digest
+    )
 
 
 def _numbers(price: _Price) -> dict[str, int]:

@@ -152,7 +152,15 @@ class _Writer:
                 rows.append((unit, []))
             rows[-1][1].append(self._row(pod, shapes))
         made = (
-            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.disruption_target)
+            UnitRow(
+                u.name,
+                u.uid,
+                u.kind,
+                u.priority,
+                u.may_preempt,
+                tuple(victims),
+                u.disruption_target,
+            )
             for u, victims in rows
         )
         return _ENCODER.encode(UnitTable(self._table(shapes), tuple(made)))

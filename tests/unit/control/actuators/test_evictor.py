@@ -47,7 +47,7 @@ async def full(*more, nodes=("n0", "n1"), evicting=True, first=(), **rest):
     """Lead on nodes of one GPU each, all taken by `low`, with `hi` waiting for the two of them."""
     room = [a_node(name, gpu=1) for name in nodes]
     stage = Stage(
-        *room, *lows(*nodes), *first, *preemptor_tree(), *more, **{"preemption": "off", **rest}
+        *room, *lows(*nodes), *first, *preemptor_tree(), *more, **{"preemption": False, **rest}
     )
     await stage.lead()
     await stage.one_pass()
@@ -192,7 +192,11 @@ async def test_a_higher_priority_is_not_kept_out():
         await stage.settled()
         (end,) = stage.facts(PreemptionCancelled)
         assert (end.reason, end.units_spared, end.evicted) == ("taken-over", (), 2)
-        assert (end.taken_over_by, end.taken_over_by_uid, end.taken_over_nodes) == ("Pod/default/vip", vip.uid, ("n0",))
+        assert (end.taken_over_by, end.taken_over_by_uid, end.taken_over_nodes) == (
+            "Pod/default/vip",
+            vip.uid,
+            ("n0",),
+        )
         assert stage.root("hi").phase == "unschedulable"
         assert not stage.leader.committed.preemptions
 
@@ -211,7 +215,7 @@ async def test_a_kill_between_any_two_steps_loses_nothing(gone):
                 stage.cluster.delete_pod(f"low-{n}")
         await stage.killed()
         again = Stage(
-            cluster=stage.cluster, database=stage.database, clock=stage.clock, preemption="off"
+            cluster=stage.cluster, database=stage.database, clock=stage.clock, preemption=False
         )
         async with again:
             await again.lead()
@@ -241,7 +245,7 @@ async def test_a_kill_after_the_admission_ends_as_it_would_have():
         assert stage.facts(GangAdmitted)
         await stage.killed()
         again = Stage(
-            cluster=stage.cluster, database=stage.database, clock=stage.clock, preemption="off"
+            cluster=stage.cluster, database=stage.database, clock=stage.clock, preemption=False
         )
         async with again:
             await again.lead()
@@ -436,7 +440,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
 
 async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end():
     """429 of a budget, or a webhook that forbids it: tried again with its Retry-After, reported, abandoned after the TTL."""
-    async with await full(eviction="evict") as stage:
+    async with await full(eviction_method="eviction-api") as stage:
         stage.start(stage.reporter.run())
         tries = []
 
@@ -473,8 +477,8 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
 
 
 async def test_eviction_goes_through_the_api_that_is_set():
-    """GANG_EXTENDER_EVICTION=evict: the Eviction API, and the log has `evicted`."""
-    async with await full(eviction="evict") as stage:
+    """GANG_EXTENDER_EVICTION_METHOD=eviction-api: the Eviction API, and the log has `evicted`."""
+    async with await full(eviction_method="eviction-api") as stage:
         stage.cluster.obeys = True
         await ordered(stage)
         await asked(stage, "low-0", "low-1")

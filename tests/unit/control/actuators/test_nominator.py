@@ -526,11 +526,11 @@ async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
         assert stage.cluster.pod("g-9").nominated == "elsewhere"
 
 
-@pytest.mark.parametrize(("how", "left"), [("lift", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
-async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_see_it(how, left):
+@pytest.mark.parametrize(("how", "left"), [("remove", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
+async def test_gates_of_a_gang_without_room_are_removed_where_autoscalers_shall_see_it(how, left):
     """Of a complete gang only, all of its members, each once, without a nomination."""
     gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
-    async with await leading(*gangs, refused_gates=how) as stage:
+    async with await leading(*gangs, unschedulable_gates=how) as stage:
         stage.start(stage.parts.nominator.run())
         stage.start(stage.parts.gate_remover.run())
         for _ in range(3):
@@ -539,16 +539,16 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
         assert [n for n in ("g-0", "g-1", "w-0") if stage.cluster.pod(n).gates] == left
         assert len(stage.cluster.did("remove_gate")) == 3 - len(left)
         assert stage.cluster.did("nominate") == []
-        if how == "lift":
+        if how == "remove":
             stage.cluster.add(a_node("n2", gpu=9), a_node("n3", gpu=9))
             await stage.one_pass()
             await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
 
 
-async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
+async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
     """An API server that is away is no reason to hide it for ever."""
     monkeypatch.setattr("extender.control.actuators.gate_remover.PAUSE_S", 0.001)
-    async with await leading(*gated(requests={GPU: 9}), refused_gates="lift") as stage:
+    async with await leading(*gated(requests={GPU: 9}), unschedulable_gates="remove") as stage:
         faults = [ClusterUnavailable("away")]
         stage.cluster.fault = lambda verb, name: (
             faults.pop() if verb == "remove_gate" and faults else None

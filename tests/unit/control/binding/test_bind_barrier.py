@@ -342,7 +342,10 @@ async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
         await stage.one_pass()
         await until(lambda: not stage.parts.termination_reasons.awaited, "what became of it")
         await stage.one_pass()
-        assert [type(f) for f in stage.facts(PodBound, MemberTerminated)] == [PodBound, MemberTerminated]
+        assert [type(f) for f in stage.facts(PodBound, MemberTerminated)] == [
+            PodBound,
+            MemberTerminated,
+        ]
         assert stage.facts(ReservationReleased) == []
         assert not stage.root("g").reservations
 

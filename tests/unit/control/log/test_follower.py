@@ -82,7 +82,9 @@ async def test_a_take_over_reads_only_the_tail(pair):
     await first.leader.release_lease()
     await until(second.leader.may_record, "take-over")
     assert [span for span in read if span[1] is not None] == []
-    assert second.facts()[-1] == LeaseAcquired(holder="other", address="http://other", previous_holder="me")
+    assert second.facts()[-1] == LeaseAcquired(
+        holder="other", address="http://other", previous_holder="me"
+    )
     assert first.leader.role == "following"
     taken = "not leading: the lease is held by other at http://other"
     await until(lambda: first.leader.not_ready_reason() == taken, "the address of the leader")

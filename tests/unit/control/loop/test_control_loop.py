@@ -87,7 +87,10 @@ async def test_members_that_come_one_by_one_are_not_counted_aloud():
         assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == ["1 present"]
         stage.clock.advance(5)
         await stage.settled()
-        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == ["1 present", "8 present"]
+        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == [
+            "1 present",
+            "8 present",
+        ]
         stage.cluster.add(pods[8])
         await stage.settled()
         assert stage.root("g").phase == "admitted", "but admission waits for nothing"

@@ -42,7 +42,7 @@ async def test_refused_trees_are_asked_again_now_and_then_only():
         assert 1 <= await after_passes(stage, asked, 10) <= 3
 
 
-@pytest.mark.parametrize("preemption", ["on", "off"])
+@pytest.mark.parametrize("preemption", [True, False])
 async def test_a_tree_that_may_evict_is_planned_more_often(preemption):
     """The back-off ends by time; a tree that may evict no pod has none."""
     fleet = (a_node("n0", gpu=1), a_pod("low", node="n0", requests={GPU: 1}, priority=-5))
@@ -52,7 +52,7 @@ async def test_a_tree_that_may_evict_is_planned_more_often(preemption):
         await stage.settled()
         await stage.one_pass()
         often = await after_passes(stage, asked, 10)
-        assert often >= 5 if preemption == "on" else often <= 3
+        assert often >= 5 if preemption else often <= 3
 
 
 async def test_room_ends_the_stillness_at_once():

@@ -75,12 +75,12 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
 
 @pytest.mark.parametrize("off", ["setting", "policy", "equal"])
 async def test_who_may_not_evict_waits(off):
-    """preemption=off, preemptionPolicy Never, and equal priority never evict; the tree stays refused."""
+    """preemption=False, preemptionPolicy Never, and equal priority never evict; the tree stays refused."""
     policy = {"preemptionPolicy": "Never"} if off == "policy" else {}
     hi, *members = preemptor_tree(priority=0 if off == "equal" else 10)
     for pod in members:
         pod["spec"] |= policy
-    setting = {"preemption": "off"} if off == "setting" else {}
+    setting = {"preemption": False} if off == "setting" else {}
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
         await settled(stage)
@@ -244,7 +244,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
     """Room that others took as soon as it was made must not cost the next units at once."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(
-        *room, *lows("n0", "n1"), *preemptor_tree(), preemption="off"
+        *room, *lows("n0", "n1"), *preemptor_tree(), preemption=False
     ) as stage:
         await stage.one_pass()
         trees = stage.parts.observer.forest.trees.values()
@@ -264,7 +264,11 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
             return asking.may_search(stage.cluster.seen, state, tree)
 
         lost = PreemptionCancelled(
-            preemption=PlanId("p"), reason="capacity-lost", units_spared=(), units_in_progress=(), evicted=2
+            preemption=PlanId("p"),
+            reason="capacity-lost",
+            units_spared=(),
+            units_in_progress=(),
+            evicted=2,
         )
         assert may()
         for seconds in (5, 10, 20):
@@ -286,7 +290,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
 async def test_a_tree_that_is_refused_again_and_again_still_asks():
     """On a busy cluster something changes all the time: refusals do not put the next question off for ever."""
     async with await leading(
-        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
+        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption=False
     ) as stage:
         await stage.one_pass()
         tree = next(
@@ -306,7 +310,7 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
 async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
     """The pause after a refusal is for trees that had a chance to ask; the last member may come a moment later."""
     async with await leading(
-        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
+        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption=False
     ) as stage:
         await stage.one_pass()
         tree = next(

@@ -156,7 +156,11 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         stage.cluster.change_pod("alone", node="n0")
         await settled(stage)
         (end,) = stage.facts(PreemptionCancelled)
-        assert (end.reason, end.taken_over_by, end.taken_over_nodes) == ("taken-over", "Pod/default/alone", ("n0",))
+        assert (end.reason, end.taken_over_by, end.taken_over_nodes) == (
+            "taken-over",
+            "Pod/default/alone",
+            ("n0",),
+        )
         assert end.taken_over_by_uid == known.uid
         assert not stage.where("hi"), "n2 is in another zone"
         assert stage.root("hi").last_decision.outcome != "preempting"

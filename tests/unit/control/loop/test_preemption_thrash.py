@@ -90,12 +90,16 @@ def use(log: Preemptions, run: Arrivals, preemption: str) -> str:
     if why == "no-longer-needed" and log.ran(plan.gang_uid, behind=end.position):
         return "ran elsewhere"
     assert why == "taken-over", f"{plan.gang} at {plan.position} evicted in vain: {end.data}"
-    heir = next((e for e in log.events[end.position :] if e.gang_uid == end.data.taken_over_by_uid), None)
+    heir = next(
+        (e for e in log.events[end.position :] if e.gang_uid == end.data.taken_over_by_uid), None
+    )
     if heir is not None and isinstance(heir.data, PreemptionPlanned):
         assert heir.data.priority > plan.data.priority
         of_heir = use(log, run, heir.data.preemption)
         return of_heir if of_heir == "its user deleted it" else "taken over"
-    assert end.data.taken_over_by_uid in run.ran_alone, f"{end.data.taken_over_by} of {end.position} does not run"
+    assert end.data.taken_over_by_uid in run.ran_alone, (
+        f"{end.data.taken_over_by} of {end.position} does not run"
+    )
     return "taken over"
 
 

@@ -76,4 +76,8 @@ async def test_of_many_that_vanish_at_once_some_are_asked_about(monkeypatch):
         for n in range(4):
             stage.cluster.end_pod(f"g-{n}", REFUSED)
         found = await lost(stage, 4)
-        assert sorted(f.cause for f in found) == [*["rejected-by-kubelet"] * 2, "unknown", "unknown"]
+        assert sorted(f.cause for f in found) == [
+            *["rejected-by-kubelet"] * 2,
+            "unknown",
+            "unknown",
+        ]

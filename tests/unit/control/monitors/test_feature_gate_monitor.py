@@ -91,7 +91,9 @@ async def test_a_change_is_seen_when_its_time_comes(stage, monkeypatch):
     assert not await looking.look()
     plane.discovery_revision += 1
     assert await looking.look()
-    assert [one.field for one in recorded(stage)[-1].data.dropped_fields] == ["spec.schedulingConstraints"]
+    assert [one.field for one in recorded(stage)[-1].data.dropped_fields] == [
+        "spec.schedulingConstraints"
+    ]
     plane.drops = ()
     stage.clock.advance(TRY_MS / 1000)
     assert await looking.look()

@@ -77,6 +77,6 @@ async def test_the_verbs_and_the_loop_predict_the_same():
         parts = stage.parts
         assert held(parts.exchange.committed_losses, stage) == {"default/g-0"}
         _, _, pending = parts.observer.observe()
-        assert [h.pod for holds in pending.replacement_holds_on.values() for h in holds.values()] == [
-            "default/g-0"
-        ]
+        assert [
+            h.pod for holds in pending.replacement_holds_on.values() for h in holds.values()
+        ] == ["default/g-0"]

@@ -63,7 +63,9 @@ def test_every_field_that_a_gate_guards_is_sent_and_missed(field):
 
 
 def test_a_loss_deep_in_a_template_is_named_by_its_path():
-    (one,) = [x for x in found("schedulingConstraints").dropped_fields if x.object.endswith("Workload")]
+    (one,) = [
+        x for x in found("schedulingConstraints").dropped_fields if x.object.endswith("Workload")
+    ]
     assert one.field == "spec.podGroupTemplates.schedulingConstraints"
     assert one.object == "scheduling.k8s.io/v1beta1 Workload"
 
@@ -111,7 +113,9 @@ def test_the_gates_of_kube_scheduler(gates, native):
     assert answer.native_group_scheduling == native
     assert native_on(answer) == (native == "on")
     assert all(
-        f"{name}=" in answer.message for name in gates if name in ("GenericWorkload", "GangScheduling")
+        f"{name}=" in answer.message
+        for name in gates
+        if name in ("GenericWorkload", "GangScheduling")
     )
 
 

@@ -229,7 +229,12 @@ def test_a_tree_that_lost_all_its_reservations_is_admitted_anew():
     """After the last release nothing of the admission is left: the next plan is an admission, not an extension."""
     state = _history(GangObserved(kind="PodGroup"), _admitted("a", "b"), _release("a", "b"))
     root = state.gangs[ROOTS[0]]
-    assert (root.phase, root.plan, root.groups, len(state.reservations_on)) == ("observed", None, (), 0)
+    assert (root.phase, root.plan, root.groups, len(state.reservations_on)) == (
+        "observed",
+        None,
+        (),
+        0,
+    )
 
 
 def test_a_refusal_of_extras_does_not_undo_an_admission():

@@ -110,7 +110,9 @@ def test_b6_a_cycle_is_named_by_its_smallest_member_from_everywhere() -> None:
         assert not found.trees
         texts.add(
             tuple(
-                sorted((str(k), o.problem.rule, o.problem.message) for k, o in found.orphans.items())
+                sorted(
+                    (str(k), o.problem.rule, o.problem.message) for k, o in found.orphans.items()
+                )
             )
         )
     (all_of_them,) = texts
@@ -264,7 +266,8 @@ def test_e15_a_child_made_for_a_parent_that_is_being_deleted_stays_out() -> None
     (orphan,) = found.orphans.values()
     assert (orphan.group.key.name, orphan.problem.rule) == ("new", "E15")
     assert (
-        "PodGroup/a/new was created while its parent CompositePodGroup/a/r" in orphan.problem.message
+        "PodGroup/a/new was created while its parent CompositePodGroup/a/r"
+        in orphan.problem.message
     )
 
 

@@ -62,7 +62,12 @@ def test_the_fields_of_a_fact_are_those_of_the_contract():
     assert list(EventLine.__struct_fields__) == wanted
     history = DOCUMENT["components"]["schemas"]["HistoryLine"]
     assert history["required"] == wanted
-    assert set(history["properties"]) - set(wanted) == {"reason", "caused_by", "cause_position", "decision"}
+    assert set(history["properties"]) - set(wanted) == {
+        "reason",
+        "caused_by",
+        "cause_position",
+        "decision",
+    }
 
 
 @pytest.mark.parametrize("kind", FACTS, ids=lambda kind: kind.__name__)

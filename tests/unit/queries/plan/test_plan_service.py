@@ -118,7 +118,15 @@ async def test_view_and_state_come_back_as_they_were():
         )
         for name in ("nodes", "pods", "groups", "usage", "members", "on_node", "budgets"):
             assert getattr(seen, name) == getattr(view, name)
-        for name in ("position", "epoch", "gangs", "reservations_on", "gang_of", "rejections", "preemptions"):
+        for name in (
+            "position",
+            "epoch",
+            "gangs",
+            "reservations_on",
+            "gang_of",
+            "rejections",
+            "preemptions",
+        ):
             assert getattr(held, name) == getattr(state, name)
 
 

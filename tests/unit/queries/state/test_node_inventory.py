@@ -48,7 +48,11 @@ async def test_ordinary_pods_and_members_are_counted_apart(cluster):
 
 async def test_an_empty_cluster_is_an_empty_list(cluster):
     """No node: still a whole document."""
-    assert await listed(NodeInventory(cluster)) == {"not_current_reason": "", "topology_keys": [], "nodes": []}
+    assert await listed(NodeInventory(cluster)) == {
+        "not_current_reason": "",
+        "topology_keys": [],
+        "nodes": [],
+    }
 
 
 async def test_only_lines_that_changed_are_encoded_again(cluster):

@@ -46,7 +46,7 @@ async def test_a_tree_that_fits_is_recorded_and_then_has_nothing_to_place():
 
 async def test_a_tree_without_a_plan_is_explained_later_and_its_refusal_holds():
     """The reasons are searched at the end of the pass; after that the tree is not planned again."""
-    async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption="off") as stage:
+    async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption=False) as stage:
         await stage.lead()
         await stage.control_loop._reconciler.reconcile()
         outcome, progress = await attempt(stage, "g")
@@ -60,7 +60,7 @@ async def test_a_tree_without_a_plan_is_explained_later_and_its_refusal_holds():
 
 async def test_a_long_plan_is_searched_and_a_refused_tree_pauses():
     """A tree that the planner process refused waits as long as its search was expensive."""
-    async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption="off") as stage:
+    async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption=False) as stage:
         await stage.lead()
         await stage.control_loop._reconciler.reconcile()
         stage.parts.planner.at_once = lambda request: "search"

@@ -127,7 +127,10 @@ def tree_of(cluster, leaves):
             one = msgspec.structs.replace(held(cluster, f"{leaf}-{n}", "a"), group=leaf)
             held_[one.uid] = one
     root = GangState(
-        uid=GangUid("r"), gang="default/root", groups=tuple(groups), reservations=immutables.Map(held_)
+        uid=GangUid("r"),
+        gang="default/root",
+        groups=tuple(groups),
+        reservations=immutables.Map(held_),
     )
     return msgspec.structs.replace(EMPTY, gangs=immutables.Map({root.uid: root})), list(
         held_.values()

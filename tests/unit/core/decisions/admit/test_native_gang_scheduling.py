@@ -24,7 +24,11 @@ FOREIGN = [{"name": GATE}, {"name": "kueue.x-k8s.io/admission"}]
 
 def found(native="on", version=NEW):
     return ControlPlaneFeaturesDetected(
-        served=(f"{version} PodGroup",), dropped_fields=(), untested=(), admission_policy="on", native_group_scheduling=native
+        served=(f"{version} PodGroup",),
+        dropped_fields=(),
+        untested=(),
+        admission_policy="on",
+        native_group_scheduling=native,
     )
 
 

@@ -253,7 +253,9 @@ def succeed(scene):
     [
         succeed,
         lambda s: s.cluster.delete_node("n0"),
-        lambda s: s.cluster.change_pod("g-0", deleting=True, disruption_target="PreemptionByScheduler"),
+        lambda s: s.cluster.change_pod(
+            "g-0", deleting=True, disruption_target="PreemptionByScheduler"
+        ),
         lambda s: [s.cluster.change_pod(f"g-{n}", deleting=True) for n in range(3)],
         lambda s: (s.cluster.change_node("n0", unschedulable=True), s.cluster.delete_pod("g-0")),
         lambda s: (group_goes(s.cluster), s.cluster.delete_pod("g-0")),

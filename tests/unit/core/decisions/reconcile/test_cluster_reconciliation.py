@@ -134,9 +134,20 @@ def test_a_member_bound_elsewhere_is_drift():
         (lambda c: c.delete_pod("g-0"), "unknown"),
         (lambda c: c.change_pod("g-0", deleting=True), "deleted"),
         (lambda c: c.delete_node("n0"), "node-lost"),
-        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="PreemptionByScheduler"), "preempted"),
-        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="EvictionByEvictionAPI"), "evicted"),
-        (lambda c: c.change_pod("g-0", deleting=True, disruption_target="DeletionByTaintManager"), "evicted"),
+        (
+            lambda c: c.change_pod("g-0", deleting=True, disruption_target="PreemptionByScheduler"),
+            "preempted",
+        ),
+        (
+            lambda c: c.change_pod("g-0", deleting=True, disruption_target="EvictionByEvictionAPI"),
+            "evicted",
+        ),
+        (
+            lambda c: c.change_pod(
+                "g-0", deleting=True, disruption_target="DeletionByTaintManager"
+            ),
+            "evicted",
+        ),
         (lambda c: c.change_pod("g-0", deleting=True, disruption_target="SomethingNew"), "deleted"),
     ],
     ids=["gone", "deleted", "node-lost", "preempted", "evicted", "tainted", "new"],
@@ -313,7 +324,10 @@ def test_a_superseded_member_releases_its_tree():
     scene = Scene(pods=2)
     scene.cluster.add(a_pod("alien", node="n0", requests={GPU: 4}))
     (fact,) = scene.decide()
-    assert (fact.reason, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
+    assert (fact.reason, [p.pod for p in fact.pods]) == (
+        "superseded",
+        ["default/g-0", "default/g-1"],
+    )
     who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
     assert fact.message.endswith(f"other pods took the room of default/g-0; taken by {who}")
     assert [pod.pod for pod in fact.taken_by] == ["default/alien"]

@@ -175,7 +175,9 @@ def test_the_reason_of_a_member_names_a_useless_eviction(cluster, units):
     """The condition of the group counts the pods; the reason for kube-scheduler has no number."""
     root = (cluster.group("g").uid, "default/g")
     considered = (f"evicting {units} yields 1 of 2 pods",)
-    refused = GangUnschedulable(outcome="impossible", reasons=("0 of 2",), preemption_notes=considered)
+    refused = GangUnschedulable(
+        outcome="impossible", reasons=("0 of 2",), preemption_notes=considered
+    )
     state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, refused))
     text = "no room for its minimum, not even when every unit of lower priority is evicted"
     assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {text}"

@@ -22,7 +22,7 @@ VIP = a_pod("vip", requests=ONE, priority=100)
 async def playing(*objects, nodes=("n0", "n1"), **rest):
     """Lead over nodes of one GPU each; what runs there is known to the log."""
     stage = Stage(
-        *(a_node(n, gpu=1) for n in nodes), *objects, VIP, **{"preemption": "off", **rest}
+        *(a_node(n, gpu=1) for n in nodes), *objects, VIP, **{"preemption": False, **rest}
     )
     await stage.lead()
     await stage.settled()
@@ -123,7 +123,7 @@ async def test_there_are_no_victims_for_equal_priority_and_for_members():
 async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go():
     """A second call gets the same answer; the pod on the other node goes too; when the pod runs, it is completed."""
     unit = running("u", "n0", "n1", minimum=2, whole=True, priority=1)
-    async with await playing(*unit, preemption="on") as stage:
+    async with await playing(*unit, preemption=True) as stage:
         stage.start(stage.parts.evictor.run())
         await stage.one_pass()
         vip = stage.cluster.pod("vip")

@@ -339,7 +339,9 @@ def test_an_unknown_verdict_evicts_no_pod():
     """A refusal that rests on a budget or on vetoes is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
     made = preempt(
-        msgspec.structs.replace(request, rejected_nodes=(NodeRejection(node=NodeName("r-0"), shape=0),))
+        msgspec.structs.replace(
+            request, rejected_nodes=(NodeRejection(node=NodeName("r-0"), shape=0),)
+        )
     )
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"

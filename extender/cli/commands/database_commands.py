@@ -1,4 +1,4 @@
-"""`prune`: delete the inputs of old decisions; the log stays complete."""
+"""`db migrate`, `db project`, `db prune`: the schema, the interval tables and the stored inputs of the database."""
 
 from __future__ import annotations
 
@@ -9,14 +9,61 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import Folder, Form, Url
+from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import BadInput
 from extender.queries.log.event_dto import parse_time
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
+    from extender.composition import Store
     from extender.store.retention import PruneResult
+
+
+def migrate(
+    database_url: Url = None,
+    data_dir: Folder = None,
+) -> None:
+    """Migrate the database to the schema of this version."""
+    from extender.composition import database
+    from extender.store import schema_migration
+
+    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+
+    async def run() -> str:
+        async with database(settings) as url:
+            return await schema_migration.upgrade(url)
+
+    print(f"the database has schema {asyncio.run(run())}")
+
+
+def project(
+    rebuild: Annotated[
+        bool,
+        typer.Option("--rebuild", help="Empty the interval tables first, and fill them again."),
+    ] = False,
+    database_url: Url = None,
+    data_dir: Folder = None,
+) -> None:
+    """Bring the interval tables and the snapshots up to the end of the log.
+
+    A running leader does this continuously. Use the command after an upgrade whose notes require it, or when no replica
+    leads.
+    """
+    from extender.control.monitors.read_model_projector import project_all
+    from extender.snapshots.snapshot_backfill import backfill_snapshots
+
+    async def question(opened: Store) -> tuple[int, int]:
+        end = (await opened.log.head()).position
+        if rebuild:
+            await opened.projection.forget()
+        reached = await project_all(opened.projection, end)
+        every = opened.snapshots.stretch(end)
+        made = await backfill_snapshots(opened.log, opened.snapshots, until=end, every=every)
+        return reached, made
+
+    reached, made = ask(database_url, data_dir, question)
+    print(f"projected up to position {reached}; {made} snapshots made")
 
 
 def prune(
@@ -38,7 +85,7 @@ def prune(
     """Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.
 
     Gangs that still exist keep the inputs of their decisions. The decisions stay in the log with their reasons; only
-    `replay` and the numbers of `history --decisions` need the inputs. Needs the database role of `migrate`.
+    `decision replay` and the numbers of `history --decisions` need the inputs. Needs the database role of `db migrate`.
     """
     if (before is None) == (days is None):
         raise BadInput("give either --before TIME or --days NUMBER")
