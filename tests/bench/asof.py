@@ -42,11 +42,11 @@ AT = "gx.placement WHERE from_position <= $2 AND coalesce(to_position, 922337203
 PLANS = {
     "what was on a node at a position": (f"SELECT * FROM {AT} AND node = $1", ("node-00042.cluster.internal", "half")),
     "where a pod ever was": ("SELECT * FROM gx.placement WHERE pod = $1 ORDER BY from_position", ("serve/model-0000100-decode-1",)),
-    "where a gang ever was": ("SELECT * FROM gx.placement WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
-    "how a gang stood": ("SELECT * FROM gx.gang_state WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
+    "where a gang ever was": ("SELECT * FROM gx.placement WHERE gang = $1 ORDER BY from_position", ("serve/model-0000100",)),
+    "how a gang stood": ("SELECT * FROM gx.gang_state WHERE gang = $1 ORDER BY from_position", ("serve/model-0000100",)),
     "whom a pod gave way to": ("SELECT * FROM gx.victim WHERE pod = $1 ORDER BY position", ("serve/a",)),
     "the position of a time": ("SELECT position FROM gx.event WHERE at_us <= $1 ORDER BY at_us DESC, position DESC LIMIT 1", ("half_us",)),
-    "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(root, '/', 1) = $1 LIMIT 1", ("absent",)),
+    "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(gang, '/', 1) = $1 LIMIT 1", ("absent",)),
     "the facts to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
     "the checkpoint in front of a position": ("SELECT c.position FROM gx.snapshot c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
 }  # fmt: skip

@@ -62,7 +62,7 @@ async def waits(stand: Stand, api: Any, path: str) -> bool:
     """Return whether the gang was refused for want of capacity, by ours or by kube-scheduler."""
     if stand.service is not None:
         found = await stand.service.get("/v1/gangs")
-        return any(g["state"] == "refused" and g["outcome"] != "waiting" for g in found)
+        return any(g["state"] == "unschedulable" and g["outcome"] != "waiting" for g in found)
     pods = [p for p in (await api.get(path))["items"] if p["metadata"]["name"].startswith("g0")]
     return any(condition_of(pod, "PodScheduled") is not None for pod in pods)
 

@@ -26,10 +26,10 @@ SHAPE = f"""
 ALTER TABLE gx.event RENAME TO event_flat;
 CREATE TABLE gx.event (LIKE gx.event_flat INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (position);
 ALTER TABLE gx.event ADD PRIMARY KEY (position);
-CREATE INDEX ON gx.event (root, position);
+CREATE INDEX ON gx.event (gang, position);
 CREATE INDEX ON gx.event (type, position);
 CREATE INDEX ON gx.event (at_us, position);
-CREATE INDEX ON gx.event (split_part(root, '/', 1), position);
+CREATE INDEX ON gx.event (split_part(gang, '/', 1), position);
 CREATE TABLE gx.event_1 PARTITION OF gx.event FOR VALUES FROM (1) TO ({PARTITION});
 CREATE TABLE gx.event_2 PARTITION OF gx.event FOR VALUES FROM ({PARTITION}) TO ({2 * PARTITION});
 CREATE TABLE gx.event_3 PARTITION OF gx.event FOR VALUES FROM ({2 * PARTITION}) TO ({3 * PARTITION});

@@ -86,7 +86,7 @@ async def cases_of(engine: AsyncEngine, events: int) -> dict[str, ReportQuery]:
             await connection.execute(
                 sa.text(
                     "SELECT max(at_us) FILTER (WHERE position = :last), max(at_us) FILTER (WHERE position = :half), "
-                    "max(root) FROM gx.event WHERE position IN (:last, :half) OR position > :last - 500"
+                    "max(gang) FROM gx.event WHERE position IN (:last, :half) OR position > :last - 500"
                 ),
                 {"last": events, "half": events // 2},
             )

@@ -211,7 +211,7 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
 
     async def all_waiting() -> bool:
         found = await service.get("/v1/gangs")
-        ready = [g for g in found if g["state"] == "refused" and g["outcome"] != "waiting"]
+        ready = [g for g in found if g["state"] == "unschedulable" and g["outcome"] != "waiting"]
         if len(ready) < len(gangs) or waiting.gated:
             return len(ready) == len(gangs) and await on_the_groups()
         items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]

@@ -106,15 +106,15 @@ async def test_an_autoscaler_removes_nodes_that_are_reserved(story: Story) -> No
     first = planned((await count(story, "GangAdmitted", 1))[0])["g-0"]
     await story.kubectl("taint", "node", first, f"{LEAVING}=1:NoSchedule")
     released = (await count(story, "ReservationReleased", 1))[0]["data"]
-    assert (released["why"], len(released["pods"]), released["taken_by"]) == ("node-lost", 2, [])
-    assert f"node {first} has a taint that the pod does not tolerate" in released["text"]
+    assert (released["reason"], len(released["pods"]), released["taken_by"]) == ("node-lost", 2, [])
+    assert f"node {first} has a taint that the pod does not tolerate" in released["message"]
     await story.api.delete(f"/api/v1/nodes/{first}")
     brake.nominations = False  # nominated by now, and the next node goes without a warning
     second = planned((await count(story, "GangAdmitted", 2))[1])["g-0"]
     await story.api.delete(f"/api/v1/nodes/{second}")
     released = (await count(story, "ReservationReleased", 2))[1]["data"]
-    assert (released["why"], len(released["pods"])) == ("node-lost", 2)
-    assert f"node {second} is gone" in released["text"]
+    assert (released["reason"], len(released["pods"])) == ("node-lost", 2)
+    assert f"node {second} is gone" in released["message"]
     assert not await story.bound("g-")
     await story.create(a_node("n9", gpu=8))
     brake.gates = False

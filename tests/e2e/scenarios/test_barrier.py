@@ -94,7 +94,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     assert expired["data"]["waited_ms"] >= 4000
     released = (await story.service.facts())[expired["position"]]
     assert released["type"] == "ReservationReleased"
-    assert released["data"]["why"] == "expired"
+    assert released["data"]["reason"] == "expired"
     assert len(released["data"]["pods"]) == 8
 
     async def members_informed() -> bool:

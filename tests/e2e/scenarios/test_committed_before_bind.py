@@ -149,7 +149,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     await story.until_fact("GangUnschedulable", "default/rival")
 
     lost = await terminated(story, "g-0")
-    assert lost["data"]["room_until_us"] > 0
+    assert lost["data"]["held_until_us"] > 0
     await story.create(a_pod("g-new", "g", requests=GPU))
     bound = await story.until_bound(2, prefix="g-")
     assert bound == {"g-1": where["g-1"], "g-new": where["g-0"]}
@@ -162,7 +162,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     released = await story.until_fact("ReservationReleased", "default/g", why="expired")
     assert [p["pod"] for p in released["data"]["pods"]] == ["default/g-new"]
     ended_us = datetime.fromisoformat(released["time"]).timestamp() * 1e6
-    assert ended_us >= lost["data"]["room_until_us"], "what was promised holds across the restart"
+    assert ended_us >= lost["data"]["held_until_us"], "what was promised holds across the restart"
 
     async def taken() -> dict[str, str]:
         return {**await story.bound("rival"), **await story.bound("alone")}

@@ -98,7 +98,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
             released = await story.until_fact("ReservationReleased", "default/held", why="deleted")
-            assert "is being deleted" in released["data"]["text"]
+            assert "is being deleted" in released["data"]["message"]
             await nothing_reserved(story)
             assert await served(story, "podgroups")
             assert await story.bound() == first

@@ -103,7 +103,7 @@ async def released(story: Story, why: str, gang: str = "") -> dict[str, Any]:
         found = [
             f
             for f in await story.service.facts("ReservationReleased")
-            if f["data"]["why"] == why and gang in ("", f["gang"])
+            if f["data"]["reason"] == why and gang in ("", f["gang"])
         ]
         return found[-1] if found else None
 
@@ -162,7 +162,7 @@ async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
             await vanish(story, lost, how)
             fact = await released(story, "node-lost", f"default/{name}")
             assert not await story.bound(name)
-        assert f"node {lost} {words}: default/{name}-1" in fact["data"]["text"]
+        assert f"node {lost} {words}: default/{name}-1" in fact["data"]["message"]
         assert names(fact["data"]["pods"]) == set(before), "the tree is released as a whole"
         bound = await story.until_bound(3, name)
         assert lost not in bound.values()
@@ -204,7 +204,7 @@ async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> N
     await vanish(story, before[third], "cordoned")
     fact = await released(story, "node-lost")
     assert names(fact["data"]["pods"]) == {third}
-    assert f"node {before[third]} was cordoned: default/{third}" in fact["data"]["text"]
+    assert f"node {before[third]} was cordoned: default/{third}" in fact["data"]["message"]
     blocked = False  # a Binding to the cordoned node that is still tried would get through now
     bound = await story.until_bound(3)
     spare = {"a0", "a1", "a2", "a3"} - set(before.values())
@@ -227,7 +227,7 @@ async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story
         await story.api.patch(f"/api/v1/nodes/{lost}", {"metadata": {"labels": {RACK: "c"}}})
         fact = await released(story, "node-lost")
         assert not await story.bound()
-    assert f"node {lost} is not in {RACK}={old} any more: default/g-0" in fact["data"]["text"]
+    assert f"node {lost} is not in {RACK}={old} any more: default/g-0" in fact["data"]["message"]
     bound = await story.until_bound(2)
     assert {node[0] for node in bound.values()} == {"a", "b"} - {old}
     changed = await story.until_fact("NodeTopologyChanged")
@@ -247,7 +247,7 @@ async def test_a_member_deleted_before_its_bind(story: Story) -> None:
         await story.api.delete(f"{PODS}/g-1", {"gracePeriodSeconds": 0})
         fact = await released(story, "deleted")
     assert names(fact["data"]["pods"]) == {"g-0", "g-1", "g-2"}
-    assert "deleted before it was bound: default/g-1" in fact["data"]["text"]
+    assert "deleted before it was bound: default/g-1" in fact["data"]["message"]
     await story.until_fact("GangUnschedulable", after=fact["position"], outcome="waiting")
     await nothing_reserved(story)
     assert not await story.bound()
@@ -272,7 +272,7 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
         fact = await released(story, "deleted")
         await nothing_reserved(story)
     assert names(fact["data"]["pods"]) == {"left-0", "right-0"}
-    assert re.match("PodGroup default/right (was|is being) deleted:", fact["data"]["text"])
+    assert re.match("PodGroup default/right (was|is being) deleted:", fact["data"]["message"])
     assert not await story.bound()
     await story.create(leaves[1])
     await story.until_bound(2)
@@ -315,7 +315,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     await eventually(lambda: _lost(story, 2))
     lost = (await story.service.facts("MemberTerminated"))[-1]["data"]
     assert (lost["pod"], lost["cause"]) == ("default/g-2", "rejected-by-kubelet")
-    assert lost["text"] == "UnexpectedAdmissionError: no such device"
+    assert lost["message"] == "UnexpectedAdmissionError: no such device"
     await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
     alien = member("alien", "", requests=GPU, nodeSelector={"kubernetes.io/hostname": first["g-0"]})
     await story.create(alien)

@@ -288,7 +288,7 @@ async def test_a_pod_is_made_again_under_its_name(intercept: Intercept, story: S
     old = (await story.pods())["a-0"]["metadata"]["uid"]
     await story.api.delete(f"{PODS}/a-0", {"gracePeriodSeconds": 0})
     fact = await story.until_fact("ReservationReleased", "default/a")
-    assert fact["data"]["why"] == "deleted"
+    assert fact["data"]["reason"] == "deleted"
     assert old in [p["uid"] for p in fact["data"]["pods"]]
     (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
     await story.create(member("a-0", "a", containers=[container]))

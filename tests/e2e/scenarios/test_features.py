@@ -62,14 +62,14 @@ async def until_condition(story: Story, name: str, type_: str, words: str) -> No
 
 def lost(fact: Object) -> set[tuple[str, str, str]]:
     """Return kind, field and gate of everything that is lost."""
-    return {(x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["lost"]}
+    return {(x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["dropped_fields"]}
 
 
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.lived_in("long")
 async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
     """Gates off in kube-apiserver: the fact names what is lost, and no gang is placed without its constraint."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", policy="on")
+    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
     assert found["data"]["served"] == [
         f"{VERSIONS['1.36']} PodGroup",
         f"{VERSIONS['1.36']} Workload",
@@ -108,7 +108,7 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
 @pytest.mark.lived_in("never")
 async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -> None:
     """CompositePodGroup off in kube-apiserver: a leaf that lost its parent is not placed as a root of its own."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", policy="on")
+    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
     parent = ("PodGroup", "spec.parentCompositePodGroupName", "CompositePodGroup")
     assert parent in lost(found)
     version = VERSIONS["1.37"]
@@ -134,7 +134,7 @@ async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -
 @pytest.mark.lived_in("never")
 async def test_without_any_gate_our_kinds_work_with_the_field(story: Story) -> None:
     """GenericWorkload off, as by default: the field is dropped, its name is kept as our label, the gang is placed."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", policy="on")
+    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
     assert found["data"]["served"] == []
     assert lost(found) == {("Pod", "spec.schedulingGroup", "GenericWorkload")}
     await story.create(*nodes(0, 2), a_group("ours", gang=2, topo=RACK), *members("ours", 2))
@@ -147,8 +147,8 @@ async def test_without_any_gate_our_kinds_work_with_the_field(story: Story) -> N
 @pytest.mark.lived_in("long")
 async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> None:
     """Native scheduling on: our plans decide, its cycles carry them out, and each condition has one writer."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", native="on")
-    assert "GenericWorkload=true" in found["data"]["text"]
+    found = await story.until_fact("ControlPlaneFeaturesDetected", native_group_scheduling="on")
+    assert "GenericWorkload=true" in found["data"]["message"]
     await story.create(*nodes(0, 3), *gang(story, "train", 5, 4))
     await until_condition(story, "train", EXPLAINED, "PodGroup default/train needs 4 pods")
     assert not await story.bound()

@@ -43,7 +43,7 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     vetoes = [f["data"] for f in facts if f["type"] == "NodeRejected"]
     assert {v["node"] for v in vetoes} == {"n0"}
     released = [f["data"] for f in facts if f["type"] == "ReservationReleased"]
-    assert [r["why"] for r in released] == ["node-rejected"] * len(vetoes)
+    assert [r["reason"] for r in released] == ["node-rejected"] * len(vetoes)
     assert len(vetoes) <= 2, "learned once for all pods of one shape"
 
 

@@ -141,7 +141,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
             1, "equal"
         )  # never shown to us: the gang loses its room, as a whole
         released = await count(story, "ReservationReleased", 1)
-        assert released[0]["data"]["why"] == "superseded"
+        assert released[0]["data"]["reason"] == "superseded"
         assert len(released[0]["data"]["pods"]) == 2
         assert not await story.bound("g-")
         await drop(story, "equal")
@@ -167,8 +167,8 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     await story.create(ordinary("higher", GPU, priorityClassName="high", nodeSelector=there))
     assert await story.until_bound(1, "higher") == {"higher": node}
     released = await count(story, "ReservationReleased", releases + 1)
-    assert released[-1]["data"]["why"] == "superseded"
-    assert "other pods took the room of default/g-0" in released[-1]["data"]["text"]
+    assert released[-1]["data"]["reason"] == "superseded"
+    assert "other pods took the room of default/g-0" in released[-1]["data"]["message"]
     assert not await story.bound("g-")
     brake.gates = False
     bound = await story.until_bound(2, "g-")
@@ -233,7 +233,7 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     await story.create(ordinary("higher", GPU, priorityClassName="high", nodeSelector=there))
     assert await story.until_bound(1, "higher") == {"higher": "n0"}
     released = await count(story, "ReservationReleased", 1)
-    assert released[0]["data"]["why"] == "superseded"
+    assert released[0]["data"]["reason"] == "superseded"
     assert {p["pod"] for p in released[0]["data"]["pods"]} == {"default/g-0", "default/g-1"}
     assert not [p for p in (await story.pods()).values() if p["status"].get("nominatedNodeName")]
     await story.create(a_node("n2", gpu=8))
@@ -244,7 +244,7 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     await story.create(of_daemonset("driver-n1", "n1", {"nvidia.com/gpu": 1}))
     await story.until_bound(1, "driver-")
     released = await count(story, "ReservationReleased", 2)
-    assert released[1]["data"]["why"] == "superseded"
+    assert released[1]["data"]["reason"] == "superseded"
     assert len(released[1]["data"]["pods"]) == 2, "nothing of it is bound: the whole tree"
     assert not await story.bound("g-")
 

@@ -52,7 +52,7 @@ def thief(name: str, node: str) -> dict[str, Any]:
 
 def who(released: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the pods that took the capacity of a release: name, scheduler, how."""
-    return [(t["pod"], t["scheduler"], t["how"]) for t in released["data"]["taken_by"]]
+    return [(t["pod"], t["scheduler"], t["via"]) for t in released["data"]["taken_by"]]
 
 
 async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None:
@@ -73,7 +73,7 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
             await story.create(thief(f"thief-{turn}", node))
             await story.until_bound(1, f"thief-{turn}")
             released = (await count(story, "ReservationReleased", turn + 1))[-1]
-            assert (released["data"]["why"], len(released["data"]["pods"])) == ("superseded", 2)
+            assert (released["data"]["reason"], len(released["data"]["pods"])) == ("superseded", 2)
             assert who(released) == [(f"default/thief-{turn}", OTHER, "unaware")]
             assert f"(scheduler {OTHER}, priority 0)" in released["summary"]
             assert not await story.bound("g-")

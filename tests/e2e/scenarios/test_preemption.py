@@ -107,7 +107,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert victims == {f"default/single-{r}{n}" for r in rack for n in range(2)}
     assert len(await story.bound("single")) == 2
     gone = await facts(story, "VictimGone")
-    assert {(f["pod"], f["how"]) for f in gone} == {(pod, "deleted") for pod in victims}
+    assert {(f["pod"], f["via"]) for f in gone} == {(pod, "deleted") for pod in victims}
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
     uid = (await story.api.get(path))["metadata"]["uid"]  # events of earlier stories may come late
@@ -332,5 +332,5 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)
     await completed(story)
-    assert {f["how"] for f in await facts(story, "VictimGone")} == {"evicted"}
+    assert {f["via"] for f in await facts(story, "VictimGone")} == {"evicted"}
     await story.api.delete(pdb)

@@ -62,7 +62,7 @@ async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
     assert words in " ".join(described.split())
     printed = await explain(story, "hi")
     assert words in printed
-    assert "refused" in printed
+    assert "unschedulable" in printed
 
     async def on_the_pod() -> bool:
         text = "no room for its minimum, not even when every unit of lower priority is evicted"

@@ -171,7 +171,7 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
         refused = (await facts(story, "GangUnschedulable"))[
             -1:
         ]  # before its last member came: waiting
-        words = [w for f in refused for w in (*f["reasons"], *f["considered"])]
+        words = [w for f in refused for w in (*f["reasons"], *f["preemption_notes"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
 
@@ -226,7 +226,7 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
 
     async def refused() -> bool:
         last = (await facts(story, "GangUnschedulable"))[-1:]
-        return any("makes room for no further member" in w for f in last for w in f["considered"])
+        return any("makes room for no further member" in w for f in last for w in f["preemption_notes"])
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
@@ -309,8 +309,8 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
     assert set((await story.bound("hi")).values()) == {"new"}
     (ended,) = await facts(story, "PreemptionCancelled")
-    assert ended["why"] == "no-longer-needed"
-    assert sorted(ended["finishing"]) == ["Pod/default/a1", "Pod/default/a2"]
+    assert ended["reason"] == "no-longer-needed"
+    assert sorted(ended["units_in_progress"]) == ["Pod/default/a1", "Pod/default/a2"]
     await let_go(story, "a1", "a2")
 
     async def gone() -> bool:
@@ -331,7 +331,7 @@ async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story
     await story.api.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
     await let_go(story, "a1", "a2")
     lost = await story.until_fact("PreemptionCancelled")
-    assert lost["data"]["why"] == "capacity-lost"
+    assert lost["data"]["reason"] == "capacity-lost"
 
     async def cleared() -> bool:
         return not nominated(await story.pods())

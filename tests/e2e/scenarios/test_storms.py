@@ -76,7 +76,7 @@ async def until_refused(story: Story, *gangs: str) -> None:
         found = {g["gang"]: g for g in await story.service.get("/v1/gangs")}
         return all(
             (line := found.get(f"default/{name}")) is not None
-            and line["state"] == "refused"
+            and line["state"] == "unschedulable"
             and line["outcome"] == "impossible"
             for name in gangs
         )

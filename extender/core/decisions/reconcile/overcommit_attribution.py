@@ -113,7 +113,7 @@ def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
 def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
     """Return the text about pods that use reserved capacity, or an empty string.
 
-    >>> user = ReservedCapacityUser(pod="ns/p", uid="u", node="n", scheduler="s", priority=0, how="unaware")
+    >>> user = ReservedCapacityUser(pod="ns/p", uid="u", node="n", scheduler="s", priority=0, via="unaware")
     >>> reserved_capacity_users_text([user])
     'taken by ns/p (scheduler s, priority 0), which does not see what is reserved'
     """

@@ -113,7 +113,7 @@ async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monke
         for root in ("team-a/x", "team-b/x"):
             for node in ("n1", "n2"):
                 await writer.write(
-                    fact=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), root=root
+                    fact=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), gang=root
                 )
                 await asyncio.sleep(0)
     await asyncio.wait_for(task, 60)
