@@ -159,7 +159,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     lost = await terminated(story, "g-new")
     story.service.kill()
     await story.service.start()
-    released = await story.until_fact("ReservationReleased", "default/g", why="expired")
+    released = await story.until_fact("ReservationReleased", "default/g", reason="expired")
     assert [p["pod"] for p in released["data"]["pods"]] == ["default/g-new"]
     ended_us = datetime.fromisoformat(released["time"]).timestamp() * 1e6
     assert ended_us >= lost["data"]["held_until_us"], "what was promised holds across the restart"

@@ -97,7 +97,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             # 1. Deleted: groups with pods that run stay, so do their definition and the pods that run; no capacity is kept.
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
-            released = await story.until_fact("ReservationReleased", "default/held", why="deleted")
+            released = await story.until_fact("ReservationReleased", "default/held", reason="deleted")
             assert "is being deleted" in released["data"]["message"]
             await nothing_reserved(story)
             assert await served(story, "podgroups")

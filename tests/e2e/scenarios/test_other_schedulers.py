@@ -191,7 +191,7 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
     await story.until_fact("GangAdmitted", "default/g")
     await story.create(of_daemonset("net", "n2", half, priorityClassName="high"))
     await story.until_bound(1, "net")
-    released = await story.until_fact("ReservationReleased", why="superseded")
+    released = await story.until_fact("ReservationReleased", reason="superseded")
     assert who(released) == [("default/net", "default-scheduler", "pinned")]
     story.server.before = None
     await story.create(a_node("n3", gpu=8))
