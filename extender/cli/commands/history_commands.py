@@ -246,7 +246,7 @@ def verify(
 ) -> None:
     """Verify the hash chain of the whole log. Exit 1 when it is broken.
 
-    Also lists losses of history that were recorded (an older copy of the database).
+    Also lists recorded losses of history (an older copy of the database).
     """
 
     async def question(opened: Store) -> tuple[int, list[EventLine]]:

@@ -93,7 +93,7 @@ def _print_state(found: StateAt) -> None:
         print()
         print(
             f"preemption for {preemption.preemptor} since {preemption.planned}: {preemption.evicted} victims gone, "
-            f"{len(preemption.victims)} remaining"
+            f"{len(preemption.victims)} to go"
         )
     _notes(found.limitations)
 

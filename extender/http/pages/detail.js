@@ -77,7 +77,7 @@ export class Detail {
 
   preempting(preemption) {
     const victims = preemption.victims.map((victim) => el("li", {}, `${victim.pod} on `, this.nodeLink(victim.node)));
-    const words = `Preempts since ${utc(preemption.planned)}: ${count(preemption.evicted, "victim")} gone, ${preemption.victims.length} remaining`;
+    const words = `Preempts since ${utc(preemption.planned)}: ${count(preemption.evicted, "victim")} gone, ${preemption.victims.length} to go`;
     return el("div", { class: "notice" }, el("strong", { text: words }), el("ul", {}, ...victims.slice(0, MEMBERS_MAX)));
   }
 
