@@ -169,7 +169,9 @@ async def back_in_time(service, browser, folder):
         "its events alone",
     )
     browser.one("#feed-gang").click()
-    await seen(browser, lambda: "LeaseAcquired" in browser.texts("#events .type"), "all events again")
+    await seen(
+        browser, lambda: "LeaseAcquired" in browser.texts("#events .type"), "all events again"
+    )
 
 
 async def a_time_before_the_log(browser, position):
@@ -197,7 +199,9 @@ async def over_a_restart(service, browser, folder):
     await seen(browser, lambda: "unschedulable" in gang_row(browser, "after"), "what came after")
     await seen(browser, lambda: not browser.shown("#fault"), "no fault")
     events = service.get("/v1/events?limit=1000")
-    await seen(browser, lambda: positions(browser)[0] >= len(events) > before[0], "the newest event")
+    await seen(
+        browser, lambda: positions(browser)[0] >= len(events) > before[0], "the newest event"
+    )
     numbers = positions(browser)
     assert numbers == list(range(numbers[0], 0, -1))
     summaries = dict(zip(numbers, browser.texts("#events .summary"), strict=True))
