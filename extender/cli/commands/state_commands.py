@@ -165,7 +165,7 @@ def _place(place: MemberPlacement | None) -> str:
 
 
 def _moment(moment: PointInTime) -> str:
-    requested = f" (requested: {moment.requested})" if moment.requested else ""
+    requested = f" (asked for {moment.requested})" if moment.requested else ""
     return f"position {moment.position}, {moment.time}{requested}"
 
 
