@@ -53,7 +53,7 @@ COMMANDS = {
     ),
     "report": (
         "extender.cli.commands.report_command:report",
-        "Show a report: waiting times, preemptions, losses and others; without a name, list them.",
+        "Show a report: waiting times, preemptions, terminations and others; without a name, list them.",
     ),
     "decision replay": (
         "extender.cli.commands.history_commands:replay",

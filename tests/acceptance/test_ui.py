@@ -60,7 +60,7 @@ def positions(browser):
     return [
         int(number)
         for number in browser.run(
-            "return [...document.querySelectorAll('#facts li')].map((e) => e.dataset.position)"
+            "return [...document.querySelectorAll('#events li')].map((e) => e.dataset.position)"
         )
     ]
 
@@ -114,20 +114,20 @@ async def waits(service, browser):
     """A gang without a place stands first, with the reason; its groups are shown before it is admitted."""
     write(service, "huge", a_gang("huge", pods=20, requests={GPU: 8}, schedulingGates=GATED))
     await seen(browser, lambda: "needs 20 pods" in gang_row(browser, "huge"), "the reason of huge")
-    assert "refused" in gang_row(browser, "huge")
+    assert "unschedulable" in gang_row(browser, "huge")
     browser.click("#gang-list .name", "default/huge")
     await seen(browser, lambda: browser.texts("#detail .level .badge") == ["waits"], "its level")
     assert "20 waiting" in browser.text("#detail .level")
 
 
 async def preempts(service, player, browser, folder):
-    """Victims and their preemptor are in the facts, and on the map while it lasts."""
+    """Victims and their preemptor are in the events, and on the map while it lasts."""
     write(service, "full", full_nodes(0))
     write(service, "hi", preemptor(0))
     player.reload()
     await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
     await seen(browser, lambda: "scheduled" in gang_row(browser, "hi0"), "hi0 in the list")
-    types = browser.text("#facts .type")
+    types = browser.text("#events .type")
     assert "PreemptionPlanned" in types
     assert "VictimGone" in types
     browser.picture(folder / "preempted.png")
@@ -146,8 +146,8 @@ async def back_in_time(service, browser, folder):
     assert "reserved 12" in sums
     assert "free not known" in sums
     assert "other pods not known" in sums
-    assert "Ordinary pods are not in the log" in browser.text("#not-known")
-    await seen(browser, lambda: positions(browser)[:1] == [admitted], "the facts up to then")
+    assert "Ordinary pods are not in the log" in browser.text("#limitations")
+    await seen(browser, lambda: positions(browser)[:1] == [admitted], "the events up to then")
     browser.click("#gang-list .name", "default/tree")
     await seen(
         browser, lambda: browser.texts("#detail .level .badge") == ["reserved"] * 3, "levels"
@@ -155,21 +155,23 @@ async def back_in_time(service, browser, folder):
     browser.picture(folder / "then.png")
     write(service, "later", a_gang("later", pods=1, requests={GPU: 99}, schedulingGates=GATED))
     await seen(
-        browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new facts"
+        browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new events"
     )
     assert f"event {admitted} of" in browser.text("#when"), "the past stays as it is"
     await a_time_before_the_log(browser, admitted)
     browser.press("#slider", Keys.END)
-    await seen(browser, lambda: "refused" in gang_row(browser, "later"), "now again")
+    await seen(browser, lambda: "unschedulable" in gang_row(browser, "later"), "now again")
     assert browser.text("#mode") == "Now"
     browser.one("#feed-gang").click()
     await seen(
         browser,
-        lambda: set(browser.texts("#facts .gang-name")) == {"default/tree"},
-        "its facts alone",
+        lambda: set(browser.texts("#events .gang-name")) == {"default/tree"},
+        "its events alone",
     )
     browser.one("#feed-gang").click()
-    await seen(browser, lambda: "LeaseAcquired" in browser.texts("#facts .type"), "all facts again")
+    await seen(
+        browser, lambda: "LeaseAcquired" in browser.texts("#events .type"), "all events again"
+    )
 
 
 async def a_time_before_the_log(browser, position):
@@ -194,14 +196,16 @@ async def over_a_restart(service, browser, folder):
     browser.picture(folder / "lost.png")
     service.start()
     write(service, "after", a_gang("after", pods=1, requests={GPU: 99}, schedulingGates=GATED))
-    await seen(browser, lambda: "refused" in gang_row(browser, "after"), "what came after")
+    await seen(browser, lambda: "unschedulable" in gang_row(browser, "after"), "what came after")
     await seen(browser, lambda: not browser.shown("#fault"), "no fault")
-    facts = service.get("/v1/events?limit=1000")
-    await seen(browser, lambda: positions(browser)[0] >= len(facts) > before[0], "the newest fact")
+    events = service.get("/v1/events?limit=1000")
+    await seen(
+        browser, lambda: positions(browser)[0] >= len(events) > before[0], "the newest event"
+    )
     numbers = positions(browser)
     assert numbers == list(range(numbers[0], 0, -1))
-    summaries = dict(zip(numbers, browser.texts("#facts .summary"), strict=True))
-    assert {f["position"]: f["summary"] for f in facts if f["position"] in summaries} == summaries
+    summaries = dict(zip(numbers, browser.texts("#events .summary"), strict=True))
+    assert {f["position"]: f["summary"] for f in events if f["position"] in summaries} == summaries
 
 
 def killed(service):
@@ -225,10 +229,10 @@ async def over_an_older_log(service, browser, folder):
     for name in lost:
         write(service, name, a_gang(name, pods=1, requests={GPU: 99}, schedulingGates=GATED))
     for name in lost:
-        await seen(browser, lambda name=name: "refused" in gang_row(browser, name), name)
+        await seen(browser, lambda name=name: "unschedulable" in gang_row(browser, name), name)
     known = service.get("/v1/events?limit=1000")
     end = known[-1]["position"]
-    await seen(browser, lambda: positions(browser)[0] >= end, "the newest fact")
+    await seen(browser, lambda: positions(browser)[0] >= end, "the newest event")
     mark = (
         service.data / "log-end.json"
     )  # where the end of the log is published, outside of the database
@@ -242,16 +246,16 @@ async def over_an_older_log(service, browser, folder):
         (service.manifests / f"{name}.yaml").unlink()
     service.start()
     await seen(browser, lambda: "Everything was read again" in browser.text("#fault"), "the loss")
-    await seen(browser, lambda: "HistoryTruncated" in browser.texts("#facts .type"), "the fact")
+    await seen(browser, lambda: "HistoryTruncated" in browser.texts("#events .type"), "the event")
     browser.picture(folder / "older.png")
 
     def agrees():
-        facts = {f["position"]: f["summary"] for f in service.get("/v1/events?limit=1000")}
-        numbers, words = positions(browser), browser.texts("#facts .summary")
+        events = {f["position"]: f["summary"] for f in service.get("/v1/events?limit=1000")}
+        numbers, words = positions(browser), browser.texts("#events .summary")
         summaries = dict(zip(numbers, words, strict=True))
-        return numbers[0] == max(facts) and all(facts[n] == text for n, text in summaries.items())
+        return numbers[0] == max(events) and all(events[n] == text for n, text in summaries.items())
 
-    await seen(browser, agrees, "the facts that there are")
+    await seen(browser, agrees, "the events that there are")
     assert not any(gang_row(browser, name) for name in lost[1:])
 
 
@@ -269,7 +273,7 @@ async def strange_names(service, browser, folder):
     browser.driver.set_window_size(520, 1000)
     browser.open(f"{service.url}/ui/")
     await seen(browser, lambda: "admitted" in gang_row(browser, LONG), "the long one")
-    await seen(browser, lambda: "refused" in gang_row(browser, MARKUP), "the markup")
+    await seen(browser, lambda: "unschedulable" in gang_row(browser, MARKUP), "the markup")
     for name in (LONG, MARKUP):
         browser.click("#gang-list .name", f"default/{name}")
         await seen(browser, lambda name=name: name in browser.text("#detail h2"), "its detail")
@@ -304,7 +308,7 @@ async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(
     assert browser.text("#sums").startswith(
         "5,000 nodes, drawn as sums: nvidia.com/gpu, 40,000 units"
     )
-    assert "reserved 800, promised 0, other pods 2,500" in browser.text("#sums")
+    assert "reserved 800, claimed 0, other pods 2,500" in browser.text("#sums")
     browser.picture(tmp_path / "sums.png")
     browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
     await seen(browser, lambda: browser.text("#sums").startswith("20 nodes:"), "one rack")

@@ -29,7 +29,7 @@ class _EventFields(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_EventFields)
 
 
-async def follow_facts(
+async def follow_events(
     database_url: str | None,
     data_dir: str | None,
     wanted: EventFilter,
@@ -78,8 +78,8 @@ async def follow_services(
 
     stream = Stream(servers, query, complain=complain)
     _until_interrupted(stream.stop)
-    async with aclosing(stream.facts()) as facts:
-        async for body in facts:
+    async with aclosing(stream.events()) as events:
+        async for body in events:
             sys.stdout.write(line_of_body(body, output))
             sys.stdout.flush()
 

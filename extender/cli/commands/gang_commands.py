@@ -95,7 +95,7 @@ def gangs(
         print_value(lines, output)
         return
     print_table(
-        ("gang", "kind", "priority", "state", "reserved", "bound", "why"),
+        ("gang", "kind", "priority", "state", "reserved", "bound", "reason"),
         (
             (
                 line.gang,

@@ -60,11 +60,11 @@ def ask(
     return asyncio.run(run())
 
 
-def _print_facts(lines: Sequence[EventLine], output: Output) -> None:
+def _print_events(lines: Sequence[EventLine], output: Output) -> None:
     if output is not Output.table:
         print_value(lines, output)
         return
-    columns = ["position", "time", "gang", "fact", "summary"]
+    columns = ["position", "time", "gang", "type", "summary"]
     rows = [
         [str(line.position), line.time[:19].replace("T", " "), line.gang, line.type, line.summary]
         for line in lines
@@ -170,7 +170,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         problem = "only with --follow" if not follow else "not together with a database"
         raise BadInput(f"--server {server[0]}: {problem}; without it the database is read")
     if follow:
-        from extender.cli.commands.events_follow import follow_facts, follow_services
+        from extender.cli.commands.events_follow import follow_events, follow_services
 
         if until or limit:
             raise BadInput(f"--{'until' if until else 'limit'}: not together with --follow")
@@ -178,13 +178,13 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
             asyncio.run(follow_services(server, _query_of(wanted, after, since), output))
             return
         from_now = after is None and since is None
-        asyncio.run(follow_facts(database_url, data_dir, wanted, output, from_now=from_now))
+        asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))
         return
     page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
     lines = [event_line(event) for event in page.events]
     if page.more:
         complain(f"cut off after {len(lines)} events; --after {lines[-1].position} goes on")
-    _print_facts(lines, output)
+    _print_events(lines, output)
 
 
 def _query_of(wanted: EventFilter, after: int | None, since: str | None) -> list[tuple[str, str]]:
@@ -217,16 +217,16 @@ def replay(
         if not found or found[0].position != position:
             msg = f"position {position}: the log has no such event"
             raise BadInput(msg)
-        fact = found[0].data
+        data = found[0].data
         decisions = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
-        if not isinstance(fact, decisions) or not fact.input_digest:
-            msg = f"position {position}: {type(fact).__name__} is not a decision of the planner"
+        if not isinstance(data, decisions) or not data.input_digest:
+            msg = f"position {position}: {type(data).__name__} is not a decision of the planner"
             raise BadInput(msg)
-        stored = await opened.inputs.load(fact.input_digest)
+        stored = await opened.inputs.load(data.input_digest)
         if stored is None:
-            msg = f"position {position}: the input {fact.input_digest} is not stored any more"
+            msg = f"position {position}: the input {data.input_digest} is not stored any more"
             raise BadInput(msg)
-        return replay_decision(found[0], fact, stored)
+        return replay_decision(found[0], data, stored)
 
     result = ask(database_url, data_dir, question)
     if output is not Output.table:

@@ -27,7 +27,7 @@ def plan(
             help="The cluster: nodes, running pods, … File, folder or - ; repeatable.",
         ),
     ] = None,
-    wanted: Annotated[
+    files: Annotated[
         list[str] | None,
         typer.Option("-f", "--filename", help="Objects to plan. File, folder or - ; repeatable."),
     ] = None,
@@ -64,18 +64,18 @@ def plan(
         options: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
         if search_budget is not None:
             options["budget"] = search_budget
-        reply = _ask_server(server, wanted or (), options)
+        reply = _ask_server(server, files or (), options)
         for warning in reply.warnings:
             complain(f"warning: {warning}")
         _finish(reply, output)
     from extender.cluster.manifests import manifest_loader
     from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
 
-    found = manifest_loader.load(cluster or (), wanted or ())
+    found = manifest_loader.load(cluster or (), files or ())
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=all_pending or not wanted,
+        all_pending=all_pending or not files,
         budget=search_budget or settings_module.load().search_budget,
         preemption=preemption,
         order=found.order,
@@ -107,33 +107,33 @@ def _print(result: PlanAnswer) -> None:
     if not result.gangs:
         console().print("Nothing to plan: there is no group and no pending pod.")
         return
-    for root in result.gangs:
-        _print_root(root)
+    for gang in result.gangs:
+        _print_gang(gang)
     if len(result.gangs) > 1:
         console().print(f"All together: {result.verdict}")
 
 
-def _print_root(root: GangVerdict) -> None:
+def _print_gang(gang: GangVerdict) -> None:
     out = console()
-    proof = "proved" if root.search.exhausted else "not proved"
+    proof = "proved" if gang.search.exhausted else "not proved"
     out.print(
-        f"[bold]{root.kind} {root.gang}: {root.verdict}[/bold] "
-        f"({len(root.assignments)} placed, {len(root.unplaced)} without a node; "
-        f"{root.search.nodes} search nodes, {proof})"
+        f"[bold]{gang.kind} {gang.gang}: {gang.verdict}[/bold] "
+        f"({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
+        f"{gang.search.nodes} search nodes, {proof})"
     )
-    for reason in root.reasons:
+    for reason in gang.reasons:
         out.print(f"  {reason}")
-    for conflict in root.conflict:
+    for conflict in gang.conflict:
         out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
     rows = []
-    for line in root.assignments:
-        domain = root.domains.get(line.group, {})
+    for line in gang.assignments:
+        domain = gang.domains.get(line.group, {})
         rows.append(
             (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
         )
-    for victim in root.victims:
+    for victim in gang.victims:
         out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
     if rows:
         print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
-    if root.unplaced and root.assignments:
-        out.print("  without a node: " + ", ".join(root.unplaced))
+    if gang.unplaced and gang.assignments:
+        out.print("  without a node: " + ", ".join(gang.unplaced))

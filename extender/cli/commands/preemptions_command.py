@@ -62,7 +62,7 @@ def _print(line: PreemptionLine) -> None:
     no_victims = "  no pod was evicted" + (
         f"; reservations of {', '.join(line.superseded)} were released" if line.superseded else ""
     )
-    print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=no_victims)
+    print_table(["unit", "priority", "pod", "node", "gone", "via"], rows, empty=no_victims)
     for unit in line.victims:
         if unit.not_reprieved_reason:
             console().print(f"  {unit.unit} is not reprieved: {unit.not_reprieved_reason}")
@@ -75,7 +75,7 @@ def _end(line: PreemptionLine) -> str:
     if line.outcome == "completed":
         return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound"
     if line.outcome == "cancelled":
-        return f"abandoned ({line.reason})" + (f": {line.message}" if line.message else "")
+        return f"cancelled ({line.reason})" + (f": {line.message}" if line.message else "")
     return "pending"
 
 

@@ -49,7 +49,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Show a report: waiting times, preemptions, losses and others; without a name, list them."""
+    """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
     if not name:
         _list(output)
         return

@@ -23,19 +23,19 @@ def _flags() -> list[inspect.Parameter]:
     for setting in settings_module.all_settings():
         if setting.name in OF_OTHER_COMMANDS:
             continue
-        about = setting.help
+        text = setting.help
         if setting.kind is bool:
-            about += f" {setting.variable} is true or false."
+            text += f" {setting.variable} is true or false."
         if setting.listed:
-            about += " Repeatable."
+            text += " Repeatable."
         elif setting.default != "":
-            about += f" [default: {setting.name if setting.default is True else setting.default}]"
+            text += f" [default: {setting.name if setting.default is True else setting.default}]"
         metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
-        option = typer.Option(None, help=about, metavar=metavar)
+        option = typer.Option(None, help=text, metavar=metavar)
         annotation: Any = list[str] | None if setting.listed else str | None
         if setting.kind is bool:
             flag = setting.name.replace("_", "-")
-            option = typer.Option(None, f"--{flag}/--no-{flag}", help=about)
+            option = typer.Option(None, f"--{flag}/--no-{flag}", help=text)
             annotation = bool | None
         flags.append(
             inspect.Parameter(

@@ -71,7 +71,7 @@ def _print_state(found: StateAt) -> None:
     print(f"the log ends at position {found.log.position}, {found.log.time}")
     print()
     print_table(
-        ("gang", "kind", "priority", "state", "reserved", "bound", "why"),
+        ("gang", "kind", "priority", "state", "reserved", "bound", "reason"),
         (
             (
                 gang.gang,
@@ -131,7 +131,7 @@ def _print_change(change: StateDiff) -> None:
     print(f"to   {_moment(change.end)}")
     print()
     print_table(
-        ("gang", "change", "before", "after", "why"),
+        ("gang", "change", "before", "after", "reason"),
         (_changed(line) for line in change.gangs),
         empty="No gang changed.",
     )
@@ -146,8 +146,8 @@ def _print_change(change: StateDiff) -> None:
 
 
 def _changed(line: GangChange) -> tuple[str, ...]:
-    why = line.after.reasons[0] if line.after is not None and line.after.reasons else ""
-    return line.gang, line.change, _brief(line.before), _brief(line.after), why
+    reason = line.after.reasons[0] if line.after is not None and line.after.reasons else ""
+    return line.gang, line.change, _brief(line.before), _brief(line.after), reason
 
 
 def _moved(line: MemberChange) -> tuple[str, ...]:
@@ -165,8 +165,8 @@ def _place(place: MemberPlacement | None) -> str:
 
 
 def _moment(moment: PointInTime) -> str:
-    asked = f" (asked for {moment.requested})" if moment.requested else ""
-    return f"position {moment.position}, {moment.time}{asked}"
+    requested = f" (asked for {moment.requested})" if moment.requested else ""
+    return f"position {moment.position}, {moment.time}{requested}"
 
 
 def _notes(lines: Iterable[str]) -> None:

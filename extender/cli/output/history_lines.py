@@ -13,11 +13,11 @@ NAMED_MAX = 3  # alternatives and members named; JSON has all
 def print_line(line: HistoryLine, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
-    about = f" ({line.gang})" if line.gang and line.gang != gang else ""
-    why = f"; why: {line.reason}" if line.reason else ""
+    gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""
+    reason = f"; reason: {line.reason}" if line.reason else ""
     led = f", position {line.cause_position}" if line.cause_position else ""
     print(
-        f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.caused_by}"
+        f"{line.position}  {when}  {line.type}{gang_part}: {line.summary}{reason}{led}; by {line.caused_by}"
     )
     if isinstance(line.decision, Decision):
         for text in _decided(line.decision):

@@ -55,12 +55,12 @@ class Stream:
         self._reading: asyncio.Task[bytes] | None = None
 
     def stop(self) -> None:
-        """End `facts`."""
+        """End `events`."""
         self._stopped.set()
         if self._reading is not None:
             self._reading.cancel()
 
-    async def facts(self) -> AsyncGenerator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """Yield the JSON of each event, until `stop`.
 
         Raises:
@@ -80,16 +80,16 @@ class Stream:
                             failures, lost = 0, ""
                             if body:
                                 yield body
-                except _Broken as why:
+                except _Broken as error:
                     turn += 1
                     failures += 1
                     if not self._position and failures >= len(self._servers):
                         raise BadInput(
-                            f"{why}; is `gang-extender serve` running there? (--server URL)"
-                        ) from why
+                            f"{error}; is `gang-extender serve` running there? (--server URL)"
+                        ) from error
                     if not lost:
-                        self._complain(f"{why}; trying again")
-                    lost = str(why)
+                        self._complain(f"{error}; trying again")
+                    lost = str(error)
                     await self._pause(failures)
 
     async def _pause(self, failures: int) -> None:

@@ -86,7 +86,7 @@ export class Latest {
  */
 export class Follower {
   /**
-   * @param on `fact(event)`, `link(state, text)` with state live | lost, and `gone(head, reason)`: the log does not have
+   * @param on `event(event)`, `link(state, text)` with state live | lost, and `gone(head, reason)`: the log does not have
    *   the events any more that this page has read, so everything must be read again.
    */
   constructor(on) {
@@ -125,11 +125,11 @@ export class Follower {
     };
     source.onmessage = (message) => {
       if (turn !== this.turn) return;
-      const fact = JSON.parse(message.data);
-      if (fact.position <= this.position) return;
-      this.position = fact.position;
-      this.last = fact;
-      this.on.fact(fact);
+      const event = JSON.parse(message.data);
+      if (event.position <= this.position) return;
+      this.position = event.position;
+      this.last = event;
+      this.on.event(event);
     };
     let reason = "";
     source.addEventListener("problem", (message) => { reason = JSON.parse(message.data).detail; });

@@ -28,7 +28,7 @@ class App {
     this.fresh = []; // events that are not drawn yet, oldest first
     this.parts();
     this.states = new Latest(() => this.guarded("the state", () => this.readState(), this.states));
-    this.facts = new Latest(() => this.guarded("the events", () => this.readFacts(), this.facts));
+    this.events = new Latest(() => this.guarded("the events", () => this.readEvents(), this.events));
   }
 
   parts() {
@@ -38,11 +38,11 @@ class App {
     this.topology = new Topology({ node, focus: () => this.remember() });
     this.gangs = new Gangs(gang);
     this.detail = new Detail({ gang, node, close: () => this.choose({ gang: "", node: "" }) });
-    this.feed = new Feed({ gang, moment: (at) => this.go(at), filter: () => this.facts.ask(true) });
+    this.feed = new Feed({ gang, moment: (at) => this.go(at), filter: () => this.events.ask(true) });
     this.follower = new Follower({
-      fact: (fact) => this.arrived(fact),
+      event: (event) => this.arrived(event),
       link: (state, words) => this.linked(state, words),
-      gone: (head, why) => this.startOver(head, why),
+      gone: (head, reason) => this.startOver(head, reason),
     });
   }
 
@@ -54,7 +54,7 @@ class App {
     const address = new URLSearchParams(location.hash.slice(1));
     this.at = address.get("at");
     this.chosen = { gang: address.get("gang") ?? "", node: address.get("node") ?? "" };
-    this.facts.ask(true);
+    this.events.ask(true);
     setInterval(() => { if (this.live && !document.hidden) this.states.ask(); }, POLL_MS);
     document.addEventListener("visibilitychange", () => this.seen());
   }
@@ -110,7 +110,7 @@ class App {
     this.at = at;
     this.remember();
     this.states.ask(true);
-    if (changed) this.facts.ask(true);
+    if (changed) this.events.ask(true);
   }
 
   choose(chosen) {
@@ -120,7 +120,7 @@ class App {
     this.remember();
     this.draw();
     this.states.ask(true);
-    if (filtered) this.facts.ask(true);
+    if (filtered) this.events.ask(true);
     if (chosen.gang || chosen.node) $("detail").scrollIntoView({ block: "nearest" });
   }
 
@@ -133,7 +133,7 @@ class App {
   }
 
   /** Read the page of events up to the point in time; the first time also the begin of the log, and follow it. */
-  async readFacts() {
+  async readEvents() {
     const gang = this.feed.wanted(this.chosen.gang);
     const at = this.at;
     const parameters = { order: "newest", limit: PAGE, gang };
@@ -151,7 +151,7 @@ class App {
     }
     // events that came during the request are newer
     const newest = body[0]?.position ?? 0;
-    const since = at === null ? this.fresh.filter((fact) => fact.position > newest && this.fits(fact)) : [];
+    const since = at === null ? this.fresh.filter((event) => event.position > newest && this.fits(event)) : [];
     this.fresh = [];
     this.feed.show([...since.reverse(), ...body], this.feedWords());
     if (this.follower.position === null) {
@@ -165,9 +165,9 @@ class App {
     return `${this.live ? "live" : "up to the moment shown"}, newest first${gang ? `, of ${gang}` : ""}`;
   }
 
-  fits(fact) {
+  fits(event) {
     const gang = this.feed.wanted(this.chosen.gang);
-    return !gang || fact.gang === gang;
+    return !gang || event.gang === gang;
   }
 
   advance(position) {
@@ -175,19 +175,19 @@ class App {
     this.timeline.grow(this.head, this.live);
   }
 
-  arrived(fact) {
-    this.advance(fact.position);
-    this.begin ||= fact.time;
+  arrived(event) {
+    this.advance(event.position);
+    this.begin ||= event.time;
     if (!this.live) return;
     if (!this.fresh.length) requestAnimationFrame(() => this.drawFresh());
-    this.fresh.push(fact);
+    this.fresh.push(event);
     this.states.ask();
   }
 
   drawFresh() {
-    const found = this.fresh.filter((fact) => this.fits(fact));
+    const found = this.fresh.filter((event) => this.fits(event));
     this.fresh = [];
-    if (this.live && found.length) this.feed.show([...found.reverse(), ...this.feed.facts], this.feedWords());
+    if (this.live && found.length) this.feed.show([...found.reverse(), ...this.feed.events], this.feedWords());
   }
 
   linked(state, words) {
@@ -197,15 +197,15 @@ class App {
   }
 
   /** Read all again: the log lost its end (an older copy of the database), or is another one. */
-  startOver(head, why) {
+  startOver(head, reason) {
     this.follower.stop();
     this.follower.position = null;
     this.head = head;
     this.begin = "";
     this.fresh = [];
     this.at = null;
-    this.fault("the log", `The log, now up to event ${head}, ${why}: part of it was lost, or it is another log. Everything was read again.`);
-    this.facts.ask(true);
+    this.fault("the log", `The log, now up to event ${head}, ${reason}: part of it was lost, or it is another log. Everything was read again.`);
+    this.events.ask(true);
   }
 
   async readState() {
@@ -248,15 +248,15 @@ class App {
   draw() {
     const { state, fleet } = this;
     const past = state !== null && !this.shownLive;
-    $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.facts.some((fact) => fact.gang);
+    $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
     this.timeline.mode(this.live, this.stale, state !== null);
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
     this.gangs.show(state?.gangs ?? [], this.chosen.gang);
-    const doubts = fleet?.doubt && !past ? [`The view of the cluster may be out of date: ${fleet.doubt}`] : [];
-    const unknown = past ? [...(state.not_known ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : doubts;
-    $("not-known").replaceChildren(...unknown.map((text) => el("li", { text })));
+    const notCurrent = fleet?.not_current_reason && !past ? [`The view of the cluster may be out of date: ${fleet.not_current_reason}`] : [];
+    const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
+    $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));
     this.drawChosen(past);
   }
 

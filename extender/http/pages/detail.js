@@ -61,24 +61,24 @@ export class Detail {
     this.fill(
       this.head("Gang", gang.gang),
       el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved`),
-      this.why(gang),
+      this.decision(gang),
       preemption ? this.preempting(preemption) : null,
       this.levels(gang, tree),
-      el("dl", { class: "quiet" }, ...pair("seen", moment(gang.observed)), ...pair("admitted", moment(gang.admitted)), ...pair("answered", moment(gang.answered)), ...pair("UID", gang.uid), ...pair("plan", gang.plan)),
+      el("dl", { class: "quiet" }, ...pair("observed", moment(gang.observed)), ...pair("admitted", moment(gang.admitted)), ...pair("last decision", moment(gang.last_decision_time)), ...pair("UID", gang.uid), ...pair("plan", gang.plan)),
     );
   }
 
-  why(gang) {
+  decision(gang) {
     if (!gang.outcome && !gang.reasons.length) return null;
     const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
     const about = RUNNING.has(gang.state) ? "Extra members" : "Decision";
-    return el("div", { class: "why" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons));
+    return el("div", { class: "notice" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons));
   }
 
   preempting(preemption) {
     const victims = preemption.victims.map((victim) => el("li", {}, `${victim.pod} on `, this.nodeLink(victim.node)));
     const words = `Preempts since ${utc(preemption.planned)}: ${count(preemption.evicted, "victim")} gone, ${preemption.victims.length} to go`;
-    return el("div", { class: "why" }, el("strong", { text: words }), el("ul", {}, ...victims.slice(0, MEMBERS_MAX)));
+    return el("div", { class: "notice" }, el("strong", { text: words }), el("ul", {}, ...victims.slice(0, MEMBERS_MAX)));
   }
 
   levels(gang, tree) {
@@ -129,8 +129,8 @@ export class Detail {
 
   /** @param node NodePicture; `resources`: names of all, `keys`: topology labels. */
   node(node, { resources, keys }) {
-    const parts = ["capacity", "bound", "reserved", "promised", "other", "free"];
-    const head = el("tr", {}, ...["", "unit", "capacity", "bound", "reserved", "promised", "other pods", "free"].map((text) => el("th", { text, scope: "col" })));
+    const parts = ["capacity", "bound", "reserved", "claimed", "other", "free"];
+    const head = el("tr", {}, ...["", "unit", "capacity", "bound", "reserved", "claimed", "other pods", "free"].map((text) => el("th", { text, scope: "col" })));
     const rows = resources.map((resource) => {
       const amounts = amountsOf(node, resource);
       if (parts.every((part) => amounts[part] === 0)) return null;
@@ -142,7 +142,7 @@ export class Detail {
     const labels = keys.filter((key) => node.labels[key]).flatMap((key) => pair(key, node.labels[key]));
     this.fill(
       this.head("Node", node.name),
-      node.closed ? el("p", { class: "why", text: closed(node.now) }) : null,
+      node.closed ? el("p", { class: "notice", text: closed(node.now) }) : null,
       el("div", { class: "wide" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows.filter(Boolean)))),
       el("h3", { text: "Members of gangs" }),
       pods.length ? el("ul", { class: "members" }, ...pods.slice(0, MEMBERS_MAX)) : el("p", { class: "quiet", text: "none" }),
@@ -161,7 +161,7 @@ function beside(node) {
 }
 
 function closed(now) {
-  const why = [now.unschedulable && "cordoned", now.deleting && "being deleted"].filter(Boolean);
-  for (const taint of now.taints) why.push(`taint ${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`);
-  return `Accepts no new pods, or only pods with a toleration: ${why.join(", ")}`;
+  const reasons = [now.unschedulable && "cordoned", now.deleting && "being deleted"].filter(Boolean);
+  for (const taint of now.taints) reasons.push(`taint ${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`);
+  return `Accepts no new pods, or only pods with a toleration: ${reasons.join(", ")}`;
 }

@@ -9,7 +9,7 @@ export class Feed {
   /** @param on `gang(name)`, `moment(position)`, and `filter()` when the filter for one gang is set or cleared. */
   constructor(on) {
     this.on = on;
-    this.facts = []; // newest first
+    this.events = []; // newest first
     $("feed-gang").addEventListener("change", () => on.filter());
   }
 
@@ -19,44 +19,44 @@ export class Feed {
   }
 
   /** Show events, newest first. */
-  show(facts, words) {
-    this.facts = facts.slice(0, ROWS_MAX);
+  show(events, words) {
+    this.events = events.slice(0, ROWS_MAX);
     this.draw(words);
   }
 
   /** Add a new event at the top. */
-  add(fact, words) {
-    this.facts = [fact, ...this.facts].slice(0, ROWS_MAX);
+  add(event, words) {
+    this.events = [event, ...this.events].slice(0, ROWS_MAX);
     this.draw(words);
   }
 
   draw(words) {
     setText($("feed-text"), words);
-    setText($("feed-more"), this.facts.length === 0 ? "No events." : this.facts.length === ROWS_MAX ? `The newest ${count(ROWS_MAX, "event")}; earlier ones with the slider.` : "");
-    d3.select("#facts")
+    setText($("feed-more"), this.events.length === 0 ? "No events." : this.events.length === ROWS_MAX ? `The newest ${count(ROWS_MAX, "event")}; earlier ones with the slider.` : "");
+    d3.select("#events")
       .selectAll("li")
-      .data(this.facts, (fact) => `${fact.position} ${fact.time}`) // a log that lost its end has positions again
-      .join((enter) => enter.append((fact) => this.row(fact)))
+      .data(this.events, (event) => `${event.position} ${event.time}`) // a log that lost its end has positions again
+      .join((enter) => enter.append((event) => this.row(event)))
       .order();
   }
 
-  row(fact) {
-    const gang = fact.gang
-      ? el("button", { type: "button", class: "link gang-name", text: fact.gang, title: fact.gang, onclick: () => this.on.gang(fact.gang) })
+  row(event) {
+    const gang = event.gang
+      ? el("button", { type: "button", class: "link gang-name", text: event.gang, title: event.gang, onclick: () => this.on.gang(event.gang) })
       : el("span", { class: "gang-name quiet", text: "–" });
     return el(
       "li",
-      { "data-position": fact.position },
-      el("button", { type: "button", class: "link at", text: String(fact.position), title: "Show the state as of this event", onclick: () => this.on.moment(fact.position) }),
-      el("time", { datetime: fact.time, text: stamp(fact.time, new Date().toISOString()), title: `${utc(fact.time)} = ${local(fact.time)}` }),
-      el("span", { class: `type ${tone(fact.type)}`, text: fact.type }),
+      { "data-position": event.position },
+      el("button", { type: "button", class: "link at", text: String(event.position), title: "Show the state as of this event", onclick: () => this.on.moment(event.position) }),
+      el("time", { datetime: event.time, text: stamp(event.time, new Date().toISOString()), title: `${utc(event.time)} = ${local(event.time)}` }),
+      el("span", { class: `type ${tone(event.type)}`, text: event.type }),
       gang,
-      el("span", { class: "summary", text: fact.summary, title: fact.summary }),
+      el("span", { class: "summary", text: event.summary, title: event.summary }),
     );
   }
 }
 
 function tone(type) {
-  if (/Refused|Invalid|Failed|Lost|Evicted|Expired|Drift|Truncated|Vetoed|Abandoned/.test(type)) return "bad";
+  if (/Unschedulable|Invalid|Failed|Terminated|Gone|TimedOut|Drift|Truncated|Rejected|Cancelled/.test(type)) return "bad";
   return /Preemption|Released/.test(type) ? "odd" : "good";
 }

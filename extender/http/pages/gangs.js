@@ -8,11 +8,11 @@ const ROWS_MAX = 200;
 export const STATES = {
   observed: "seen; no decision yet",
   waiting: "members or groups are missing",
-  refused: "complete, but there is no capacity",
+  unschedulable: "complete, but there is no capacity",
   preempting: "victims are being evicted for it",
   invalid: "breaks a rule, so it is not scheduled",
   admitted: "its minimum is reserved",
-  satisfied: "its minimum is bound",
+  scheduled: "its minimum is bound",
 };
 export const RUNNING = new Set(["admitted", "scheduled"]);
 

@@ -10,20 +10,20 @@ const WELL_KNOWN = /^topology\./;
 /** Amounts of one resource on a node or in a domain. null: not known. */
 export function amountsOf(node, resource) {
   const of = (part) => node.had?.[part]?.[resource] ?? 0;
-  const [bound, reserved, promised] = [of("bound"), of("reserved"), of("promised")];
-  if (!node.now) return { capacity: null, bound, reserved, promised, other: null, free: null };
+  const [bound, reserved, claimed] = [of("bound"), of("reserved"), of("preemption_claims")];
+  if (!node.now) return { capacity: null, bound, reserved, claimed, other: null, free: null };
   const capacity = node.now.allocatable[resource] ?? 0;
   // running members that the log does not have (yet) count with the other pods
   const unknown = Math.max(0, (node.now.members[resource] ?? 0) - bound - reserved);
   const other = (node.now.ordinary[resource] ?? 0) + unknown;
   // a claim holds what is free; victims still use the rest of it
   const left = Math.max(0, capacity - bound - reserved - other);
-  return { capacity, bound, reserved, promised, other, free: Math.max(0, left - promised) };
+  return { capacity, bound, reserved, claimed, other, free: Math.max(0, left - claimed) };
 }
 
 /** Sum amounts; the sum is not known (null) if one part is not known. */
 export function sumOf(list) {
-  const total = { capacity: 0, bound: 0, reserved: 0, promised: 0, other: 0, free: 0 };
+  const total = { capacity: 0, bound: 0, reserved: 0, claimed: 0, other: 0, free: 0 };
   for (const amounts of list) {
     for (const part of Object.keys(total)) {
       total[part] = total[part] === null || amounts[part] === null ? null : total[part] + amounts[part];
@@ -87,7 +87,7 @@ function keysOf(state, fleet, nodes) {
 function resourcesOf(nodes) {
   const totals = new Map();
   for (const node of nodes) {
-    for (const part of [node.scale, node.had?.bound, node.had?.reserved, node.had?.promised]) {
+    for (const part of [node.scale, node.had?.bound, node.had?.reserved, node.had?.preemption_claims]) {
       for (const [name, amount] of Object.entries(part ?? {})) totals.set(name, (totals.get(name) ?? 0) + amount);
     }
   }

@@ -3,12 +3,12 @@
 const FONT = '12px system-ui, "DejaVu Sans", sans-serif';
 const BOLD = `600 ${FONT}`;
 const UNITS_MAX = 16; // up to this number, units of a resource are separated by lines
-export const PARTS = ["bound", "reserved", "promised", "other"];
+export const PARTS = ["bound", "reserved", "claimed", "other"];
 
 /** Return the colours of the style sheet, which has light and dark ones. */
 export function palette(element) {
   const style = getComputedStyle(element);
-  const names = ["bound", "reserved", "promised", "other", "free", "unknown", "text", "quiet", "line", "ground", "box", "accent", "bad"];
+  const names = ["bound", "reserved", "claimed", "other", "free", "unknown", "text", "quiet", "line", "ground", "box", "accent", "bad"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
@@ -17,7 +17,7 @@ export class Brush {
     this.context = context;
     this.colours = colours;
     this.unknown = this.stripes(colours.box, colours.unknown, false);
-    this.promised = this.stripes(colours.box, colours.promised, true);
+    this.claimed = this.stripes(colours.box, colours.claimed, true);
   }
 
   /** Make a pattern of diagonal stripes. */
@@ -67,18 +67,18 @@ export class Brush {
       from += long;
     }
     // claims are drawn at the end: over free capacity, and over victims that are not gone
-    const long = Math.min(1, amounts.promised / whole) * width;
-    context.fillStyle = this.promised;
+    const long = Math.min(1, amounts.claimed / whole) * width;
+    context.fillStyle = this.claimed;
     context.fillRect(Math.min(from, x + width - long), y, long, height);
   }
 
   /** Write a text, cut so that it fits. */
-  text(words, x, y, room, { bold = false, quiet = false } = {}) {
+  text(words, x, y, space, { bold = false, quiet = false } = {}) {
     const { context, colours } = this;
     context.font = bold ? BOLD : FONT;
     context.fillStyle = quiet ? colours.quiet : colours.text;
     context.textBaseline = "middle";
-    const shown = fitted(context, words, room);
+    const shown = fitted(context, words, space);
     context.fillText(shown, x, y);
     return context.measureText(shown).width;
   }
@@ -105,16 +105,16 @@ export class Brush {
 }
 
 /** Cut a text to a width, with "…" in the middle: names differ at both ends. By whole characters, also wide ones. */
-export function fitted(context, words, room) {
-  if (room <= 0) return "";
+export function fitted(context, words, space) {
+  if (space <= 0) return "";
   const whole = words.length > 300 ? `${words.slice(0, 150)}…${words.slice(-150)}` : words;
-  if (context.measureText(whole).width <= room) return whole;
+  if (context.measureText(whole).width <= space) return whole;
   const letters = [...whole];
   let [least, most] = [0, letters.length];
   const cut = (kept) => `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(letters.length - Math.floor(kept / 2)).join("")}`;
   while (least < most) {
     const middle = Math.ceil((least + most) / 2);
-    if (context.measureText(cut(middle)).width <= room) least = middle;
+    if (context.measureText(cut(middle)).width <= space) least = middle;
     else most = middle - 1;
   }
   return least > 0 ? cut(least) : "";

@@ -25,7 +25,7 @@ export class Topology {
 
   listen() {
     for (const name of ["resource", "grain"]) $(name).addEventListener("change", () => this.arrange());
-    new ResizeObserver(() => { if ($("stage").clientWidth !== this.room) this.arrange(); }).observe($("stage"));
+    new ResizeObserver(() => { if ($("stage").clientWidth !== this.stageWidth) this.arrange(); }).observe($("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
@@ -64,8 +64,8 @@ export class Topology {
     const below = nodesBelow(this.domain);
     const grain = $("grain").value;
     const sums = keys.length > this.path.length && (grain === "sums" || (grain === "auto" && below.length > SUMS_FROM));
-    this.room = $("stage").clientWidth;
-    const width = Math.max(280, this.room);
+    this.stageWidth = $("stage").clientWidth;
+    const width = Math.max(280, this.stageWidth);
     const height = Math.max(360, innerHeight * 0.55);
     this.plan = layout(this.domain, { width, height, sums });
     this.amounts = new Map(below.map((node) => [node.name, amountsOf(node, this.resource)]));
@@ -113,7 +113,7 @@ export class Topology {
   totals(below, sums) {
     if (below.length === 0) return "No nodes are known.";
     const total = sumOf(below.map((node) => this.amounts.get(node.name)));
-    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.format(total[part])}`);
+    const parts = ["bound", "reserved", "claimed", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.format(total[part])}`);
     const whole = total.capacity === null ? "capacity not known" : `${this.format(total.capacity)} ${unit(this.resource)}`;
     return `${count(below.length, "node")}${sums ? ", drawn as sums" : ""}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
   }
@@ -143,11 +143,11 @@ export class Topology {
     if (domain === this.domain && this.path.length === 0 && domain.children) return;
     brush.box(box, box.depth);
     const total = sumOf(nodesBelow(domain).map((node) => this.amounts.get(node.name)));
-    const room = box.width - 12;
-    const name = domain.path.length ? (room < 90 && domain.name) || this.title(domain.path) : "all nodes";
-    const used = brush.text(name, box.x + 6, box.y + 10, room, { bold: true });
+    const space = box.width - 12;
+    const name = domain.path.length ? (space < 90 && domain.name) || this.title(domain.path) : "all nodes";
+    const used = brush.text(name, box.x + 6, box.y + 10, space, { bold: true });
     const free = total.free === null ? "" : `${this.format(total.free)}/${this.format(total.capacity)} free`;
-    if (room - used > 60) brush.text(free, box.x + 12 + used, box.y + 10, room - used - 8, { quiet: true });
+    if (space - used > 60) brush.text(free, box.x + 12 + used, box.y + 10, space - used - 8, { quiet: true });
     if (!box.sum) return;
     const bar = { x: box.x + 6, y: box.y + 19, width: box.width - 12, height: box.height - 25 };
     brush.bar(bar, total, this.scaleOf(nodesBelow(domain), total));
@@ -185,7 +185,7 @@ export class Topology {
   scaleOf(nodes, amounts) {
     if (amounts.capacity !== null) return amounts.capacity;
     const now = d3.sum(nodes, (node) => node.scale?.[this.resource] ?? 0);
-    return Math.max(now, amounts.bound + amounts.reserved, amounts.promised);
+    return Math.max(now, amounts.bound + amounts.reserved, amounts.claimed);
   }
 
   hit(event) {
@@ -223,12 +223,12 @@ export class Topology {
     const total = sumOf(nodes.map((node) => this.amounts.get(node.name)));
     const of = total.capacity === null ? "" : ` of ${this.format(total.capacity)}`;
     const lines = [title, `${this.resource}${of}, in ${unit(this.resource)}`];
-    for (const part of ["bound", "reserved", "promised", "other", "free"]) {
+    for (const part of ["bound", "reserved", "claimed", "other", "free"]) {
       if (total[part] !== 0) lines.push(`${WORDS[part] ?? part}: ${this.format(total[part])}`);
     }
     if (nodes.length === 1) {
       const [node] = nodes;
-      if (node.closed) lines.push("takes no new pods (cordoned, tainted or being deleted)");
+      if (node.closed) lines.push("accepts no new pods (cordoned, tainted or being deleted)");
       if (node.gone) lines.push("not in the cluster now");
       const gangs = [...new Set((node.had?.pods ?? []).map((pod) => pod.gang))];
       if (gangs.length) lines.push(`gangs: ${gangs.slice(0, 3).join(", ")}${gangs.length > 3 ? ", …" : ""}`);

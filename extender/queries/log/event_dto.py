@@ -50,7 +50,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     time: str  # RFC 3339, UTC, microseconds
     type: str
-    stream_version: int  # stream version: place in the stream of its gang
+    stream_version: int  # place in the stream of its gang
     gang: str
     gang_uid: GangUid
     epoch: int
@@ -113,64 +113,64 @@ def parse_time(text: str, field: str) -> int:
     return (moment - epoch) // timedelta(microseconds=1)
 
 
-def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
+def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
     """Return a summary of an event in one line, for people."""
-    match fact:
+    match data:
         case GangObserved():
-            return f"{fact.kind} seen with {_count(fact.groups, 'group')} and {_count(fact.members, 'member')}"
+            return f"{data.kind} observed with {_count(data.groups, 'group')} and {_count(data.members, 'member')}"
         case GangAdmitted() | GangExtended():
-            return _admitted(fact)
+            return _admitted(data)
         case GangUnschedulable():
-            return f"{fact.outcome}: {fact.reasons[0] if fact.reasons else 'no reason given'}"
+            return f"{data.outcome}: {data.reasons[0] if data.reasons else 'no reason given'}"
         case GangInvalid():
-            return f"invalid: {fact.problems[0]}"
+            return f"invalid: {data.problems[0]}"
         case PodBound():
-            return f"{fact.pod} bound to {fact.node}"
+            return f"{data.pod} bound to {data.node}"
         case PodBindFailed():
-            return f"{fact.pod} not bound to {fact.node}: {fact.error}"
+            return f"{data.pod} not bound to {data.node}: {data.error}"
         case BindBarrierTimedOut():
             return (
-                f"{_count(len(fact.arrived), 'member')} waited {fact.waited_ms / 1000:.1f} s at bind, "
-                f"{len(fact.missing)} did not come; no member was bound"
+                f"{_count(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
+                f"{len(data.missing)} did not arrive; no member was bound"
             )
         case NodeRejected():
-            return f"kube-scheduler refused {fact.node} for {fact.pod}"
+            return f"kube-scheduler rejected {data.node} for {data.pod}"
         case ReservationReleased():
-            what = _count(len(fact.pods), "reservation")
-            return f"{what} given back ({fact.reason})" + (
-                f": {fact.message}" if fact.message else ""
+            what = _count(len(data.pods), "reservation")
+            return f"{what} released ({data.reason})" + (
+                f": {data.message}" if data.message else ""
             )
         case GangScheduled():
-            return f"minimum met, {_count(fact.bound, 'member')} bound"
+            return f"minimum met, {_count(data.bound, 'member')} bound"
         case MemberTerminated():
-            return f"{fact.pod} lost from {fact.node} ({': '.join(filter(None, (fact.cause, fact.message)))})"
+            return f"{data.pod} terminated on {data.node} ({': '.join(filter(None, (data.cause, data.message)))})"
         case NodeTopologyChanged():
-            return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
+            return f"topology of {data.node} changed from {_pairs(data.before)} to {_pairs(data.after)}"
         case PreemptionPlanned():
-            return _preemption(fact)
+            return _preemption(data)
         case VictimGone():
-            return f"{fact.pod} of {fact.unit} gone from {fact.node} ({fact.via})"
+            return f"{data.pod} of {data.unit} gone from {data.node} ({data.via})"
         case PreemptionCompleted():
             return (
-                f"preemption completed after {fact.duration_ms / 1000:.1f} s: {_count(fact.bound, 'member')} "
-                f"bound, {_count(fact.evicted, 'victim')} evicted"
+                f"preemption completed after {data.duration_ms / 1000:.1f} s: {_count(data.bound, 'member')} "
+                f"bound, {_count(data.evicted, 'victim')} evicted"
             )
         case PreemptionCancelled():
-            return _abandoned(fact)
+            return _cancelled(data)
         case GangRemoved():
-            return fact.reason
+            return data.reason
         case CapacityMeasured():
-            return _room(fact)
+            return _largest_free(data)
         case ControlPlaneFeaturesDetected():
-            return _features(fact)
+            return _features(data)
         case DriftDetected():
-            return f"{fact.kind}: {fact.object} {fact.message}"
+            return f"{data.kind}: {data.object} {data.message}"
         case HistoryTruncated():
-            return f"history lost ({fact.evidence}): {fact.message}"
+            return f"history lost ({data.evidence}): {data.message}"
         case LeaseAcquired():
-            return f"lease taken by {fact.holder}" + (
-                f" after {fact.previous_holder}"
-                if fact.previous_holder and fact.previous_holder != fact.holder
+            return f"lease acquired by {data.holder}" + (
+                f" after {data.previous_holder}"
+                if data.previous_holder and data.previous_holder != data.holder
                 else ""
             )
 
@@ -183,57 +183,57 @@ def _pairs(labels: dict[str, str]) -> str:
     return ", ".join(f"{k}={v}" for k, v in sorted(labels.items())) or "nothing"
 
 
-def _admitted(fact: GangAdmitted | GangExtended) -> str:
-    extras = sum(a.extra for a in fact.assignments)
-    nodes = len({a.node for a in fact.assignments})
-    text = f"{_count(len(fact.assignments), 'member')} placed on {_count(nodes, 'node')}"
+def _admitted(data: GangAdmitted | GangExtended) -> str:
+    extras = sum(a.extra for a in data.assignments)
+    nodes = len({a.node for a in data.assignments})
+    text = f"{_count(len(data.assignments), 'member')} placed on {_count(nodes, 'node')}"
     if extras:
         text += f" ({extras} beyond the minimum)"
-    if fact.unplaced:
-        text += f", {len(fact.unplaced)} without room"
-    top = next((g for g in fact.groups if g.domain), None)
+    if data.unplaced:
+        text += f", {len(data.unplaced)} without capacity"
+    top = next((g for g in data.groups if g.domain), None)
     if top is not None:
         text += f", {top.name} in {_pairs(top.domain)}"
     return text
 
 
-def _preemption(fact: PreemptionPlanned) -> str:
+def _preemption(data: PreemptionPlanned) -> str:
     parts = []
-    if fact.victims:
-        pods = sum(len(unit.pods) for unit in fact.victims)
-        names = ", ".join(f"{u.name} (priority {u.priority})" for u in fact.victims[:NAMED_MAX])
-        more = " and more" if len(fact.victims) > NAMED_MAX else ""
-        units = _count(len(fact.victims), "unit")
+    if data.victims:
+        pods = sum(len(unit.pods) for unit in data.victims)
+        names = ", ".join(f"{u.name} (priority {u.priority})" for u in data.victims[:NAMED_MAX])
+        more = " and more" if len(data.victims) > NAMED_MAX else ""
+        units = _count(len(data.victims), "unit")
         parts.append(f"evicts {_count(pods, 'pod')} of {units}: {names}{more}")
-    if fact.superseded:
-        gangs = ", ".join(s.gang for s in fact.superseded[:NAMED_MAX])
+    if data.superseded:
+        gangs = ", ".join(s.gang for s in data.superseded[:NAMED_MAX])
         parts.append(f"supersedes unbound reservations of {gangs}")
     return "; ".join(parts)
 
 
-def _abandoned(fact: PreemptionCancelled) -> str:
-    text = f"preemption abandoned ({fact.reason}): {_count(fact.evicted, 'victim')} evicted"
-    if fact.units_spared:
-        text += f", {_count(len(fact.units_spared), 'unit')} spared"
-    if fact.units_in_progress:
-        text += f", {_count(len(fact.units_in_progress), 'unit')} begun and going whole"
-    return text + (f": {fact.message}" if fact.message else "")
+def _cancelled(data: PreemptionCancelled) -> str:
+    text = f"preemption cancelled ({data.reason}): {_count(data.evicted, 'victim')} evicted"
+    if data.units_spared:
+        text += f", {_count(len(data.units_spared), 'unit')} spared"
+    if data.units_in_progress:
+        text += f", {_count(len(data.units_in_progress), 'unit')} begun and evicted completely"
+    return text + (f": {data.message}" if data.message else "")
 
 
-def _room(fact: CapacityMeasured) -> str:
-    rooms = [
+def _largest_free(data: CapacityMeasured) -> str:
+    domains = [
         f"{r.free} {r.resource} on one node"
         if not r.key
         else f"{r.free} in {r.key}={r.domain} ({_count(r.nodes, 'node')})"
-        for r in fact.largest_free
+        for r in data.largest_free
     ]
-    return "largest free room: " + (", ".join(rooms) or "no node takes pods")
+    return "largest free capacity: " + (", ".join(domains) or "no node accepts pods")
 
 
-def _features(fact: ControlPlaneFeaturesDetected) -> str:
-    served = ", ".join(fact.served) or "no built-in groups"
-    lost = ", ".join(dropped_field_texts(fact)) or "nothing"
+def _features(data: ControlPlaneFeaturesDetected) -> str:
+    served = ", ".join(data.served) or "no built-in groups"
+    dropped = ", ".join(dropped_field_texts(data)) or "nothing"
     return (
-        f"kube-apiserver serves {served} and drops {lost}; "
-        f"group scheduling of kube-scheduler itself: {fact.native_group_scheduling}"
+        f"kube-apiserver serves {served} and drops {dropped}; "
+        f"group scheduling of kube-scheduler itself: {data.native_group_scheduling}"
     )

@@ -201,7 +201,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "extended": "later admissions of more members of such trees",
             "pods": "members that got reservations by either",
             "impossible": "refusals for lack of capacity that were proved",
-            "unknown": "refusals after the search budget was spent",
+            "unknown": "refusals after the search budget was used up",
             "waiting": "refusals because members or groups were missing",
             "invalid": "trees that break a rule",
         },
@@ -209,18 +209,18 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         projected=False,
     ),
     "terminations": ReportKind(
-        description="Bound members that were lost, and what ended them.",
+        description="Bound members that were terminated, and the causes.",
         columns={
             "at": "when it was noticed",
             **_GANG,
             "pod": "namespace/name",
             "node": "where it ran",
             "cause": "preempted, evicted, node-lost, rejected-by-kubelet, ended (by itself), deleted, or unknown (the reason is not known)",
-            "preemptor": "the gang for which this service evicted it; empty: the loss had another cause",
+            "preemptor": "the gang for which this service evicted it; empty: another cause",
             "seconds": "how long it had been bound",
         }
         | _POSITION,
-        limitations="Losses of pods without a group are not in the log, nor is who deleted a pod.",
+        limitations="Terminations of pods without a group are not in the log, nor is the client that deleted a pod.",
     ),
 }  # fmt: skip
 
