@@ -36,8 +36,8 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
-    StateProjector,
 )
+from extender.core.log.state_projector import StateProjector
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots

@@ -178,3 +178,23 @@ def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[
         for node in preemption.claims:
             found.setdefault(node, []).append(preemption.gang_uid)
     return Map({node: tuple(roots) for node, roots in found.items()})
+
+
+def preemption_summary(fact: PreemptionPlanned) -> str:
+    """Return the text whose capacity a preemption takes; the SQL function `gx.preempting_message` returns the same."""
+    units = len(fact.victims)
+    pods = sum(len(unit.pods) for unit in fact.victims)
+    parts = []
+    if units:
+        parts.append(
+            f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
+        )
+    if fact.already_terminating:
+        parts.append(f"{_plural(len(fact.already_terminating), 'pod')} on the way out")
+    if fact.superseded:
+        parts.append(f"reservations of {_plural(len(fact.superseded), 'tree')} of lower priority")
+    return f"takes the room of {', '.join(parts)}" if parts else "the room is free"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

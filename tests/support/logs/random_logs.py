@@ -38,7 +38,8 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.snapshots.state_loader import live_streams_only
 

@@ -8,7 +8,8 @@ from immutables import Map
 
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import DriftDetected, NewEvent
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import NIL_GANG
 from tests.support.service.fakes import Stage, until

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.events import AnyEventData, NewEvent, RecordedEvent
-from extender.core.log.reservation_state import ReservationState, fold
+from extender.core.log.reservation_state import ReservationState
+from extender.core.log.state_projector import fold
 from extender.core.model.ids import Epoch, GangUid, Position
 from tests.support.service.fakes import check_state
 

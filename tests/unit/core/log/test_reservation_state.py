@@ -26,14 +26,10 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import (
-    EMPTY,
-    StateProjector,
-    barrier_unit,
-    fold,
-    preemption_summary,
-    satisfied,
-)
+from extender.core.log.gang_phase import barrier_unit, satisfied
+from extender.core.log.preemption_state import preemption_summary
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import StateProjector, fold
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.queries.state.state_dto import Scope

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import NodeName, Position
 from extender.ports.log_ports import LogHead
