@@ -8,19 +8,20 @@ from typing import Final
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EffectivePhase, GangState
 
-PREEMPTING: Final = "preempting"  # outcome of an answer: its victims terminate
-
-
-_HOLDS_CAPACITY: Final = ("admitted", "scheduled")  # phases that refusals do not end
+PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gang terminate
+HOLDS_CAPACITY: Final = (
+    "admitted",
+    "scheduled",
+)  # phases that `GangUnschedulable` and `GangInvalid` do not end
 
 
 def effective_phase(root: GangState) -> EffectivePhase:
     """Return the state of a root as named in the table in `extender/README.md`.
 
-    That is its phase, or *preempting* while it holds no capacity and its victims terminate.
+    It is the phase of the root, or *preempting* while the root holds no capacity and its victims terminate.
     """
     if (
-        root.phase in _HOLDS_CAPACITY
+        root.phase in HOLDS_CAPACITY
         or root.last_decision is None
         or root.last_decision.outcome != PREEMPTING
     ):

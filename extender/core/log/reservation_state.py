@@ -1,7 +1,8 @@
-"""Reservation state: the fold of the log. Only `StateProjector` changes it; `fold` applies events.
+"""The Structs of the reservation state: gangs, reservations, members, replacement holds, and node rejections.
 
-The state consists of immutable maps that share structure, so the committed and the pending state exist
-side by side at no cost, and a failed append is undone by dropping a reference.
+`core/log/state_projector.py` makes the state from the events of the log. The state consists of immutable maps that
+share structure, so the committed and the pending state exist side by side at no cost, and a failed append is undone
+by dropping a reference.
 
 A reservation is *held* from the admission until its pod is bound (`PodBound`) or it is released
 (`ReservationReleased`). Bound members are kept until their root is deleted, because they fix the domains
@@ -22,8 +23,6 @@ from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
-
-
 EffectivePhase = Phase | Literal["preempting"]
 
 
@@ -77,8 +76,8 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_us: int
 
 
-class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The state of one root. Its maps are persistent, or plain dicts in a state that is only read."""
+class GangFields(msgspec.Struct):
+    """The fields of the state of one root: `GangState` is frozen, the copy in `StateProjector` is mutable."""
 
     uid: GangUid
     gang: str  # namespace/name
@@ -89,27 +88,28 @@ class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     groups: tuple[GroupRecord, ...] = ()
     reservations: Mapping[PodUid, Reservation] = Map()
     bound: Mapping[PodUid, BoundMember] = Map()
-    lost_with_node: Mapping[PodUid, BoundMember] = (
-        Map()
-    )  # lost with their node; the node may come back with them
-    replacement_holds: Mapping[PodUid, ReplacementHold] = (
-        Map()
-    )  # replacement holds, by the UID of the lost member
-    previous_nodes: Mapping[PodUid, NodeName] = (
-        Map()
-    )  # node of members whose reservations expired or were rejected
-    topology: Mapping[NodeName, dict[str, str]] = (
-        Map()
-    )  # labels of used nodes; "" for a missing label
+    # Members lost with their node, which may come back with them.
+    lost_with_node: Mapping[PodUid, BoundMember] = Map()
+    # By the UID of the lost member.
+    replacement_holds: Mapping[PodUid, ReplacementHold] = Map()
+    # Nodes of the members whose reservations expired or were rejected.
+    previous_nodes: Mapping[PodUid, NodeName] = Map()
+    # Labels of used nodes; "" for a missing label.
+    topology: Mapping[NodeName, dict[str, str]] = Map()
     last_decision: LastDecision | None = None
     observed_us: int = 0
     admitted_us: int = 0
-    failed_preemptions: int = 0  # its failed preemptions since the last completed one
+    failed_preemptions: int = 0  # since the last completed preemption
     failed_preemption_us: int = 0  # time of the last failed one
     capacity_used_times: int = (
         0  # how often other pods used its reserved capacity, at short intervals
     )
     capacity_used_us: int = 0  # time of the last such use
+
+
+# mypy rejects a frozen class below a mutable one for dataclasses; msgspec supports it.
+class GangState(GangFields, frozen=True, array_like=True, gc=False):  # type: ignore[misc]
+    """The state of one root. Its maps are persistent, or plain dicts in a state that is only read."""
 
 
 class RejectionKey(msgspec.Struct, frozen=True):
@@ -126,9 +126,8 @@ class RejectionState(msgspec.Struct, frozen=True):
     by_shape: bool
     until_ms: int
     at_ms: int = 0
-    times: int = (
-        1  # number of rejections; a repeated one is not dropped at the first change of the node
-    )
+    # Number of rejections; a repeated one is not dropped at the first change of the node.
+    times: int = 1
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,13 +137,13 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = Epoch(0)
     at_us: int = 0
     gangs: Map[GangUid, GangState] = Map()
-    versions: Map[GangUid, int] = Map()  # stream -> version of its last event
+    stream_versions: Map[GangUid, int] = Map()  # version of the last event of each stream
     reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
     gang_of: Map[PodUid, GangUid] = Map()  # pods held or bound
     rejections: Map[RejectionKey, RejectionState] = Map()
     preemptions: Map[GangUid, PendingPreemption] = Map()  # by the UID of the preemptor
     claimed_on: Map[NodeName, tuple[GangUid, ...]] = Map()  # preemptors with claims there
-    # Units that each preemptor evicted, Kind/namespace/name -> time in microseconds: they are not evicted again soon.
+    # By preemptor: the units that it evicted (Kind/namespace/name) and when; it does not evict them again soon.
     evicted_units: Map[GangUid, Map[str, int]] = Map()
     replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     # Epoch of the newest HistoryTruncated: older losses are already recorded.

@@ -55,7 +55,7 @@ def event_after(state, gang_uid, fact):
         epoch=Epoch(1),
         at_us=state.at_us + 1,
         gang_uid=gang_uid,
-        stream_version=state.versions.get(gang_uid, 0) + 1,
+        stream_version=state.stream_versions.get(gang_uid, 0) + 1,
         gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",

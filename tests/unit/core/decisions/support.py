@@ -35,7 +35,7 @@ def fold_drafts(
             epoch=Epoch(1),
             at_us=max(state.at_us, at_us),
             gang_uid=draft.gang_uid,
-            stream_version=state.versions.get(draft.gang_uid, 0) + 1,
+            stream_version=state.stream_versions.get(draft.gang_uid, 0) + 1,
             gang=draft.gang,
             actor=draft.actor,
             cause=draft.cause,
