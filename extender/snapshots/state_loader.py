@@ -36,8 +36,8 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
-    StateProjector,
 )
+from extender.core.log.state_projector import StateProjector
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
@@ -80,7 +80,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     at_us: int
     gangs: tuple[GangState, ...]
     of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
-    versions: dict[GangUid, int]  # of live streams without a root
+    stream_versions: dict[GangUid, int]  # of live streams without a root
     rejections: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
@@ -106,7 +106,7 @@ def encode_state(state: ReservationState) -> bytes:
 
 def encode_historical(state: ReservationState) -> bytes:
     """Return the bytes of a historical snapshot: without versions of ended streams, and without indexes."""
-    versions = state.versions
+    versions = state.stream_versions
     saved = _Saved(
         state.position,
         state.epoch,
@@ -125,7 +125,7 @@ def encode_historical(state: ReservationState) -> bytes:
 
 def _whole(state: ReservationState, past: bytes) -> bytes:
     live = {*state.gangs, *_others(state)}
-    ended = {uid: version for uid, version in state.versions.items() if uid not in live}
+    ended = {uid: version for uid, version in state.stream_versions.items() if uid not in live}
     return msgspec.msgpack.encode(_Whole(past, _packed(ended) if ended else b""))
 
 
@@ -150,8 +150,8 @@ def _unzipped(body: bytes) -> bytes:
 def live_streams_only(state: ReservationState) -> ReservationState:
     """Return a state without the versions of streams that have ended."""
     streams = (*state.gangs, *_others(state))
-    versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
-    return msgspec.structs.replace(state, versions=Map(versions))
+    versions = {uid: state.stream_versions[uid] for uid in streams if uid in state.stream_versions}
+    return msgspec.structs.replace(state, stream_versions=Map(versions))
 
 
 def _others(state: ReservationState) -> set[GangUid]:
@@ -261,7 +261,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
     roots = {root.uid: root for root in saved.gangs}
-    versions = (ended or {}) | saved.versions
+    versions = (ended or {}) | saved.stream_versions
     versions |= {
         uid: version for uid, version in zip(roots, saved.of_roots, strict=True) if version
     }
@@ -274,7 +274,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         epoch=Epoch(saved.epoch),
         at_us=saved.at_us,
         gangs=Map(roots),
-        versions=Map(versions),
+        stream_versions=Map(versions),
         reservations_on=reservations_on,
         gang_of=root_of,
         rejections=Map(dict(saved.rejections)),

@@ -33,12 +33,8 @@ from extender.core.log.events import (
     ReleasedPod,
     ReservationReleased,
 )
-from extender.core.log.reservation_state import (
-    GangState,
-    Reservation,
-    ReservationState,
-    missing,
-)
+from extender.core.log.gang_phase import missing
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,

@@ -19,7 +19,8 @@ import msgspec
 
 from extender.control.log.event_metadata import stamp_events
 from extender.core.log.events import NewEvent, RecordedEvent
-from extender.core.log.reservation_state import EMPTY, ReservationState, fold
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
 

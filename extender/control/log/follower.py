@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from extender.control.log.history_guard import HistoryGuard
 from extender.core.log.events import RecordedEvent
-from extender.core.log.reservation_state import EMPTY, ReservationState, fold
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Clock, EventLog, LeaseRecord, LogHead, LogMark, Snapshots

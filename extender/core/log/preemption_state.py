@@ -28,14 +28,12 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 
-EVICTION_MEMORY_US: Final = (
-    600_000_000  # for this time a preemptor does not evict a unit of the same name again
-)
-FAILED_REASONS: Final = (
-    "deletion-rejected",
-    "node-rejected",
-    "capacity-lost",
-)  # reasons after which the preemptor did not get the freed capacity
+# For this time a preemptor does not evict a unit of the same name again.
+EVICTION_MEMORY_US: Final = 600_000_000
+# Reasons after which the preemptor did not get the freed capacity.
+FAILED_REASONS: Final = ("deletion-rejected", "node-rejected", "capacity-lost")
+# Values of `VictimGone.via` after which a unit counts as begun.
+EVICTED_BY_EXTENDER: Final = ("deleted", "evicted", "unobserved")
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,64 +73,56 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_units: frozenset[str] = frozenset()  # units of which we evicted a pod, or may have
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[CapacityClaim, ...]] = Map()  # empty once admitted or ended
-    already_terminating: frozenset[PodUid] = (
-        frozenset()
-    )  # pods that already terminated when it was planned
-    extras: frozenset[PodUid] = (
-        frozenset()
-    )  # extra members that it was planned for, after its minimum was bound
-    ended: bool = False  # completed or abandoned; only victims of begun units are left
+    # Pods that already terminated when it was planned.
+    already_terminating: frozenset[PodUid] = frozenset()
+    # Extra members that it was planned for, after the minimum of the preemptor was bound.
+    extras: frozenset[PodUid] = frozenset()
+    ended: bool = False  # completed or cancelled; only victims of begun units are left
 
 
-EVICTED_BY_EXTENDER = (
-    "deleted",
-    "evicted",
-    "unobserved",
-)  # values of `VictimGone.how` after which a unit counts as begun
-
-
-def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
+def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
     """Return the preemption that `PreemptionPlanned` starts."""
     claims: dict[NodeName, list[CapacityClaim]] = {}
-    for a in fact.assignments:
-        claim = CapacityClaim(pod=a.pod, uid=a.uid, node=a.node, requests=fact.shapes[a.shape])
+    for a in data.assignments:
+        claim = CapacityClaim(pod=a.pod, uid=a.uid, node=a.node, requests=data.shapes[a.shape])
         claims.setdefault(a.node, []).append(claim)
     victims = {
         pod.uid: Victim(unit=unit.name, pod=pod.pod, uid=pod.uid, group=pod.group, node=pod.node)
-        for unit in fact.victims
+        for unit in data.victims
         for pod in unit.pods
     }
     return PendingPreemption(
-        id=fact.preemption,
+        id=data.preemption,
         gang_uid=event.gang_uid,
         gang=event.gang,
-        kind=fact.kind,
-        priority=fact.priority,
+        kind=data.kind,
+        priority=data.priority,
         position=event.position,
         epoch=event.epoch,
         at_us=event.at_us,
         progress_us=event.at_us,
-        units=tuple(unit.name for unit in fact.victims),
-        priorities=tuple(unit.priority for unit in fact.victims),
+        units=tuple(unit.name for unit in data.victims),
+        priorities=tuple(unit.priority for unit in data.victims),
         victims=Map(victims),
         claims=Map({node: tuple(found) for node, found in claims.items()}),
-        already_terminating=frozenset(pod.uid for pod in fact.already_terminating),
-        extras=frozenset(a.uid for a in fact.assignments) if extras else frozenset(),
+        already_terminating=frozenset(pod.uid for pod in data.already_terminating),
+        extras=frozenset(a.uid for a in data.assignments) if extras else frozenset(),
     )
 
 
 def evicted(
-    event: RecordedEvent, before: PendingPreemption, fact: VictimGone
+    event: RecordedEvent, before: PendingPreemption, data: VictimGone
 ) -> PendingPreemption | None:
     """Return the preemption without a victim that is gone; None when it is over."""
-    if fact.uid not in before.victims:
+    if data.uid not in before.victims:
         return before
+    started_units = before.started_units
+    if data.via in EVICTED_BY_EXTENDER:
+        started_units |= {data.unit}
     after = msgspec.structs.replace(
         before,
-        victims=before.victims.delete(fact.uid),
-        started_units=before.started_units | {fact.unit}
-        if fact.via in EVICTED_BY_EXTENDER
-        else before.started_units,
+        victims=before.victims.delete(data.uid),
+        started_units=started_units,
         evicted=before.evicted + 1,
         progress_us=event.at_us,
     )
@@ -151,10 +141,10 @@ def completed(before: PendingPreemption) -> PendingPreemption | None:
     return msgspec.structs.replace(before, ended=True, claims=Map())
 
 
-def abandoned(
+def cancelled(
     before: PendingPreemption, finishing: Iterable[str], *, lost: Collection[NodeName] | None = None
 ) -> PendingPreemption | None:
-    """Return an abandoned preemption without the units that were not begun; None when no victim is left.
+    """Return a cancelled preemption without the units that were not begun; None when no victim is left.
 
     Args:
         before: The preemption.
@@ -178,3 +168,23 @@ def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[
         for node in preemption.claims:
             found.setdefault(node, []).append(preemption.gang_uid)
     return Map({node: tuple(roots) for node, roots in found.items()})
+
+
+def preemption_summary(data: PreemptionPlanned) -> str:
+    """Return whose capacity a preemption uses, as text; the SQL function `gx.preempting_message` returns the same."""
+    units = len(data.victims)
+    pods = sum(len(unit.pods) for unit in data.victims)
+    parts = []
+    if units:
+        parts.append(
+            f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
+        )
+    if data.already_terminating:
+        parts.append(f"{_plural(len(data.already_terminating), 'pod')} on the way out")
+    if data.superseded:
+        parts.append(f"reservations of {_plural(len(data.superseded), 'tree')} of lower priority")
+    return f"uses the capacity of {', '.join(parts)}" if parts else "the capacity is free"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

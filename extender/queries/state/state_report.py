@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
+from extender.core.log.gang_phase import effective_phase
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -15,7 +16,6 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
-    effective_phase,
 )
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.queries.log.event_dto import rfc3339

@@ -1,9 +1,9 @@
--- The answer that stands while room is made; the words of core/log/reservation_state.py (`preemption_summary`).
+-- The reason of a gang while its victims terminate; the same text as `preemption_summary` of extender/core/log/preemption_state.py.
 CREATE FUNCTION gx.preempting_message(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$
     SELECT 'waits for its preemption to finish: ' || coalesce(
-        'takes the room of ' || nullif(
+        'uses the capacity of ' || nullif(
             concat_ws(
                 ', ',
                 CASE WHEN n.units > 0 THEN format(
@@ -20,7 +20,7 @@ AS $function$
             ),
             ''
         ),
-        'the room is free'
+        'the capacity is free'
     )
     FROM (
         SELECT json_array_length(d -> 'victims') AS units,

@@ -1,4 +1,4 @@
--- Fold one fact into the tables of intervals. The truth is Folding in extender/core/log/reservation_state.py: this has an arm where
+-- Fold one fact into the tables of intervals. The truth is StateProjector in extender/core/log/state_projector.py: this has an arm where
 -- that has one, and a test holds both against each other over any log. XE005: a fact that this version does not know.
 CREATE FUNCTION gx.project_event(e gx.event) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -11,7 +11,8 @@ import yaml
 
 from deploy.demo.ports import free_port
 from extender import composition
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.queries.state.state_dto import Scope
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings

@@ -26,7 +26,8 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, PlanId, PodUid, Position
 from extender.ports.log_ports import LogHead

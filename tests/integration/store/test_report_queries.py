@@ -22,7 +22,8 @@ from extender.core.log.events import (
     GangUnschedulable,
     MemberTerminated,
 )
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PodUid, Position
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.store.engine import transaction

@@ -12,7 +12,8 @@ from immutables import Map
 from extender import composition
 from extender.control.monitors import state_verifier
 from extender.core.log.events import DriftDetected
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.telemetry import METRICS

@@ -16,7 +16,8 @@ from uuid import uuid4
 import msgspec
 
 from extender.core.log.events import AnyEventData, GangObserved, RecordedEvent
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import (
     CorruptLog,
     DuplicateEvent,

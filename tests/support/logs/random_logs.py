@@ -38,7 +38,8 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.snapshots.state_loader import live_streams_only
 
@@ -54,7 +55,7 @@ def event_after(state, gang_uid, fact):
         epoch=Epoch(1),
         at_us=state.at_us + 1,
         gang_uid=gang_uid,
-        stream_version=state.versions.get(gang_uid, 0) + 1,
+        stream_version=state.stream_versions.get(gang_uid, 0) + 1,
         gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",

@@ -25,13 +25,8 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimGone,
 )
-from extender.core.log.reservation_state import (
-    EMPTY,
-    GangState,
-    Reservation,
-    ReservationState,
-    fold,
-)
+from extender.core.log.reservation_state import EMPTY, GangState, Reservation, ReservationState
+from extender.core.log.state_projector import fold
 from extender.queries.log.reports import ReportQuery, ReportRows
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import FakeDatabase

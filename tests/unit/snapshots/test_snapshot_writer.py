@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import StoreUnavailable
 from extender.snapshots.snapshot_writer import SnapshotWriter
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC

@@ -14,12 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from extender.core.log.reservation_state import (
-    GangState,
-    Reservation,
-    ReservationState,
-    barrier_unit,
-)
+from extender.core.log.gang_phase import barrier_unit
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod, PodRule, PodShape

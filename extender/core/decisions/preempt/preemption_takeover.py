@@ -13,7 +13,7 @@ The rules (issue 5, no thrash):
 
 The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
 spared (`preemption_planning.recently_evicted_units`). Until the victims of begun units are gone, it keeps its claims on the other
-nodes (`preemption_state.abandoned`).
+nodes (`preemption_state.cancelled`).
 """
 
 from __future__ import annotations

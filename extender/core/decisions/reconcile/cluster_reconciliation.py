@@ -50,12 +50,12 @@ from extender.core.log.events import (
     ReservationReleased,
     ReservedCapacityUser,
 )
+from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
     Reservation,
     ReservationState,
-    satisfied,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid

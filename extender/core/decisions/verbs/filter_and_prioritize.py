@@ -21,7 +21,8 @@ from extender.core.decisions.capacity.capacity_claims import (
 )
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import hold_requests_against
-from extender.core.log.reservation_state import PREEMPTING, GangState, Reservation, ReservationState
+from extender.core.log.gang_phase import PREEMPTING
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree

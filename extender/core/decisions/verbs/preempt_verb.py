@@ -40,7 +40,8 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import ReservationState, satisfied
+from extender.core.log.gang_phase import satisfied
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree

@@ -153,7 +153,7 @@ async def test_what_people_see():
             )
         )
         assert waits[1:3] == ("False", "Unschedulable")
-        assert "preemption to finish: takes the room of 3 pods of 2 disruption units" in waits[3]
+        assert "preemption to finish: uses the capacity of 3 pods of 2 disruption units" in waits[3]
 
 
 async def test_the_room_is_held_against_equals_from_the_plan_on():

@@ -9,7 +9,8 @@ import pytest
 
 from extender.control.log import append_pipeline
 from extender.control.log.append_pipeline import AppendPipeline
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, Fenced, NotLeading, StoreUnavailable
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import FakeEventLog

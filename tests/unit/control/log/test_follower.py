@@ -6,7 +6,8 @@ import pytest
 
 from extender.control.log.follower import BEHIND_MS
 from extender.core.log.events import HistoryTruncated, LeaseAcquired
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import NotLeading
 from tests.support.service.fakes import TTL_MS, Stage, until
 from tests.support.service.manifest_builders import a_node

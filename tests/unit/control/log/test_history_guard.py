@@ -16,7 +16,8 @@ from extender.core.log.events import (
     NewEvent,
     PodBound,
 )
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady
 from extender.core.model.ids import GangUid, PlanId
 from tests.support.logs.fake_store import FakeDatabase

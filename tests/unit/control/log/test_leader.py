@@ -9,7 +9,8 @@ import pytest
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.core.log.events import GangObserved, LeaseAcquired, NewEvent
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import GangUid
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC

@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 
 from extender.core.log.events import GangAdmitted, GangExtended, PodBound
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,

@@ -9,7 +9,8 @@ import pytest
 from extender.control.monitors import read_model_projector
 from extender.control.monitors.read_model_projector import ReadModelProjector, project_all
 from extender.core.log.events import GangObserved, NewEvent
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import GangUid, Position
 from extender.snapshots.snapshot_backfill import backfill_snapshots

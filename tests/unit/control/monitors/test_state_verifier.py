@@ -8,7 +8,8 @@ from immutables import Map
 
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import DriftDetected, NewEvent
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import NIL_GANG
 from tests.support.service.fakes import Stage, until
@@ -46,7 +47,9 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
         "reservation": msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, emptied)),
         "index": msgspec.structs.replace(good, reservations_on=Map()),
         "time": msgspec.structs.replace(good, gangs=Map()),
-        "version": msgspec.structs.replace(good, versions=good.versions.set(root.uid, 77)),
+        "version": msgspec.structs.replace(
+            good, stream_versions=good.stream_versions.set(root.uid, 77)
+        ),
     }[plant]
     assert await watch(stage).look()
     facts = [e.data for e in stage.events() if isinstance(e.data, DriftDetected)]
@@ -59,7 +62,7 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
     leader = stage.leader
     leader.appends.committed = msgspec.structs.replace(
-        leader.committed, versions=leader.committed.versions.set(NIL_GANG, 77)
+        leader.committed, stream_versions=leader.committed.stream_versions.set(NIL_GANG, 77)
     )
     fact = DriftDetected(kind="test", object="x", message="y")
     draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor="test")

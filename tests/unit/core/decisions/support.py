@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.events import AnyEventData, NewEvent, RecordedEvent
-from extender.core.log.reservation_state import ReservationState, fold
+from extender.core.log.reservation_state import ReservationState
+from extender.core.log.state_projector import fold
 from extender.core.model.ids import Epoch, GangUid, Position
 from tests.support.service.fakes import check_state
 
@@ -34,7 +35,7 @@ def fold_drafts(
             epoch=Epoch(1),
             at_us=max(state.at_us, at_us),
             gang_uid=draft.gang_uid,
-            stream_version=state.versions.get(draft.gang_uid, 0) + 1,
+            stream_version=state.stream_versions.get(draft.gang_uid, 0) + 1,
             gang=draft.gang,
             actor=draft.actor,
             cause=draft.cause,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import NodeName, Position
 from extender.ports.log_ports import LogHead
@@ -135,7 +136,7 @@ async def test_the_state_in_full(past):
     high = found.gangs[1]
     assert high.outcome == "preempting"
     assert high.reasons[0].endswith(
-        "takes the room of 1 pod of 1 disruption unit of lower priority"
+        "uses the capacity of 1 pod of 1 disruption unit of lower priority"
     )
     assert (high.last_decision_time, high.last_decision_position) == (rfc3339(at_us(60)), 9)
     n1, n2 = found.nodes

@@ -11,7 +11,8 @@ from extender.core.decisions.reconcile.overcommit_attribution import (
     retry_time_us,
 )
 from extender.core.log.events import ReservationReleased, ReservedCapacityUser
-from extender.core.log.reservation_state import EMPTY, TAKEN_LATELY_US
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import TAKEN_LATELY_US
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod

@@ -15,25 +15,14 @@ from extender.core.log.events import (
     GangObserved,
     GangRemoved,
     GangUnschedulable,
-    GroupRecord,
     MemberTerminated,
     NodeRejected,
     PodBound,
-    PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
-    SupersededRecord,
-    VictimPod,
-    VictimUnit,
 )
-from extender.core.log.reservation_state import (
-    EMPTY,
-    StateProjector,
-    barrier_unit,
-    fold,
-    preemption_summary,
-    satisfied,
-)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import StateProjector, fold
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.queries.state.state_dto import Scope
@@ -49,8 +38,6 @@ from extender.snapshots.state_loader import (
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.random_logs import NODES, ROOTS, a_leaf, event_after, histories, lean
 from tests.support.service.fakes import check_state
-
-A_POD = VictimPod(pod="ns/v", uid=PodUid("v"), node=NODES[0])
 
 
 @given(histories(), st.integers(0, 25))
@@ -84,7 +71,7 @@ def test_invariants_hold_after_every_fact(events):
         state = fold(state, [event])
         check_state(state)
         assert state.position == number
-        assert sum(state.versions.values()) == number
+        assert sum(state.stream_versions.values()) == number
 
 
 @given(histories())
@@ -143,41 +130,6 @@ def test_no_gap_is_skipped_over_when_looking_back(events):
     folding = StateProjector(lean(state), past=True)
     folding.apply([event_after(state, GangUid("ended before"), GangInvalid(problems=("x",)))])
     assert folding.close().gangs[GangUid("ended before")].phase == "invalid"
-
-
-def a_plan(victims=(), already_terminating=0, superseded=0):
-    """A plan that evicts units of so many pods each, waits for pods that go, and takes room of trees."""
-    return PreemptionPlanned(
-        preemption=PlanId("p"), kind="PodGroup", priority=1, cost={}, alternatives=(), shapes=(), assignments=(),
-        victims=tuple(
-            VictimUnit(kind="Pod", path=f"ns/{n}", uid=f"{n}", priority=0, pods=(A_POD,) * pods)
-            for n, pods in enumerate(victims)
-        ),
-        already_terminating=(A_POD,) * already_terminating,
-        superseded=tuple(
-            SupersededRecord(gang=f"ns/{n}", gang_uid=ROOTS[0], plan=PlanId("q"), priority=0, pods=())
-            for n in range(superseded)
-        ),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        (a_plan([1]), "takes the room of 1 pod of 1 disruption unit of lower priority"),
-        (
-            a_plan([2, 1], already_terminating=1, superseded=1),
-            "takes the room of 3 pods of 2 disruption units of lower priority, 1 pod on the way out, "
-            "reservations of 1 tree of lower priority",
-        ),
-        (a_plan(superseded=2), "takes the room of reservations of 2 trees of lower priority"),
-        (a_plan(already_terminating=2), "takes the room of 2 pods on the way out"),
-        (a_plan(), "the room is free"),
-    ],
-)
-def test_the_condition_of_a_preemptor_counts_its_victims(plan, words):
-    """Parts of which there are none are left out; `test_projection` holds the words of the database against these."""
-    assert preemption_summary(plan) == words
 
 
 @given(histories().filter(bool), st.data())
@@ -259,26 +211,26 @@ def test_an_admitted_tree_that_breaks_a_rule_can_still_be_satisfied():
 
 
 def test_a_completed_root_leaves_nothing_but_its_versions():
-    """GangRemoved forgets reservations, members, vetoes and the root; the stream goes on where it was."""
-    veto = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    """GangRemoved forgets reservations, members, rejections and the root; the stream continues with the next version."""
+    rejection = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
     bound = PodBound(plan=PlanId("plan"), pod="ns/a", uid=PodUid("a"), node=NODES[0], group="leaf")
     state = _history(
         GangObserved(kind="PodGroup"),
         _admitted("a", "b"),
         bound,
-        veto,
+        rejection,
         GangRemoved(reason="deleted"),
     )
     left = (len(state.gangs), len(state.reservations_on), len(state.gang_of), len(state.rejections))
     assert left == (0, 0, 0, 0)
-    assert state.versions[ROOTS[0]] == 5
+    assert state.stream_versions[ROOTS[0]] == 5
 
 
 def test_a_root_may_complete_twice_in_one_fold():
-    """A veto of the first life, from before the fold, is forgotten once."""
-    veto = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    """A rejection from before the fold, of a root that was deleted, is removed once."""
+    rejection = NodeRejected(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
     observed, completed = GangObserved(kind="PodGroup"), GangRemoved(reason="deleted")
-    before = _history(observed, veto)
+    before = _history(observed, rejection)
     events, state = [], before
     for fact in (completed, observed, completed):
         events.append(event_after(state, ROOTS[0], fact))
@@ -291,87 +243,3 @@ def test_the_loss_of_a_stranger_makes_no_root():
     """A member of a root that the log does not know was never counted."""
     lost = MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="unknown")
     assert not _history(lost).gangs
-
-
-# --- barrier units and minima (SPEC C.7)
-
-
-def _composite(name, minimum=1, parent="", *, basic=False):
-    return GroupRecord(
-        kind="CompositePodGroup", name=name, parent=parent, minimum=minimum, basic=basic
-    )
-
-
-GANG_OF_GANGS = (
-    _composite("root", 2),
-    a_leaf("a", 2, parent="root"),
-    a_leaf("b", 3, parent="root"),
-    a_leaf("c", 1, parent="root", basic=True),
-)
-BASIC_OF_GANGS = (
-    _composite("root", basic=True),
-    _composite("left", 2, "root"),
-    a_leaf("l1", 2, parent="left"),
-    a_leaf("l2", 2, parent="left"),
-    a_leaf("right", 3, parent="root"),
-    a_leaf("free", 1, parent="root", basic=True),
-)
-BASIC_CHAIN = (
-    _composite("root", basic=True),
-    _composite("mid", 1, "root", basic=True),
-    a_leaf("leaf", 2, parent="mid"),
-)
-
-
-@pytest.mark.parametrize(
-    ("groups", "leaf", "unit"),
-    [
-        ((a_leaf("only", 4),), "only", "only"),
-        ((a_leaf("only", basic=True),), "only", "only"),
-        (GANG_OF_GANGS, "a", "root"),
-        (GANG_OF_GANGS, "c", "root"),
-        (BASIC_OF_GANGS, "l1", "left"),
-        (BASIC_OF_GANGS, "right", "right"),
-        (BASIC_OF_GANGS, "free", "free"),
-        (BASIC_CHAIN, "leaf", "leaf"),
-    ],
-)
-def test_the_barrier_unit_is_the_first_gang_on_the_way_down(groups, leaf, unit):
-    """A gang root waits as a whole; below Basic parents each child has a barrier of its own (DESIGN 2.6)."""
-    assert barrier_unit(groups, leaf).name == unit
-
-
-def test_a_leaf_outside_the_tree_has_no_unit():
-    """Asking for an unknown leaf, or for a composite as a leaf, is a KeyError."""
-    for name in ("absent", "root"):
-        with pytest.raises(KeyError):
-            barrier_unit(GANG_OF_GANGS, name)
-
-
-@pytest.mark.parametrize(
-    ("groups", "counts", "whole"),
-    [
-        ((), {}, False),
-        ((a_leaf("only", 2),), {"only": 1}, False),
-        ((a_leaf("only", 2),), {"only": 2}, True),
-        (GANG_OF_GANGS, {"a": 2, "b": 2}, False),
-        (GANG_OF_GANGS, {"a": 2, "b": 3}, True),
-        (GANG_OF_GANGS, {"a": 2, "c": 1}, True),  # a Basic child counts from its first pod
-        (GANG_OF_GANGS, {"a": 9, "b": 1}, False),  # many pods of one child are still one child
-        (BASIC_OF_GANGS, {"l1": 2}, False),
-        (BASIC_OF_GANGS, {"l1": 2, "l2": 2}, True),
-        (BASIC_OF_GANGS, {"free": 1}, True),
-        (BASIC_CHAIN, {"leaf": 1}, False),
-        (BASIC_CHAIN, {"leaf": 2}, True),
-    ],
-)
-def test_minima_add_up_level_by_level(groups, counts, whole):
-    """Gang composites count satisfied children, Basic ones need one, leaves count pods (SPEC C.1, C.7)."""
-    assert satisfied(groups, counts) is whole
-
-
-def test_one_unit_of_a_basic_root_does_not_ask_its_siblings():
-    """The minimum of a unit is that of the unit alone."""
-    right = next(g for g in BASIC_OF_GANGS if g.name == "right")
-    assert satisfied(BASIC_OF_GANGS, {"right": 3}, right)
-    assert not satisfied(BASIC_OF_GANGS, {"l1": 2, "l2": 2, "right": 2}, right)

@@ -1,0 +1,87 @@
+"""The phase of a gang as it is shown, and the rules of its minimum: missing members and the unit of the bind barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from extender.core.log.events import GroupRecord
+from extender.core.log.reservation_state import EffectivePhase, GangState
+
+PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gang terminate
+HOLDS_CAPACITY: Final = (
+    "admitted",
+    "scheduled",
+)  # phases that `GangUnschedulable` and `GangInvalid` do not end
+
+
+def effective_phase(root: GangState) -> EffectivePhase:
+    """Return the state of a root as named in the table in `extender/README.md`.
+
+    It is the phase of the root, or *preempting* while the root holds no capacity and its victims terminate.
+    """
+    if (
+        root.phase in HOLDS_CAPACITY
+        or root.last_decision is None
+        or root.last_decision.outcome != PREEMPTING
+    ):
+        return root.phase
+    return PREEMPTING
+
+
+def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
+    """Return the group whose minimum must be complete before a member of `leaf` is bound.
+
+    That is the root, unless it is basic: below a basic parent each child has its own barrier
+    (DESIGN 2.6), so it is the first group with a gang policy on the path from the root; else the leaf.
+
+    Raises:
+        KeyError: `leaf` is not in the tree.
+    """
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    unit = next((g for g in groups if g.kind == "PodGroup" and g.name == leaf), None)
+    if unit is None:
+        raise KeyError(leaf)
+    here, path = unit, [unit]
+    while here.parent:
+        here = composites[here.parent]
+        path.append(here)
+    for group in reversed(path):
+        if not group.basic:
+            return group
+    return unit
+
+
+def satisfied(
+    groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
+) -> bool:
+    """Return whether pods per leaf meet the minimum of a group and of the groups it needs below it; see `missing`."""
+    return bool(groups) and missing(groups, counts, unit) == 0
+
+
+def missing(
+    groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
+) -> int:
+    """Return how many pods are missing, at least, for the minimum of a group and of the groups it needs below it.
+
+    Args:
+        groups: The tree as recorded, root first; not empty.
+        counts: Leaf name -> pods that count (bound, or arrived at bind).
+        unit: The group; the root when None.
+
+    Source:
+        SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children.
+    """
+    children: dict[str, list[GroupRecord]] = {}
+    for group in groups[1:]:
+        children.setdefault(group.parent, []).append(group)
+
+    def lacks(group: GroupRecord) -> int:
+        if group.kind == "PodGroup":
+            return max(group.minimum - counts.get(group.name, 0), 0)
+        below = sorted(lacks(child) for child in children.get(group.name, ()))
+        if len(below) < group.minimum:
+            return sum(below) + group.minimum - len(below)  # a missing child needs at least one pod
+        return sum(below[: group.minimum])
+
+    return lacks(unit if unit is not None else groups[0])

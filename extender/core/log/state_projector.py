@@ -1,0 +1,584 @@
+"""Makes the reservation state from the events of the log: only `StateProjector` changes it.
+
+The SQL function `gx.project_event` does the same for the tables of intervals; a test compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
+from immutables import Map
+
+from extender.core.log import preemption_state
+from extender.core.log.events import (
+    BindBarrierTimedOut,
+    CapacityMeasured,
+    ControlPlaneFeaturesDetected,
+    DriftDetected,
+    GangAdmitted,
+    GangExtended,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    HistoryTruncated,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
+    NodeTopologyChanged,
+    PodBindFailed,
+    PodBound,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    RecordedEvent,
+    ReservationReleased,
+    VictimGone,
+)
+from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
+from extender.core.log.preemption_state import PendingPreemption, preemption_summary
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangFields,
+    GangState,
+    LastDecision,
+    RejectionKey,
+    RejectionState,
+    ReplacementHold,
+    Reservation,
+    ReservationState,
+)
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import GangUid, NodeName, PodUid
+
+if TYPE_CHECKING:
+    from immutables import MapMutation
+
+    _Open: TypeAlias = Callable[[Mapping[Any, Any]], MutableMapping[Any, Any]]
+    _Close: TypeAlias = Callable[[MutableMapping[Any, Any]], Any]
+
+
+# After this time without such a use `GangState.capacity_used_times` starts at one again.
+TAKEN_LATELY_US: Final = 600_000_000
+_PreemptionEvent: TypeAlias = (
+    PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
+)
+_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
+# Reasons of a release after which members are planned first on the nodes where they were.
+_WITHOUT_BIND: Final = ("expired", "node-rejected")
+
+
+def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
+    """Return the state after `events`; folding in several calls gives the same state as in one."""
+    projector = StateProjector(state)
+    projector.apply(events)
+    return projector.close()
+
+
+class _OpenGang(GangFields, eq=False):
+    """A `GangState` while it changes: the same fields in the same order, with maps that can be changed."""
+
+    reservations: MutableMapping[PodUid, Reservation] = msgspec.field(default_factory=dict)
+    bound: MutableMapping[PodUid, BoundMember] = msgspec.field(default_factory=dict)
+    lost_with_node: MutableMapping[PodUid, BoundMember] = msgspec.field(default_factory=dict)
+    # Few: changed one by one.
+    replacement_holds: Map[PodUid, ReplacementHold] = Map()
+    previous_nodes: Map[PodUid, NodeName] = Map()
+    topology: MutableMapping[NodeName, dict[str, str]] = msgspec.field(default_factory=dict)
+
+    def close(self, closed: _Close) -> GangState:
+        """Return the current state of the root. The root must not be used after that."""
+        self.reservations = closed(self.reservations)
+        self.bound = closed(self.bound)
+        self.lost_with_node = closed(self.lost_with_node)
+        self.topology = closed(self.topology)
+        return GangState(*_values(self))
+
+
+_values = attrgetter(*GangFields.__struct_fields__)
+
+
+def _opened_gang(gang: GangState, opened: _Open) -> _OpenGang:
+    root = _OpenGang(*_values(gang))
+    root.reservations = opened(gang.reservations)
+    root.bound = opened(gang.bound)
+    root.lost_with_node = opened(gang.lost_with_node)
+    root.replacement_holds = _persistent(gang.replacement_holds)
+    root.previous_nodes = _persistent(gang.previous_nodes)
+    root.topology = opened(gang.topology)
+    return root
+
+
+def _closed(opened: MutableMapping[Any, Any]) -> Map[Any, Any]:
+    if isinstance(opened, dict):
+        return Map(opened)
+    return cast("MapMutation[Any, Any]", opened).finish()
+
+
+def _plain(opened: MutableMapping[Any, Any]) -> Mapping[Any, Any]:
+    return opened
+
+
+def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
+    return known if isinstance(known, Map) else Map(known)
+
+
+class StateProjector:
+    """A mutable copy of a state to which events are applied in place, several times faster than on immutable maps.
+
+    The state that it was made from does not change. Do not use it after an exception or after `close`.
+
+    Args:
+        state: The state to start from.
+        bulk: Convert all maps at once instead of only those that events touch; faster from about ten thousand
+            events on.
+        knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
+            does not know may have any.
+        past: The result is only read: it has no versions of streams that ended, the indexes
+            `reservations_on` and `gang_of` are not kept, and the maps of roots are plain dicts.
+    """
+
+    __slots__ = (
+        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_evicted_units", "_features", "_gang_of", "_known",
+        "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
+        "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_truncated_epoch",
+        "_unsorted_rejections", "position",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: ReservationState,
+        *,
+        bulk: bool = False,
+        knows_ended: bool = True,
+        past: bool = False,
+    ) -> None:
+        self.position = state.position
+        self._knows_ended = knows_ended and not past
+        self._past = past
+        self._epoch = state.epoch
+        self._at_us = state.at_us
+        self._truncated_epoch = state.truncated_epoch
+        self._features = state.features
+        opened: _Open = dict if bulk else cast("_Open", Map.mutate)
+        self._opened: _Open = dict if past else opened  # for maps of one root, or of one node
+        # A root that is in `_roots` is missing here, or has its old state.
+        self._known = opened(state.gangs)
+        self._roots: dict[GangUid, _OpenGang] = {}  # those that events touched
+        self._stream_versions = opened(state.stream_versions)
+        self._reservations_before = state.reservations_on
+        # By node: the reservations on those that events touched.
+        self._open_nodes: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}
+        self._gang_of: MutableMapping[PodUid, GangUid] = {} if past else opened(state.gang_of)
+        self._rejections = opened(state.rejections)
+        self._preemptions = state.preemptions  # few: changed one by one
+        self._replacement_holds_on = state.replacement_holds_on  # few, too
+        self._claimed_on = state.claimed_on
+        self._claims_changed = False
+        self._evicted_units = state.evicted_units
+        # By root: the keys of its rejections. Those of the state are added when the first root ends.
+        self._rejections_of: dict[GangUid, set[RejectionKey]] = {}
+        self._unsorted_rejections: Map[RejectionKey, RejectionState] | None = state.rejections
+
+    def close(self) -> ReservationState:
+        """Return the current state."""
+        known = self._known
+        closed = _plain if self._past else _closed
+        for uid, root in self._roots.items():
+            known[uid] = root.close(closed)
+        reservations_on = self._reservations_before
+        if self._open_nodes:
+            nodes = reservations_on.mutate()
+            for node, here in self._open_nodes.items():
+                if here:
+                    nodes[node] = _closed(here)
+                else:
+                    nodes.pop(node, None)
+            reservations_on = nodes.finish()
+        if self._claims_changed:
+            self._claimed_on = preemption_state.claimed_on(self._preemptions.values())
+        return ReservationState(
+            position=self.position,
+            epoch=self._epoch,
+            at_us=self._at_us,
+            gangs=_closed(known),
+            stream_versions=_closed(self._stream_versions),
+            reservations_on=reservations_on,
+            gang_of=_closed(self._gang_of),
+            rejections=_closed(self._rejections),
+            preemptions=self._preemptions,
+            claimed_on=self._claimed_on,
+            evicted_units=self._evicted_units,
+            replacement_holds_on=self._replacement_holds_on,
+            truncated_epoch=self._truncated_epoch,
+            features=self._features,
+        )
+
+    def apply(self, events: Iterable[RecordedEvent]) -> None:
+        """Apply events in order.
+
+        Raises:
+            CorruptLog: An event does not continue the log or its stream.
+        """
+        versions, apply, knows_ended = self._stream_versions, self._apply, self._knows_ended
+        for event in events:
+            uid = event.gang_uid
+            version = versions.get(uid, 0 if knows_ended else event.stream_version - 1) + 1
+            if event.position != self.position + 1 or event.stream_version != version:
+                msg = (
+                    f"event at position {event.position}, version {event.stream_version} of root {uid} does not "
+                    f"continue the log at position {self.position}, version {version - 1}"
+                )
+                raise CorruptLog(msg)
+            versions[uid] = version
+            self.position = event.position
+            self._epoch = event.epoch
+            self._at_us = event.at_us
+            apply(event)
+
+    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per event, the frequent ones first
+        match event.data:
+            case PodBound() as data:
+                self._bind(event, data)
+            case GangAdmitted() | GangExtended() as data:
+                self._reserve(event, data)
+            case GangObserved() as data:
+                root = self._root(event)
+                root.kind, root.priority = data.kind, data.priority
+            case GangScheduled():
+                root = self._root(event)
+                root.phase = "scheduled"
+                root.capacity_used_times = 0
+            case MemberTerminated() as data:
+                if event.gang_uid in self._roots or event.gang_uid in self._known:
+                    self._lose_member(event, self._root(event), data)
+            case GangRemoved():
+                self._complete(event)
+            case GangUnschedulable() as data:
+                self._refuse(event, data)
+            case ReservationReleased() as data:
+                self._release(event, data)
+            case GangInvalid() as data:
+                root = self._root(event)
+                if root.phase not in HOLDS_CAPACITY:
+                    root.phase = "invalid"
+                root.last_decision = LastDecision(
+                    outcome="invalid",
+                    reasons=data.problems,
+                    position=event.position,
+                    at_us=event.at_us,
+                )
+            case NodeRejected() as data:
+                self._reject_node(event, data)
+            case NodeTopologyChanged() as data:
+                root = self._root(event)
+                labels = {key: data.after.get(key, "") for key in (*data.before, *data.after)}
+                before = root.topology.get(data.node, {})
+                root.topology[data.node] = dict.fromkeys(before, "") | labels
+            case (
+                PreemptionPlanned() | VictimGone() | PreemptionCompleted() | PreemptionCancelled()
+            ) as data:
+                self._preempt(event, data)
+            case HistoryTruncated():
+                self._truncated_epoch = event.epoch
+            case ControlPlaneFeaturesDetected() as data:
+                self._features = data
+            case (
+                BindBarrierTimedOut()
+                | PodBindFailed()
+                | DriftDetected()
+                | LeaseAcquired()
+                | CapacityMeasured()
+            ):
+                pass
+
+    def _root(self, event: RecordedEvent) -> _OpenGang:
+        """Return the root of an event to change it; an unknown root is created."""
+        uid = event.gang_uid
+        root = self._roots.get(uid)
+        if root is None:
+            known = self._known.get(uid)
+            if known is None:
+                known = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
+            root = self._roots[uid] = _opened_gang(known, self._opened)
+        return root
+
+    def _reservations_on(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
+        """Return the reservations on a node to change them; not for a state that is only read."""
+        here = self._open_nodes.get(node)
+        if here is None:
+            here = self._open_nodes[node] = self._opened(self._reservations_before.get(node, Map()))
+        return here
+
+    def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
+        root = self._root(event)
+        uid, at_us, plan, priority = event.gang_uid, event.at_us, data.plan, data.priority
+        indexed = not self._past
+        for record in data.assignments:
+            reservation = Reservation(
+                plan=plan,
+                gang_uid=uid,
+                pod=record.pod,
+                uid=record.uid,
+                group=record.group,
+                node=record.node,
+                requests=data.shapes[record.shape],
+                priority=priority,
+                extra=record.extra,
+                at_us=at_us,
+            )
+            root.reservations[record.uid] = reservation
+            if indexed:
+                self._reservations_on(record.node)[record.uid] = reservation
+                self._gang_of[record.uid] = uid
+        if root.previous_nodes:
+            root.previous_nodes = _without(root.previous_nodes, data)
+        self._use_holds(root, [(record.group, record.node) for record in data.assignments])
+        for name, labels in data.topology.items():
+            if labels:
+                node = NodeName(name)
+                root.topology[node] = dict.fromkeys(root.topology.get(node, {}), "") | labels
+        root.plan = plan
+        root.priority = priority
+        root.groups = data.groups
+        root.last_decision = None
+        if uid in self._preemptions:
+            self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
+        if isinstance(data, GangAdmitted):
+            if root.phase != "scheduled":
+                root.phase = "admitted"
+            root.admitted_us = at_us
+            root.kind = data.kind
+
+    def _preempt(self, event: RecordedEvent, data: _PreemptionEvent) -> None:
+        """Apply an event of a preemption; events of an unknown preemption are ignored."""
+        uid = event.gang_uid
+        before = self._preemptions.get(uid)
+        match data:
+            case PreemptionPlanned():
+                extras = False
+                if data.kind != "Pod":
+                    root = self._root(event)
+                    extras = root.phase == "scheduled"
+                    root.last_decision = _preempting(event, data)
+                self._set_preemption(uid, preemption_state.planned(event, data, extras=extras))
+            case VictimGone() if before is not None:
+                self._set_preemption(uid, preemption_state.evicted(event, before, data))
+                if data.via in preemption_state.EVICTED_BY_EXTENDER:
+                    self._remember(event, before, data.unit)
+            case PreemptionCompleted() if before is not None:
+                self._set_preemption(uid, preemption_state.completed(before))
+                if uid in self._roots or uid in self._known:
+                    self._root(event).failed_preemptions = 0
+            case PreemptionCancelled() if before is not None:
+                partly = data.reason == "taken-over" and before.kind != "Pod"
+                lost = data.taken_over_nodes if partly else None
+                after = preemption_state.cancelled(before, data.units_in_progress, lost=lost)
+                self._set_preemption(uid, after)
+                if uid in self._roots or uid in self._known:
+                    root = self._root(event)
+                    if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
+                        root.last_decision = None  # the next pass records a new answer
+                    if data.reason in preemption_state.FAILED_REASONS:
+                        root.failed_preemptions += 1
+                        root.failed_preemption_us = event.at_us
+            case _:
+                pass
+
+    def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
+        """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
+        uid = event.gang_uid
+        if preemption.kind == "Pod":
+            oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
+            for other, taken in self._evicted_units.items():
+                known = other in self._roots or other in self._known
+                if not known and max(taken.values()) < oldest_us:
+                    self._evicted_units = self._evicted_units.delete(other)
+        elif uid not in self._roots and uid not in self._known:
+            return
+        self._evicted_units = self._evicted_units.set(
+            uid, self._evicted_units.get(uid, Map()).set(unit, event.at_us)
+        )
+
+    def _set_preemption(self, uid: GangUid, after: PendingPreemption | None) -> None:
+        before = self._preemptions.get(uid)
+        if after is not None:
+            self._preemptions = self._preemptions.set(uid, after)
+        elif before is not None:
+            self._preemptions = self._preemptions.delete(uid)
+        if (before.claims if before else None) != (after.claims if after else None):
+            self._claims_changed = True
+
+    def _refuse(self, event: RecordedEvent, data: GangUnschedulable) -> None:
+        root = self._root(event)
+        root.last_decision = LastDecision(
+            outcome=data.outcome,
+            reasons=data.reasons + data.preemption_notes,
+            position=event.position,
+            at_us=event.at_us,
+        )
+        if root.phase not in HOLDS_CAPACITY:
+            root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
+
+    def _bind(self, event: RecordedEvent, data: PodBound) -> None:
+        root, uid = self._root(event), data.uid
+        before = root.reservations.get(uid) or root.lost_with_node.get(uid) or root.bound.get(uid)
+        if uid in root.reservations:
+            self._drop_held(root, uid)
+        root.lost_with_node.pop(uid, None)
+        root.bound[uid] = BoundMember(
+            plan=data.plan,
+            pod=data.pod,
+            uid=uid,
+            group=data.group,
+            node=data.node,
+            requests=before.requests if before is not None else _UNKNOWN,
+        )
+        if not self._past:
+            self._gang_of[uid] = root.uid
+        if before is None:
+            self._use_holds(root, [(data.group, data.node)])
+
+    def _release(self, event: RecordedEvent, data: ReservationReleased) -> None:
+        """Remove reservations or replacement holds."""
+        root = self._root(event)
+        for pod in data.pods:
+            if pod.uid in root.reservations:
+                if data.reason in _WITHOUT_BIND:
+                    node = root.reservations[pod.uid].node
+                    root.previous_nodes = root.previous_nodes.set(pod.uid, node)
+                self._drop_held(root, pod.uid)
+                if not self._past:
+                    del self._gang_of[pod.uid]
+            elif pod.uid in root.replacement_holds:
+                self._drop_hold(root, pod.uid)
+        if data.taken_by:
+            if event.at_us - root.capacity_used_us < TAKEN_LATELY_US:
+                root.capacity_used_times += 1
+            else:
+                root.capacity_used_times = 1
+            root.capacity_used_us = event.at_us
+        self._undo_if_empty(root)
+
+    def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
+        reservation = root.reservations.pop(uid)
+        if not self._past:
+            del self._reservations_on(reservation.node)[uid]
+
+    def _lose_member(self, event: RecordedEvent, root: _OpenGang, data: MemberTerminated) -> None:
+        if data.uid in root.bound:
+            member = root.bound.pop(data.uid)
+            if data.cause == "node-lost":
+                root.lost_with_node[data.uid] = member
+            elif data.held_until_us:
+                self._add_hold(root, member, event.at_us, data.held_until_us)
+            if not self._past:
+                del self._gang_of[data.uid]
+            self._undo_if_empty(root)
+
+    def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
+        """Add the replacement hold of a lost member."""
+        hold = ReplacementHold(
+            plan=member.plan, gang_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
+            node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
+        )  # fmt: skip
+        root.replacement_holds = root.replacement_holds.set(member.uid, hold)
+        here = self._replacement_holds_on.get(member.node, Map()).set(member.uid, hold)
+        self._replacement_holds_on = self._replacement_holds_on.set(member.node, here)
+
+    def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
+        node = root.replacement_holds[uid].node
+        root.replacement_holds = root.replacement_holds.delete(uid)
+        here = self._replacement_holds_on[node].delete(uid)
+        if here:
+            self._replacement_holds_on = self._replacement_holds_on.set(node, here)
+        else:
+            self._replacement_holds_on = self._replacement_holds_on.delete(node)
+
+    def _use_holds(self, root: _OpenGang, places: Iterable[tuple[str, NodeName]]) -> None:
+        """Remove the replacement holds that new members of the leaf use: those on the same node first, then the oldest.
+
+        Args:
+            root: The root of the members.
+            places: Leaf and node of each new member.
+        """
+        elsewhere: list[str] = []
+        for group, node in places if root.replacement_holds else ():
+            same = [
+                v for v in root.replacement_holds.values() if (v.group, v.node) == (group, node)
+            ]
+            if same:
+                self._drop_hold(root, min(same, key=_hold_age).uid)
+            else:
+                elsewhere.append(group)
+        for group in elsewhere:
+            others = [v for v in root.replacement_holds.values() if v.group == group]
+            if others:
+                self._drop_hold(root, min(others, key=_hold_age).uid)
+
+    def _undo_if_empty(self, root: _OpenGang) -> None:
+        """Undo the admission of a root that is not satisfied and has no reservations and no bound members left."""
+        if root.phase == "admitted" and not root.reservations and not root.bound:
+            root.phase = "observed"
+            root.plan = None
+            root.groups = ()
+            root.topology = self._opened(Map())
+
+    def _reject_node(self, event: RecordedEvent, data: NodeRejected) -> None:
+        key = RejectionKey(event.gang_uid, data.uid, data.node)
+        before = self._rejections.get(key)
+        times = before.times + 1 if before is not None else 1
+        self._rejections[key] = RejectionState(
+            data.by_shape, data.until_ms, event.at_us // 1000, times
+        )
+        self._rejections_of.setdefault(key.gang_uid, set()).add(key)
+
+    def _complete(self, event: RecordedEvent) -> None:
+        root = self._root(event)
+        if not self._past:
+            for uid, reservation in _closed(root.reservations).items():
+                del self._reservations_on(reservation.node)[uid]
+                del self._gang_of[uid]
+            for uid in _closed(root.bound):
+                del self._gang_of[uid]
+        for uid in root.replacement_holds:
+            self._drop_hold(root, uid)
+        preemption = self._preemptions.get(root.uid)
+        if preemption is not None:  # if it has not ended, its end is in a lost part of the log
+            self._set_preemption(root.uid, preemption_state.cancelled(preemption, ()))
+        if root.uid in self._evicted_units:
+            self._evicted_units = self._evicted_units.delete(root.uid)
+        if self._unsorted_rejections is not None:
+            for key in self._unsorted_rejections:
+                self._rejections_of.setdefault(key.gang_uid, set()).add(key)
+            self._unsorted_rejections = None
+        for key in self._rejections_of.pop(root.uid, ()):
+            del self._rejections[key]
+        del self._roots[root.uid]
+        self._known.pop(root.uid, None)
+
+
+def _hold_age(hold: ReplacementHold) -> tuple[int, str, PodUid]:
+    return hold.at_us, hold.pod, hold.uid
+
+
+def _without(
+    previous: Map[PodUid, NodeName], data: GangAdmitted | GangExtended
+) -> Map[PodUid, NodeName]:
+    """Return the previous nodes without those of members that have a reservation again; none after an admission."""
+    if isinstance(data, GangAdmitted):
+        return Map()
+    reserved = {record.uid for record in data.assignments}
+    return Map({uid: node for uid, node in previous.items() if uid not in reserved})
+
+
+def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
+    """Return the answer of a root while its victims terminate (SPEC E-12)."""
+    text = f"waits for its preemption to finish: {preemption_summary(data)}"
+    return LastDecision(
+        outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
+    )
