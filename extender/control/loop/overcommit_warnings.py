@@ -34,7 +34,7 @@ def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
                     "pod": taking_pod.pod,
                     "scheduler": taking_pod.scheduler,
                     "priority": taking_pod.priority,
-                    "how": taking_pod.via,
+                    "via": taking_pod.via,
                     "advice": ADVICE[taking_pod.via],
                 },
             )

@@ -14,8 +14,8 @@ from extender.core.decisions.capacity.capacity_claims import victims_are_gone
 from extender.core.decisions.preempt.disruption_units import may_preempt
 from extender.core.decisions.preempt.preemption_lifecycle import (
     EvictionContext,
-    abandonment,
     better_offer,
+    cancellation,
 )
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
 from extender.core.log.preemption_state import PendingPreemption
@@ -76,14 +76,14 @@ def events_before_verdict(
     """Return the events of a pending preemption that precede those of a verdict."""
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
-        fact = better_offer(view, preemption, nodes, context) if preemption.victims else None
+        data = better_offer(view, preemption, nodes, context) if preemption.victims else None
     else:
-        why, text = _why_refused(verdict)
-        fact = abandonment(view, preemption, context, why=why, text=text)
-    return [context.draft(preemption, fact)] if fact is not None else []
+        reason, text = _refused_reason(verdict)
+        data = cancellation(view, preemption, context, reason=reason, text=text)
+    return [context.draft(preemption, data)] if data is not None else []
 
 
-def _why_refused(verdict: Verdict) -> tuple[CancelReason, str]:
+def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
     text = verdict.reasons[0] if verdict.reasons else "no room"
     if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
         return "invalid", f"the tree is not complete any more: {text}"

@@ -29,7 +29,7 @@ def report_loops(
                 "gang": loop.gang,
                 "rounds": loop.rounds,
                 "pause_ms": loop.pause_ms,
-                "why": loop.reason,
+                "reason": loop.reason,
                 "detail": loop.message,
                 "advice": _advice(loop),
             },

@@ -33,7 +33,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     for _ in range(30):
         assert not await story.bound()
         await asyncio.sleep(0.1)
-    (*_, refused) = await story.service.facts("GangUnschedulable")
+    (*_, refused) = await story.service.events("GangUnschedulable")
     assert refused["data"]["outcome"] == "impossible"
 
     async def pod_has_event() -> bool:

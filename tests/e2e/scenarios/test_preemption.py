@@ -75,7 +75,7 @@ def at(node: str, name: str, group: str) -> dict[str, Any]:
 
 
 async def facts(story: Story, kind: str) -> list[dict[str, Any]]:
-    return [f["data"] for f in await story.service.facts(kind)]
+    return [f["data"] for f in await story.service.events(kind)]
 
 
 async def completed(story: Story) -> dict[str, Any]:

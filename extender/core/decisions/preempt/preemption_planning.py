@@ -92,14 +92,14 @@ def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -
     lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
     priority. A unit is identified by kind, namespace and name.
     """
-    took = state.evicted_units.get(uid)
-    if not took:
+    evicted = state.evicted_units.get(uid)
+    if not evicted:
         return frozenset()
     root = state.gangs.get(uid)
     extras = root is not None and root.phase == "scheduled"
     return frozenset(
         name
-        for name, at_us in took.items()
+        for name, at_us in evicted.items()
         if now_us - at_us < EVICTION_MEMORY_US or (extras and not name.startswith(POD_UNIT_PREFIX))
     )
 
@@ -200,7 +200,7 @@ def decide_preemption(
         cause=recipe.cause,
     )
     awaited = set(found.already_terminating)
-    fact = PreemptionPlanned(
+    planned = PreemptionPlanned(
         preemption=recipe.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
@@ -232,7 +232,7 @@ def decide_preemption(
         search_nodes=found.search.nodes,
         exhausted=found.search.exhausted,
     )
-    return [*drafts, draft_for(tree, fact, recipe)]
+    return [*drafts, draft_for(tree, planned, recipe)]
 
 
 def _superseded(
@@ -258,7 +258,7 @@ def _superseded(
 
 
 def _record(
-    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | CapacityClaim]
+    root: str, unit: PlanUnit, plan: PlanId, capacity: Iterable[Reservation | CapacityClaim]
 ) -> SupersededRecord:
     return SupersededRecord(
         gang=root,
@@ -267,7 +267,7 @@ def _record(
         priority=unit.priority,
         pods=tuple(
             ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
-            for r in sorted(room, key=lambda r: r.pod)
+            for r in sorted(capacity, key=lambda r: r.pod)
         ),
     )
 

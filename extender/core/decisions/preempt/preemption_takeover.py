@@ -26,7 +26,7 @@ from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
 from extender.core.decisions.preempt.preemption_lifecycle import (
     NAMED_MAX,
     EvictionContext,
-    abandonment,
+    cancellation,
 )
 from extender.core.log.events import (
     NewEvent,
@@ -91,13 +91,13 @@ def takeovers_by_pods(
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
         known: Data about victims.
     """
-    facts = [(d.gang_uid, d.data) for d in decided]
+    events = [(d.gang_uid, d.data) for d in decided]
     ends = {
-        f.preemption for _, f in facts if isinstance(f, PreemptionCompleted | PreemptionCancelled)
+        f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
     }
-    lost_by = {
+    taken_over_nodes = {
         uid: {p.node for p in f.pods}
-        for uid, f in facts
+        for uid, f in events
         if isinstance(f, ReservationReleased) and f.reason == "superseded"
     }
     drafts = []
@@ -108,8 +108,10 @@ def takeovers_by_pods(
         there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
             found = _sitting_in_claims(view, preemption, there)
-        elif root is not None and uid in lost_by and not root.bound:
-            found = {n: p for n in lost_by[uid] if (p := _newcomer(view, preemption, n, there))}
+        elif root is not None and uid in taken_over_nodes and not root.bound:
+            found = {
+                n: p for n in taken_over_nodes[uid] if (p := _newcomer(view, preemption, n, there))
+            }
         else:
             continue
         if found:
@@ -155,11 +157,11 @@ def _superseding_event(
     what: str,
 ) -> NewEvent:
     text = f"{by.name} (priority {by.priority}) {what}"
-    fact = abandonment(view, preemption, known, why="taken-over", text=text)
+    data = cancellation(view, preemption, known, reason="taken-over", text=text)
     return known.draft(
         preemption,
         msgspec.structs.replace(
-            fact, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
+            data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
         ),
     )
 

@@ -377,7 +377,7 @@ class _Decision:
         return tuple(lines)
 
     def _doubt_reasons(self, doubts: dict[str, str]) -> list[str]:
-        return [f"{name} is not put back: {why}" for name, why in doubts.items()]
+        return [f"{name} is not put back: {reason}" for name, reason in doubts.items()]
 
     def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
         """List the other sets that were considered, the cheapest first, then the domains without any."""

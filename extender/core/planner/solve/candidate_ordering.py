@@ -20,7 +20,7 @@ that holds most extra members. `tight`: the domain with the least free capacity.
 children in stored order."""
 
 
-def order_domains(strategy: Strategy, most: Ints, room: Ints, preferred: Ints) -> Ints:
+def order_domains(strategy: Strategy, most: Ints, capacity: Ints, preferred: Ints) -> Ints:
     """Order candidate domains, best first.
 
     Args:
@@ -31,8 +31,8 @@ def order_domains(strategy: Strategy, most: Ints, room: Ints, preferred: Ints) -
     """
     position = np.arange(len(most))
     if strategy == "roomy":
-        return np.lexsort((position, room, -most, -preferred))
-    return np.lexsort((position, -most, room, -preferred))
+        return np.lexsort((position, capacity, -most, -preferred))
+    return np.lexsort((position, -most, capacity, -preferred))
 
 
 def order_children(
