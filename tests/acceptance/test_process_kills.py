@@ -206,7 +206,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
         if f["type"] == "GangAdmitted"
         for a in f["data"]["assignments"]
     }
-    assert where == planned, "every pod runs where its room was reserved"
+    assert where == planned, "every pod runs where its capacity was reserved"
     assert max(Counter(where.values()).values()) <= 8, "no room was used twice"
     verified = subprocess.run(
         service.command("verify"),

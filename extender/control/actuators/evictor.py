@@ -254,7 +254,7 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
 def _message(preemption: PendingPreemption, victim: Victim) -> str:
     unit = preemption.units.index(victim.unit)
     return (
-        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the room of "
+        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the capacity of "
         f"{victim.unit} (priority {preemption.priorities[unit]})"
     )
 

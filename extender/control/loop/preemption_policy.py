@@ -2,7 +2,7 @@
 
 A tree whose victims still terminate is planned like any other, on capacity that is free or claimed for it. When
 it fits, it is admitted at once. When it does not fit yet, it waits and nothing is recorded. When all its victims
-are gone and it still does not fit, the preemption is abandoned.
+are gone and it still does not fit, the preemption is cancelled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from extender.ports.log_ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
-AGAIN_MS_MAX: Final = 300_000  # the longest wait after preemptions in vain
+AGAIN_MS_MAX: Final = 300_000  # the longest wait after failed preemptions
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
 
 
@@ -63,7 +63,7 @@ def may_admit(
     if preemption is None or victims_are_gone(view, preemption):
         return True
     if isinstance(verdict, Refusal):
-        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` abandons it
+        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` cancels it
     if not isinstance(verdict, Plan) or not verdict.assignments:
         return False
     wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
@@ -84,7 +84,7 @@ def events_before_verdict(
 
 
 def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
-    text = verdict.reasons[0] if verdict.reasons else "no room"
+    text = verdict.reasons[0] if verdict.reasons else "no capacity"
     if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
         return "invalid", f"the tree is not complete any more: {text}"
     if GIVEN in text:
@@ -93,7 +93,7 @@ def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
 
 
 def next_preemption_us(root: GangState) -> int:
-    """Return when a tree may preempt again, in microseconds since the epoch: each preemption in vain doubles the wait.
+    """Return when a tree may preempt again, in microseconds since the epoch: each failed preemption doubles the wait.
 
     It follows from the log, so a restart does not shorten it.
     """
@@ -108,7 +108,7 @@ def next_preemption_us(root: GangState) -> int:
 class PreemptionPolicy:
     """Decides which trees may preempt now, and keeps the reasons of the last search.
 
-    The back-off after preemptions in vain is part of the state; the rest is only in memory.
+    The back-off after failed preemptions is part of the state; the rest is only in memory.
     """
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:

@@ -68,7 +68,7 @@ PARAMETERS = (
 OPERATIONS = (
     Operation(
         path="/v1/events",
-        about="Facts of the log, a page at a time (Link: next) or live",
+        about="Events of the log, a page at a time (Link: next) or live",
         answer=list[EventLine],
         parameters=PARAMETERS,
         problems=(400, 409, 503),

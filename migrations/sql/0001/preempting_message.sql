@@ -1,4 +1,4 @@
--- The answer that stands while room is made; the words of core/log/reservation_state.py (`preemption_summary`).
+-- The reason of a gang while its preemption is pending; the text of core/log/reservation_state.py (`preemption_summary`).
 CREATE FUNCTION gx.preempting_message(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$

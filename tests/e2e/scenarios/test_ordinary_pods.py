@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 CPU = {"cpu": "1"}
 PODS = "/api/v1/namespaces/default/pods"
-OURS = "room is reserved for a gang of equal or higher priority"
+OURS = "capacity is reserved for a gang of equal or higher priority"
 SCOPES = ("marker-resource", "contended-resource", "everything")
 
 
@@ -168,7 +168,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     assert await story.until_bound(1, "higher") == {"higher": node}
     released = await count(story, "ReservationReleased", releases + 1)
     assert released[-1]["data"]["why"] == "superseded"
-    assert "other pods took the room of default/g-0" in released[-1]["data"]["text"]
+    assert "other pods took the capacity of default/g-0" in released[-1]["data"]["text"]
     assert not await story.bound("g-")
     brake.gates = False
     bound = await story.until_bound(2, "g-")

@@ -113,7 +113,7 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         assert bound["h-2"] == "m3"
         await story.until_fact("GangScheduled", "default/h")
     assert len(await story.service.events("ReservationReleased")) == 4, "no loop"
-    lines = story.service.lines("reserved room was taken")
+    lines = story.service.lines("reserved capacity was used")
     assert [line["scheduler"] for line in lines] == [OTHER] * 4
     assert all("taint" in line["advice"] for line in lines)
 

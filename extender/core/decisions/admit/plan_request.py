@@ -139,7 +139,7 @@ def plan_request(
         part: The part of the tree.
         rows: The cache of node rows.
         budget: In search nodes.
-        vetoes: The node rejections that hold now.
+        rejections: The node rejections that hold now.
         book: The cache of rules between pods.
     """
     root = part.tree.root

@@ -7,15 +7,15 @@ The rules (SPEC E-11, P15, issue 5):
 - A unit is *begun* when the deletion of one of its pods was requested, by the extender or (for an unmanaged
   preemptor) by kube-scheduler. A begun unit is evicted completely, even if the preemption ends: a gang below its
   minimum cannot work. A unit that was not begun is spared as soon as the preemption ends.
-- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: abandoned.
+- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: cancelled.
 - A better offer: the tree fits while there are units that were not begun. It is admitted, they are spared.
 - Victims that are not deleted are reported. No other victims are chosen, and the claims stay while one of them
-  terminates. The preemption is abandoned only when the API server rejects all remaining deletions for the
+  terminates. The preemption is cancelled only when the API server rejects all remaining deletions for the
   lifetime of a reservation.
-- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: abandoned, and
+- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: cancelled, and
   planned again without that capacity.
 - All victims are gone and the tree does not fit (kube-scheduler rejects the nodes, or pods of higher priority
-  use the capacity): abandoned, and planned again.
+  use the capacity): cancelled, and planned again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     there: Mapping[
         PlanId, frozenset[PodUid]
     ] = {}  # pods on the nodes of a plan in the first pass after it
-    stalled_us: int = 300_000_000  # a preemption without progress for this time is abandoned
+    stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
     def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
         """Return an event for the stream of the preemptor."""
@@ -173,7 +173,7 @@ def _stalled_reason(
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
     reason: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
-    return reason, f"the room was not used within {seconds} s"
+    return reason, f"the capacity was not used within {seconds} s"
 
 
 def _not_freed_reason(
@@ -228,7 +228,7 @@ def _cancel_reason(
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
     wanted = claimed or preemption.extras
     if wanted and not any(_waits(view, uid) for uid in wanted):
-        return "preemptor-deleted", "the members that room was made for are gone"
+        return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
 
 
@@ -279,7 +279,7 @@ def cancellation(
     reason: CancelReason,
     text: str,
 ) -> PreemptionCancelled:
-    """Return the event that abandons a preemption; units that were not begun are spared."""
+    """Return the event that cancels a preemption; units whose eviction has not begun are spared."""
     begun = begun_units(view, preemption, known)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     gone = sum(_is_gone(view, v) for v in preemption.victims.values())

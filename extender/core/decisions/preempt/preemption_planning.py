@@ -176,9 +176,9 @@ def decide_preemption(
     """
     source = asked.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
-    reserved, promised = _superseded(state, found.superseded)
-    records = sorted((*reserved, *promised), key=lambda r: (r.gang, r.gang_uid, r.plan))
-    text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
+    reserved, claimed = _superseded(state, found.superseded)
+    records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
+    text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
     for record in reserved:
         released = ReservationReleased(
             plan=record.plan, reason="superseded", pods=record.pods, message=text
@@ -239,7 +239,7 @@ def _superseded(
     state: ReservationState, units: Iterable[PlanUnit]
 ) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
     """Return the superseded reservations by plan, and the superseded claims by preemption."""
-    reserved, promised = [], []
+    reserved, claimed = [], []
     for unit in units:
         root = state.gangs.get(GangUid(unit.uid))
         preemption = state.preemptions.get(GangUid(unit.uid))
@@ -253,8 +253,8 @@ def _superseded(
         uids = {p.uid for p in unit.pods} - {r.uid for r in held}
         if preemption is not None and uids:
             claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
-            promised.append(_record(preemption.gang, unit, preemption.id, claims))
-    return reserved, promised
+            claimed.append(_record(preemption.gang, unit, preemption.id, claims))
+    return reserved, claimed
 
 
 def _record(

@@ -6,14 +6,14 @@ The rules (issue 5, no thrash):
   fits elsewhere is placed elsewhere (`free_capacity`), an unmanaged pod as well (`filter_and_prioritize`).
 - A tree of higher priority that fits nowhere else takes the capacity over before it evicts further units
   (`disruption_units`): its `PreemptionPlanned` names the superseded preemption and includes the remaining victims in
-  that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `why` *outranked* and `by`.
+  that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `reason` *taken-over* and `taken_over_by`.
 - An unmanaged pod of higher priority takes the capacity without a plan, because kube-scheduler permits it; this is
   recorded when the pod runs.
 - A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
 
 The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
 spared (`preemption_planning.recently_evicted_units`). Until the victims of begun units are gone, it keeps its claims on the other
-nodes (`preemption_state.abandoned`).
+nodes (`preemption_state`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def takeovers_by_plan(
         if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
             continue
         lost = sorted(n for n in preemption.claims if is_victim or n in used)
-        what = "evicts it" if is_victim else f"takes over the room{_on(lost)}"
+        what = "evicts it" if is_victim else f"takes over the capacity{_on(lost)}"
         drafts.append(_superseding_event(view, preemption, by, known, lost=lost, what=what))
     return drafts
 
@@ -118,7 +118,7 @@ def takeovers_by_pods(
             pod = found[min(found)]
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
             nodes = sorted(found)
-            what = f"runs in the room{_on(nodes)}"
+            what = f"uses the capacity{_on(nodes)}"
             drafts.append(_superseding_event(view, preemption, by, known, lost=nodes, what=what))
     return drafts
 

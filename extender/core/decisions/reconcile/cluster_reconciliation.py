@@ -68,7 +68,7 @@ NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the event lists all of them
 # Taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
-HELD_CAPACITY = "room that was held for the replacement of a lost member"
+HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
@@ -385,7 +385,7 @@ def _is_silent(node: Node) -> bool:
 def _counts(
     view: ClusterView, root: GangState, events: Iterable[AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
-    """Return the number of bound members per leaf after `facts`, without members that are lost."""
+    """Return the number of bound members per leaf after `events`, without members that are lost."""
     counts: dict[str, int] = {}
     for member in root.bound.values():
         if member.uid not in now.awaited:
@@ -501,7 +501,7 @@ def _missing_reason(
         return None
     if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
         return "node-lost", f"node {node.name} offers less than was reserved on it:"
-    return "superseded", "other pods took the room of"
+    return "superseded", "other pods took the capacity of"
 
 
 def _release_text(found: list[tuple[Reservation, str]]) -> str:

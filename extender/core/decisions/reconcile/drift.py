@@ -6,7 +6,7 @@ The kinds of `DriftDetected` from this module:
 |---|---|---|
 | `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberTerminated` before, where it counted as bound) |
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
-| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
+| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no capacity for it | `PodBound` |
 | `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberTerminated`; it is planned again |
 | `nomination-altered` | the nomination of a reservation was observed and names another node now | none: filter passes only the reserved node |
 
@@ -87,10 +87,10 @@ def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
         )
     ]
     if pod.node != reservation.node:
-        text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
+        text = f"bound to {pod.node}, its capacity was reserved on {reservation.node}"
         events.append(_drift("bound-elsewhere", pod.path, text))
     if pod.plan and pod.plan != reservation.plan:
-        text = f"its Binding names plan {pod.plan}, its room was reserved by {reservation.plan}"
+        text = f"its Binding names plan {pod.plan}, its capacity was reserved by {reservation.plan}"
         events.append(_drift("bound-by-unknown-plan", pod.path, text))
     return events
 

@@ -134,7 +134,7 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
         ]
     return [
         f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
-        f"in {where}, but together they exceed its room"
+        f"in {where}, but together they exceed its capacity"
     ]
 
 

@@ -247,7 +247,7 @@ class PostEvictionView:
         return np.zeros(len(self.units), dtype=np.bool_)
 
     def free(self, gone: Bools) -> Ints:
-        """Return the free capacity, shape (nodes, axes of `room`); negative where overcommitted."""
+        """Return the free capacity, shape (nodes, axes of `capacity`); negative where overcommitted."""
         free = self.capacity.free.copy()
         rows = gone[self.unit]
         np.add.at(free, self.node[rows], self.back[rows])

@@ -26,7 +26,7 @@ def order_domains(strategy: Strategy, most: Ints, capacity: Ints, preferred: Int
     Args:
         strategy: See `STRATEGIES`.
         most: Pods of the group that each domain can hold.
-        room: Free capacity of each domain, in pods.
+        capacity: Free capacity of each domain, in pods.
         liked: Members whose node of an earlier plan is there.
     """
     position = np.arange(len(most))

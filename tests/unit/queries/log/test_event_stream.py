@@ -38,7 +38,7 @@ class Writer:
         return self
 
     async def write(self, count=1, data=None, **given):
-        await self.log.append(self.grant, self.script.some(count, data=fact, **given))
+        await self.log.append(self.grant, self.script.some(count, data=data, **given))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monke
         for root in ("team-a/x", "team-b/x"):
             for node in ("n1", "n2"):
                 await writer.write(
-                    fact=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), root=root
+                    data=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), gang=root
                 )
                 await asyncio.sleep(0)
     await asyncio.wait_for(task, 60)
