@@ -127,7 +127,7 @@ class Cluster(PublishedLogHead, Protocol):
         """
         ...
 
-    async def evict(self, pod: PodRef, how: GoneVia) -> None:
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:
         """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
 
         Args:

@@ -225,7 +225,7 @@ def join_states(parts: Iterable[ReservationState]) -> ReservationState:
         gangs=Map({root.uid: root for root in roots}),
         reservations_on=reservations_on,
         gang_of=root_of,
-        replacement_holds_on=_vacant_on(roots),
+        replacement_holds_on=_replacement_holds_on(roots),
     )
 
 
@@ -244,13 +244,15 @@ def _indexes(
     return Map({node: Map(held) for node, held in reservations_on.items()}), Map(root_of)
 
 
-def _vacant_on(roots: Iterable[GangState]) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
+def _replacement_holds_on(
+    roots: Iterable[GangState],
+) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
     """Return a further index of some roots: replacement holds by node."""
     snapshot: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
     for root in roots:
-        for vacancy in root.replacement_holds.values():
-            snapshot.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
-    return Map({node: Map(vacant) for node, vacant in snapshot.items()})
+        for hold in root.replacement_holds.values():
+            snapshot.setdefault(hold.node, {})[hold.uid] = hold
+    return Map({node: Map(holds) for node, holds in snapshot.items()})
 
 
 def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationState:
@@ -281,7 +283,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
-        replacement_holds_on=_vacant_on(roots.values()),
+        replacement_holds_on=_replacement_holds_on(roots.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
     )

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
 async def head_of(replica):
     """Return the end of the log as a replica sees it; it need not lead."""
-    found = await replica.facts("?order=newest&limit=1")
+    found = await replica.events("?order=newest&limit=1")
     return found[0]["position"] if found else 0
 
 
@@ -77,7 +77,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
             leader = await led(replicas)
             add(manifests, f"gang{number}")
             other = next(r for r in replicas if r is not leader)
-            await other.until_facts(f"?gang=default/gang{number}")
+            await other.until_events(f"?gang=default/gang{number}")
             leader.process.send_signal(signal.SIGKILL)
             leader.process.wait()
             await led([other])
@@ -91,8 +91,8 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
                 reader.urls = [*reader.urls, replicas[index].url]
         last = await led(replicas)
         add(manifests, "last")
-        await last.until_facts("?gang=default/last&type=GangAdmitted")
-        log = await last.facts("?limit=1000")
+        await last.until_events("?gang=default/last&type=GangAdmitted")
+        log = await last.events("?limit=1000")
         positions = [fact["position"] for fact in log]
         assert positions == list(range(1, len(log) + 1))
         ends.append(positions[-1])
@@ -100,7 +100,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseAcquired")]
         for reader in everything:
             assert reader.positions[: len(positions)] == positions
-            assert reader.facts[: len(log)] == log
+            assert reader.events[: len(log)] == log
             assert reader.problems == []
         assert admitted.positions[: len(kinds)] == kinds
         assert len({f["epoch"] for f in log}) >= kills + 1

@@ -62,7 +62,7 @@ async def until_answered(replica):
     """Wait until two gangs have been decided on."""
     deadline = time.monotonic() + WITHIN_S
     while True:
-        found = await replica.facts("?type=GangUnschedulable&type=GangAdmitted")
+        found = await replica.events("?type=GangUnschedulable&type=GangAdmitted")
         if len({fact["gang"] for fact in found}) >= 2:
             return
         assert time.monotonic() < deadline, found

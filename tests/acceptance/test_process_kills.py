@@ -206,7 +206,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
         if f["type"] == "GangAdmitted"
         for a in f["data"]["assignments"]
     }
-    assert where == planned, "every pod runs where its room was reserved"
+    assert where == planned, "every pod runs where its capacity was reserved"
     assert max(Counter(where.values()).values()) <= 8, "no room was used twice"
     verified = subprocess.run(
         service.command("verify"),
@@ -255,17 +255,17 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
             assert time.monotonic() < deadline, body
             await asyncio.sleep(0.05)
         assert (await second.ask("/livez"))[0] == 200
-        before = await first.facts("?limit=1000")
+        before = await first.events("?limit=1000")
         await renewed_for(database_url, LEASE_S)
-        after = await first.facts("?limit=1000")
+        after = await first.events("?limit=1000")
         assert after == before
         assert {fact["actor"] for fact in after} == {"first"}
         assert second.process.poll() is None
         first.end()
-        await second.until_facts("?type=LeaseAcquired&after=1")
+        await second.until_events("?type=LeaseAcquired&after=1")
         await second.until("/readyz", 200)
         assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]
-        log = await second.facts("?limit=1000")
+        log = await second.events("?limit=1000")
         assert [f["type"] for f in log[len(before) :]] == ["LeaseAcquired"]
         assert log[-1]["epoch"] == 2
     finally:

@@ -78,7 +78,7 @@ class Group:
         with urllib.request.urlopen(self.leader.url + path, timeout=60) as reply:
             return json.load(reply)
 
-    def facts(self):
+    def events(self):
         found = []
         while page := self.get(f"/v1/events?limit=1000&after={len(found)}"):
             found += page
@@ -216,7 +216,7 @@ async def test_a_rolling_update_refuses_no_call(group):
     assert outside == []
     assert sum(c.answered for c in callers) > 0
     print(f"\n{sum(c.answered for c in callers)} answered, {len(refused)} refused in hand-overs")
-    assert len(once(group.facts())) == SIZE * len(group.replicas)
+    assert len(once(group.events())) == SIZE * len(group.replicas)
 
 
 async def victims_of(group, player, number, point):
@@ -271,7 +271,7 @@ async def test_the_gap_of_fifty_kills(group):
         killed.start()
         await complete(group, f"gang{number}" if kind == "kill" else f"hi{number}")
         await killed.until("/readyz", 200)
-    once(group.facts())
+    once(group.events())
     found = sorted(gap for some in gaps.values() for gap in some)
     print(
         f"lease {LEASE_S} s; {len(found)} kills: median {statistics.median(found):.2f} s, longest {found[-1]:.2f} s"

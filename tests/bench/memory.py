@@ -27,7 +27,7 @@ NODE_MIB, RUNNING_MIB = (
     32 * 1024,
     64,
 )  # memory of a node, and of a pod that runs there from the start
-PREEMPTORS = 20  # gangs of `GANG_PODS`, one after the other; each member needs the room of one running pod more
+PREEMPTORS = 20  # gangs of `GANG_PODS`, one after the other; each member needs the capacity of one running pod more
 HIGH = "preemptor"
 
 

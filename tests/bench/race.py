@@ -195,7 +195,7 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
                 raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
             if stand.service is not None:
-                await stand.service.facts()  # what answers would else start in the midst of it
+                await stand.service.events()  # what answers would else start in the midst of it
             for group in side.groups(case.shape, stand.minor):
                 await api.create(group)
             pods = list(side.pods(case.shape))
@@ -249,7 +249,7 @@ def waits_of_trees(
 async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
     """Read from log and facts when the steps of a run began and ended."""
     seen: dict[str, list[float]] = {}
-    for fact in await service.facts():
+    for fact in await service.events():
         if "default/warm" not in fact["gang"] and "/warm" not in fact["gang"]:
             seen.setdefault(fact["type"], []).append(_after(fact["time"], wall_s))
     for line in service.log.read_text().splitlines():

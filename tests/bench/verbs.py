@@ -46,7 +46,7 @@ async def prepare(stand: Stand, nodes: int) -> dict[str, bytes]:
         await create_all(api, list(OURS.pods(HELD)))
 
         async def admitted() -> list[dict[str, Any]]:
-            return await service.facts("GangAdmitted")
+            return await service.events("GangAdmitted")
 
         fact = (await eventually(admitted, timeout_s=60))[0]
 

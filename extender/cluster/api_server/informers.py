@@ -148,9 +148,9 @@ class Informer:
                 if not self.synced:
                     await self._list()
                 await self._watch()
-            except ResourceVersionExpired as why:
+            except ResourceVersionExpired as expiry:
                 self.synced = False
-                self._note("copy may be wrong, listing again", str(why))
+                self._note("copy may be wrong, listing again", str(expiry))
                 if self._failures:
                     await self._pause()
                 self._failures += 1  # a list that is at once too old again must not spin
@@ -162,7 +162,7 @@ class Informer:
                     raise ResourceNotServed(self.resource.label) from refusal
                 logger.warning(
                     "resource cannot be followed",
-                    extra={"resource": self.resource.label, "why": str(refusal)},
+                    extra={"resource": self.resource.label, "reason": str(refusal)},
                 )
                 self.trouble = str(refusal)
                 await self._pause()
@@ -174,9 +174,9 @@ class Informer:
         self.synced = False
         self._applied()
 
-    def _note(self, message: str, why: str) -> None:
-        self.trouble = why
-        logger.info(message, extra={"resource": self.resource.label, "why": why})
+    def _note(self, message: str, reason: str) -> None:
+        self.trouble = reason
+        logger.info(message, extra={"resource": self.resource.label, "reason": reason})
 
     async def _pause(self) -> None:
         self._failures += 1
@@ -343,7 +343,7 @@ class Informer:
         METRICS.objects_unreadable.labels(self.resource.label).inc()
         logger.error(
             "object cannot be read and is left out",
-            extra={"resource": self.resource.label, "why": str(problem)},
+            extra={"resource": self.resource.label, "reason": str(problem)},
         )
 
     def _mark_received(self) -> None:

@@ -200,8 +200,8 @@ class KubernetesCluster:
         if silent_ms > SILENT_MS:
             return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
         for informer in self._informers.values():
-            if why := informer.not_ready_reason(now_ms):
-                return why
+            if reason := informer.not_ready_reason(now_ms):
+                return reason
         return ""
 
     def priority_classes(self) -> tuple[bytes, ...]:
@@ -254,9 +254,9 @@ class KubernetesCluster:
         """Mark a pod as about to be disrupted; see the port."""
         await self._evictions.mark_disrupted(pod, message)
 
-    async def evict(self, pod: PodRef, how: GoneVia) -> None:
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:
         """Delete or evict a pod; see the port."""
-        await self._evictions.evict(pod, how)
+        await self._evictions.evict(pod, via)
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Read how a pod ended; see the port."""

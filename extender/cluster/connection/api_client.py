@@ -240,7 +240,7 @@ class ApiServer:
             pause_s = self._pause(attempt, wait_s)
             if attempt == request.tries_max or clock() + pause_s >= deadline_s:
                 break
-            logger.debug("call is tried again", extra={"call": _name(request), "why": problem})
+            logger.debug("call is tried again", extra={"call": _name(request), "reason": problem})
             await asyncio.sleep(pause_s)
         text = f"{_name(request)}: {problem}"
         raise ClusterUnavailable(text, retry_after_s=wait_s, refused=refused)
@@ -260,8 +260,8 @@ class ApiServer:
         except TimeoutError:
             return _Trial(None, f"no answer within {limit_s:.1f} s")
         except (aiohttp.ClientError, OSError) as problem:
-            why = problem.__cause__ if isinstance(problem.__cause__, OSError) else problem
-            return _Trial(None, f"{type(why).__name__}: {why}")
+            cause = problem.__cause__ if isinstance(problem.__cause__, OSError) else problem
+            return _Trial(None, f"{type(cause).__name__}: {cause}")
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return _Trial(body)
         refusal = _response_of(status, body)
@@ -282,7 +282,7 @@ class ApiServer:
         try:
             fresh = await self._renew()
         except BadInput as problem:
-            logger.warning("credentials cannot be renewed", extra={"why": str(problem)})
+            logger.warning("credentials cannot be renewed", extra={"reason": str(problem)})
             return False
         self._configuration.api_key = fresh.api_key
         logger.info("credentials renewed after 401")

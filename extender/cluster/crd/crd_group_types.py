@@ -38,14 +38,14 @@ def _exactly_one(first: str, second: str) -> Rule:
     )
 
 
-def frozen(field: str, *, why: str = "recreate the object") -> Rule:
+def frozen(field: str, *, reason: str = "recreate the object") -> Rule:
     """Return the rule that a field is not changed, added or removed.
 
     It uses `has`, because the cost estimate of an API server does not know the size of an optional.
     """
     same = f"has(self.{field}) == has(oldSelf.{field})"
     rule = f"{same} && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-    return Rule(rule, f"{field} is immutable; {why}")
+    return Rule(rule, f"{field} is immutable; {reason}")
 
 
 Label = Annotated[str, Meta(min_length=1, max_length=63, pattern=LABEL_PATTERN)]

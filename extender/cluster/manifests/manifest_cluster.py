@@ -301,7 +301,7 @@ class ManifestCluster:
                 )
             )
 
-    async def evict(self, pod: PodRef, how: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
         """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)
@@ -446,8 +446,8 @@ class ManifestCluster:
         return found
 
 
-def _refused(pod: PodRef, why: str) -> RequestRejected:
-    return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {why}")
+def _refused(pod: PodRef, reason: str) -> RequestRejected:
+    return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {reason}")
 
 
 def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:

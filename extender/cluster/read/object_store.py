@@ -31,7 +31,7 @@ from extender.cluster.read.object_decoding import (
 )
 from extender.cluster.read.pod_conversion import (
     NO_VOLUMES,
-    VolumeFacts,
+    VolumeConstraints,
     end_of,
     end_of_terminating,
     ended,
@@ -321,7 +321,7 @@ class ObjectStore:
             _take_out(self._users, claim, name)
 
     def _pod_of(self, found: api.Pod) -> Pod:
-        volumes = self._volume_facts(found) if found.spec.volumes else NO_VOLUMES
+        volumes = self._volume_constraints(found) if found.spec.volumes else NO_VOLUMES
         pod = pod_of(found, self.priorities, volumes)
         shape = self._shapes.get(pod.shape)
         if shape is None:
@@ -337,7 +337,7 @@ class ObjectStore:
 
     # --- volumes
 
-    def _volume_facts(self, found: api.Pod) -> VolumeFacts:
+    def _volume_constraints(self, found: api.Pod) -> VolumeConstraints:
         """Return how the claims of a pod restrict its nodes."""
         selectors: list[NodeSelector] = []
         exclusive, unmodelled = [], []
@@ -358,7 +358,7 @@ class ObjectStore:
                 selectors += (one for one in volume.reach if one not in selectors)
                 if volume.driver:
                     unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
-        return VolumeFacts(
+        return VolumeConstraints(
             selectors=tuple(selectors),
             exclusive_claims=tuple(sorted(exclusive)),
             unmodelled=tuple(unmodelled),

@@ -52,7 +52,7 @@ TEXT_MAX: Final = 512  # characters kept of a pod's reason and message when it e
 _Exact = dict[str, int]  # resource -> nano-units
 
 
-class VolumeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """How the claims of one pod restrict its nodes; all empty for a pod without claims."""
 
     selectors: tuple[NodeSelector, ...] = ()
@@ -60,7 +60,7 @@ class VolumeFacts(msgspec.Struct, frozen=True, kw_only=True):
     unmodelled: tuple[str, ...] = ()
 
 
-NO_VOLUMES: Final = VolumeFacts()
+NO_VOLUMES: Final = VolumeConstraints()
 
 
 def ended(found: api.Pod) -> bool:
@@ -102,7 +102,7 @@ def disruption_reason(found: api.Pod) -> str:
     return next((c.reason for c in marks if c.status == "True"), "")
 
 
-def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOLUMES) -> Pod:
+def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeConstraints = NO_VOLUMES) -> Pod:
     """Return the pod of the core.
 
     Args:
@@ -205,7 +205,7 @@ def pinned_to(found: api.Pod) -> NodeName | None:
     return NodeName(names.pop()) if len(names) == 1 else None
 
 
-def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
+def shape_of(found: api.Pod, volumes: VolumeConstraints) -> PodShape:
     """Return everything that decides on which nodes a pod fits.
 
     Raises:

@@ -90,7 +90,7 @@ class EventRecorder:
             self._written.pop(notice, None)
             logger.warning(
                 "Event not written",
-                extra={"object": f"{notice.namespace}/{notice.name}", "why": str(problem)},
+                extra={"object": f"{notice.namespace}/{notice.name}", "reason": str(problem)},
             )
 
     def _series(self, notice: K8sEvent, now_ms: int) -> Request | None:

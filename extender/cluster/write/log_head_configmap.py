@@ -59,7 +59,7 @@ def read_mark(body: bytes, where: str) -> LogMark | None:
     except (msgspec.MsgspecError, ValueError) as problem:
         logger.error(  # noqa: TRY400 -- the message names the problem
             "the published end of the log is not readable and is not compared",
-            extra={"where": where, "why": str(problem)},
+            extra={"where": where, "reason": str(problem)},
         )
         return None
 

@@ -48,7 +48,7 @@ class PodEvictions:
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
 
-    async def evict(self, pod: PodRef, how: GoneVia) -> None:
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:
         """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
 
         Source:
@@ -56,7 +56,7 @@ class PodEvictions:
             Retry-After where a PodDisruptionBudget allows no more.
         """
         options = {"preconditions": {"uid": pod.uid}}
-        if how == "evicted":
+        if via == "evicted":
             method: Method = "POST"
             path = pod_path(pod, "/eviction")
             body: dict[str, object] = {

@@ -40,7 +40,7 @@ def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavai
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
-            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"why": text}
+            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"reason": text}
         )
         return ClusterUnavailable(text)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:
@@ -126,8 +126,8 @@ class PodWriter:
         if node:
             raise RequestRejected(f"{what}: it is bound to {node}") from refusal
         if gates or found.metadata.deletion_timestamp is not None:
-            why = f"it is gated by {', '.join(gates)}" if gates else "it is being deleted"
-            raise RequestRejected(f"{what}: {why}") from refusal
+            reason = f"it is gated by {', '.join(gates)}" if gates else "it is being deleted"
+            raise RequestRejected(f"{what}: {reason}") from refusal
         raise ClusterUnavailable(f"{what}: {refusal}") from refusal
 
     async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:

@@ -141,7 +141,7 @@ class Evictor:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}
         ids = {p.id for p in state.preemptions.values()}
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
-        self._refusals = {uid: why for uid, why in self._refusals.items() if uid in victims}
+        self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
         self._seen &= victims
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
@@ -157,7 +157,7 @@ class Evictor:
                 stall_reasons[uid] = stuck_victims_text(found)
         for uid, text in stall_reasons.items():
             if self.stall_reasons.get(uid) != text:
-                log.warning("victims are not deleted", extra={"preemptor": uid, "why": text})
+                log.warning("victims are not deleted", extra={"preemptor": uid, "reason": text})
         self.stall_reasons = stall_reasons
         METRICS.preemption_victims_stuck.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
@@ -196,10 +196,10 @@ class Evictor:
             return
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
         # see the pod gone before the answer arrives.
-        how = VIA[self._settings.eviction_method]
-        self._asked[victim.uid] = EvictionRequest(via=how, at_us=self._clock.now_us())
+        via = VIA[self._settings.eviction_method]
+        self._asked[victim.uid] = EvictionRequest(via=via, at_us=self._clock.now_us())
         try:
-            await self._cluster.evict(pod, how)
+            await self._cluster.evict(pod, via)
         except (RequestRejected, ClusterUnavailable) as error:
             if isinstance(error, RequestRejected) or error.refused:
                 self._asked.pop(victim.uid, None)
@@ -254,7 +254,7 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
 def _message(preemption: PendingPreemption, victim: Victim) -> str:
     unit = preemption.units.index(victim.unit)
     return (
-        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the room of "
+        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the capacity of "
         f"{victim.unit} (priority {preemption.priorities[unit]})"
     )
 

@@ -45,7 +45,7 @@ MISMATCH = "TemplateMismatch"
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
-NO_HOLDUPS: Final[Mapping[GangUid, str]] = {}
+NO_STALL_REASONS: Final[Mapping[GangUid, str]] = {}
 # One object whose writes fail keeps the only worker from the others for this time only.
 RETRIES = RetryPolicy(first_s=0.5, max_s=0.5, after_failure="rest")
 # When thousands of reasons change at once, the writer leaves time to the API server.
@@ -111,7 +111,7 @@ class StatusReporter:
         view: ClusterView,
         state: ReservationState,
         forest: Forest,
-        stall_reasons: Mapping[GangUid, str] = NO_HOLDUPS,
+        stall_reasons: Mapping[GangUid, str] = NO_STALL_REASONS,
     ) -> None:
         """Queue the conditions and Events that differ from those reported before.
 
@@ -139,16 +139,16 @@ class StatusReporter:
         trees: dict[GangUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.gangs.get(tree.root.uid)
-            holdup = stall_reasons.get(tree.root.uid, "")
-            made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
+            stall_reason = stall_reasons.get(tree.root.uid, "")
+            made_from = trees[tree.root.uid] = (tree, root, view.blueprints, stall_reason)
             before = self._trees.get(tree.root.uid, (None, None, None, ""))
-            if same_objects(before[:3], made_from[:3]) and before[3] == holdup:
+            if same_objects(before[:3], made_from[:3]) and before[3] == stall_reason:
                 continue
             if tree.problems:
                 self._broken(tree, before[0])
                 continue
             for group in tree.groups:
-                self._condition(group, _condition_of(tree, group, root, holdup))
+                self._condition(group, _condition_of(tree, group, root, stall_reason))
             self._templates(view, tree)
         self._trees = trees
         self._warnings(view, forest)
@@ -357,7 +357,7 @@ def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[
 
 
 def _condition_of(
-    tree: Tree, group: Group, root: GangState | None, holdup: str = ""
+    tree: Tree, group: Group, root: GangState | None, stall_reason: str = ""
 ) -> Condition | None:
     """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
@@ -368,7 +368,7 @@ def _condition_of(
         if not root.capacity_used_times or root.reservations:
             return None
         return Condition(type=_type(group), status="False", reason="Unschedulable", message=TAKEN)
-    text = "; ".join((*root.last_decision.reasons, *((holdup,) if holdup else ())))
+    text = "; ".join((*root.last_decision.reasons, *((stall_reason,) if stall_reason else ())))
     gates = foreign_gates(tree)
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"

@@ -381,7 +381,7 @@ class BindBarriers:
         return reservation.uid in oversubscribed_on(view, state, reservation.node)
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
-        fact = PodBindFailed(
+        data = PodBindFailed(
             plan=reservation.plan,
             pod=reservation.pod,
             uid=reservation.uid,
@@ -390,19 +390,19 @@ class BindBarriers:
         )
         try:
             if reservation.gang_uid in self._leader.pending_state.gangs:  # else the tree is gone
-                await self._leader.append([self._draft(reservation, fact, "bind verb")])
+                await self._leader.append([self._draft(reservation, data, "bind verb")])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning(
                 "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
             )
         self.wakeup.wake()
 
-    def _draft(self, reservation: Reservation, fact: AnyEventData, cause: str) -> NewEvent:
+    def _draft(self, reservation: Reservation, data: AnyEventData, cause: str) -> NewEvent:
         root = self._leader.pending_state.gangs[reservation.gang_uid]
         return NewEvent(
             gang_uid=root.uid,
             gang=root.gang,
-            data=fact,
+            data=data,
             actor=self._settings.identity,
             cause=cause,
         )
@@ -437,7 +437,7 @@ class BindBarriers:
         for uid in unit:
             self.prebinding.unmark(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
-        facts: list[AnyEventData] = [
+        events: list[AnyEventData] = [
             BindBarrierTimedOut(
                 plan=any_held.plan,
                 waited_ms=waited_ms,
@@ -454,13 +454,13 @@ class BindBarriers:
                 for r in sorted(unit.values(), key=lambda r: r.pod)
             )
             text = "the minimum did not reach bind in time"
-            facts.append(
+            events.append(
                 ReservationReleased(
                     plan=any_held.plan, reason="expired", pods=released, message=text
                 )
             )
         try:
-            await self._leader.append([self._draft(any_held, f, "bind barrier") for f in facts])
+            await self._leader.append([self._draft(any_held, f, "bind barrier") for f in events])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning("expiry not recorded", extra={"gang": root.gang, "error": str(fault)})
         return f"gang {root.gang}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"

@@ -59,9 +59,9 @@ class Follower:
         late_ms = self._clock.monotonic_ms() - self._current_ms
         if late_ms <= BEHIND_MS:
             return ""
-        why = f": {self._problem}" if self._problem else ", it grows faster than it is read here"
+        reason = f": {self._problem}" if self._problem else ", it grows faster than it is read here"
         return (
-            f"{late_ms / 1000:.0f} s behind the log, at position {self.state.position}{why}; "
+            f"{late_ms / 1000:.0f} s behind the log, at position {self.state.position}{reason}; "
             f"more than {BEHIND_MS // 1000} s is too old to lead from"
         )
 
@@ -133,8 +133,8 @@ class Follower:
         last = page[-1]
         self._mark = LogMark(position=last.position, epoch=last.epoch, event_id=last.event_id)
 
-    def _invalidate(self, why: str) -> None:
-        self._mark, self._current_ms, self._problem = None, None, why
+    def _invalidate(self, reason: str) -> None:
+        self._mark, self._current_ms, self._problem = None, None, reason
         self.loaded.clear()
 
     async def state_at(self, head: LogHead) -> ReservationState:

@@ -155,7 +155,7 @@ class Leader(LeaderRole):
 
     async def record_lease(self, grant: LeaseGrant) -> None:
         """Append `LeaseAcquired`, and the loss of events that was found with this lease; a failure is logged."""
-        facts: list[AnyEventData] = [
+        events: list[AnyEventData] = [
             LeaseAcquired(
                 holder=self._identity.holder,
                 address=self._identity.address,
@@ -163,9 +163,10 @@ class Leader(LeaderRole):
             )
         ]
         if self.history.unrecorded is not None:
-            facts.append(self.history.unrecorded)
+            events.append(self.history.unrecorded)
         drafts = [
-            NewEvent(gang_uid=NIL_GANG, gang="", data=f, actor=self._identity.holder) for f in facts
+            NewEvent(gang_uid=NIL_GANG, gang="", data=f, actor=self._identity.holder)
+            for f in events
         ]
         try:
             await self.append(drafts)

@@ -12,7 +12,7 @@ from extender.runtime.periodic import PeriodicTask
 log = logging.getLogger(__name__)
 
 EVERY_MS = 5_000  # a loss of later events is not detected
-FACTS = 1_000
+EVERY_EVENTS = 1_000
 LOOK_EVERY_S = 1.0
 
 
@@ -51,7 +51,7 @@ class LogHeadPublisher:
             return True
         fresh = self._leader.committed.position - (self._last.position if self._last else 0)
         waited_ms = self._clock.monotonic_ms() - tried_ms
-        return fresh >= FACTS or (fresh > 0 and waited_ms >= EVERY_MS)
+        return fresh >= EVERY_EVENTS or (fresh > 0 and waited_ms >= EVERY_MS)
 
     async def publish(self) -> None:
         """Publish the log head once, unless the log is an older copy.

@@ -15,7 +15,7 @@ ADVICE: Final[dict[CapacityUseReason, str]] = {
     "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
     "scope in which this extender is called (deploy/README.md, Other schedulers)",
     "higher-priority": "as it may; give gangs a priority above it to keep it out",
-    "pinned": "as DaemonSets may; leave room for them, or give gangs a higher priority",
+    "pinned": "as DaemonSets may; leave capacity for them, or give gangs a higher priority",
 }
 
 
@@ -27,14 +27,14 @@ def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
         for taking_pod in draft.data.taken_by:
             METRICS.reserved_capacity_used_by_others.labels(taking_pod.via).inc()
             log.warning(
-                "reserved room was taken",
+                "reserved capacity was used",
                 extra={
                     "gang": draft.gang,
                     "node": taking_pod.node,
                     "pod": taking_pod.pod,
                     "scheduler": taking_pod.scheduler,
                     "priority": taking_pod.priority,
-                    "how": taking_pod.via,
+                    "via": taking_pod.via,
                     "advice": ADVICE[taking_pod.via],
                 },
             )

@@ -2,7 +2,7 @@
 
 A tree whose victims still terminate is planned like any other, on capacity that is free or claimed for it. When
 it fits, it is admitted at once. When it does not fit yet, it waits and nothing is recorded. When all its victims
-are gone and it still does not fit, the preemption is abandoned.
+are gone and it still does not fit, the preemption is cancelled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from extender.core.decisions.capacity.capacity_claims import victims_are_gone
 from extender.core.decisions.preempt.disruption_units import may_preempt
 from extender.core.decisions.preempt.preemption_lifecycle import (
     EvictionContext,
-    abandonment,
     better_offer,
+    cancellation,
 )
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
 from extender.core.log.preemption_state import PendingPreemption
@@ -31,7 +31,7 @@ from extender.ports.log_ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
-AGAIN_MS_MAX: Final = 300_000  # the longest wait after preemptions in vain
+AGAIN_MS_MAX: Final = 300_000  # the longest wait after failed preemptions
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
 
 
@@ -63,7 +63,7 @@ def may_admit(
     if preemption is None or victims_are_gone(view, preemption):
         return True
     if isinstance(verdict, Refusal):
-        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` abandons it
+        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` cancels it
     if not isinstance(verdict, Plan) or not verdict.assignments:
         return False
     wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
@@ -76,15 +76,15 @@ def events_before_verdict(
     """Return the events of a pending preemption that precede those of a verdict."""
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
-        fact = better_offer(view, preemption, nodes, context) if preemption.victims else None
+        data = better_offer(view, preemption, nodes, context) if preemption.victims else None
     else:
-        why, text = _why_refused(verdict)
-        fact = abandonment(view, preemption, context, why=why, text=text)
-    return [context.draft(preemption, fact)] if fact is not None else []
+        reason, text = _refused_reason(verdict)
+        data = cancellation(view, preemption, context, reason=reason, text=text)
+    return [context.draft(preemption, data)] if data is not None else []
 
 
-def _why_refused(verdict: Verdict) -> tuple[CancelReason, str]:
-    text = verdict.reasons[0] if verdict.reasons else "no room"
+def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
+    text = verdict.reasons[0] if verdict.reasons else "no capacity"
     if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
         return "invalid", f"the tree is not complete any more: {text}"
     if GIVEN in text:
@@ -93,7 +93,7 @@ def _why_refused(verdict: Verdict) -> tuple[CancelReason, str]:
 
 
 def next_preemption_us(root: GangState) -> int:
-    """Return when a tree may preempt again, in microseconds since the epoch: each preemption in vain doubles the wait.
+    """Return when a tree may preempt again, in microseconds since the epoch: each failed preemption doubles the wait.
 
     It follows from the log, so a restart does not shorten it.
     """
@@ -108,7 +108,7 @@ def next_preemption_us(root: GangState) -> int:
 class PreemptionPolicy:
     """Decides which trees may preempt now, and keeps the reasons of the last search.
 
-    The back-off after preemptions in vain is part of the state; the rest is only in memory.
+    The back-off after failed preemptions is part of the state; the rest is only in memory.
     """
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:

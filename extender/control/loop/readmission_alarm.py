@@ -24,12 +24,12 @@ def report_loops(
         if loop.rounds == ROUNDS_FREE + 1:
             METRICS.readmission_loops.inc()
         log.error(
-            "a tree is given back and admitted again although nothing changed",
+            "a tree is released and admitted again although nothing changed",
             extra={
                 "gang": loop.gang,
                 "rounds": loop.rounds,
                 "pause_ms": loop.pause_ms,
-                "why": loop.reason,
+                "reason": loop.reason,
                 "detail": loop.message,
                 "advice": _advice(loop),
             },

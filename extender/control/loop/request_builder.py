@@ -32,7 +32,7 @@ class RequestBuilder:
         self._budget = budget
         self._rules = InterpodRules()
         self._parts = TreeParts()
-        self._vetoes = NodeRejections()
+        self._rejections = NodeRejections()
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Return the part of a request that depends on its tree only."""
@@ -71,7 +71,7 @@ class RequestBuilder:
             rows=self.rows,
             book=self._rules,
             budget=self._budget,
-            vetoes=self._vetoes.holding(view, state, now_ms),
+            rejections=self._rejections.holding(view, state, now_ms),
         )
 
     def with_evictable(

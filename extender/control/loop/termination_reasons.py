@@ -46,13 +46,15 @@ class TerminationReasons:
     def look_up(self, losses: Iterable[MemberTerminated]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
         new = [loss for loss in losses if loss.uid not in self.known]
-        room = max(0, ASKED_MAX - len(self.awaited))
-        if len(new) > room:
-            log.warning("too many members disappeared at once", extra={"unknown": len(new) - room})
-        if not new[:room]:
+        remaining = max(0, ASKED_MAX - len(self.awaited))
+        if len(new) > remaining:
+            log.warning(
+                "too many members disappeared at once", extra={"unknown": len(new) - remaining}
+            )
+        if not new[:remaining]:
             return False
-        self.awaited |= {loss.uid for loss in new[:room]}
-        task = asyncio.create_task(self._look_up(new[:room]), name="endings")
+        self.awaited |= {loss.uid for loss in new[:remaining]}
+        task = asyncio.create_task(self._look_up(new[:remaining]), name="endings")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
@@ -91,5 +93,6 @@ class TerminationReasons:
                 found[lost.uid] = await self._cluster.ending(ref)
             except (RequestRejected, ClusterUnavailable) as problem:
                 log.info(
-                    "how a member ended is not known", extra={"pod": lost.pod, "why": str(problem)}
+                    "how a member ended is not known",
+                    extra={"pod": lost.pod, "reason": str(problem)},
                 )

@@ -30,7 +30,7 @@ class CapacitySampler:
         self._rows = NodeRowCache()
         self._seen: tuple[object, ...] = (None,) * 5  # inputs of the last measurement
         self._epoch: Epoch | None = None  # of the last append
-        self._rooms: tuple[FreeDomainRecord, ...] = ()
+        self._largest_free: tuple[FreeDomainRecord, ...] = ()
 
     async def run(self) -> None:
         """Measure every `capacity_sample_interval_s`, until cancelled."""
@@ -68,9 +68,9 @@ class CapacitySampler:
             return False
         keys = levels_of(view, self._settings.topology_keys)
         found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
-        changed = epoch != self._epoch or found.largest_free != self._rooms
+        changed = epoch != self._epoch or found.largest_free != self._largest_free
         if changed:
             draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.identity)
             await leader.append([draft])
-        self._seen, self._epoch, self._rooms = seen, epoch, found.largest_free
+        self._seen, self._epoch, self._largest_free = seen, epoch, found.largest_free
         return changed

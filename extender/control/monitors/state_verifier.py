@@ -57,8 +57,8 @@ class StateVerifier:
         if await same(folded, memory):
             return False
         text = difference(memory, folded)
-        fact = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
-        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor=self._actor)
+        data = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
+        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor=self._actor)
         events = await self._leader.append([draft])
         last = events[-1].position
         self._leader.replace_state(await load_state(self._log, self._snapshots, until=last))

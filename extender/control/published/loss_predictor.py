@@ -54,7 +54,7 @@ class LossPredictor:
             ends=self._answers.known,
             awaited=self._answers.awaited,
             now_us=self._clock.now_us(),
-            room_held_us=self._settings.replacement_ttl_s * 1_000_000,
+            replacement_hold_us=self._settings.replacement_ttl_s * 1_000_000,
         )
 
     def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:

@@ -339,8 +339,9 @@ class PreemptionCompleted(EventData, frozen=True, kw_only=True):
 class PreemptionCancelled(EventData, frozen=True, kw_only=True):
     """The preemption ended: no further unit is evicted and the claims end; a unit of which a pod was evicted is evicted whole.
 
-    `by`, `by_uid` and `lost` are for the reason *outranked*: the freed capacity is for `by` from then on. The claims
-    of a tree on nodes outside `lost` stay until the victims of the units that were begun are gone.
+    `taken_over_by`, `taken_over_by_uid` and `taken_over_nodes` are for the reason *taken-over*: from then on the freed
+    capacity is for `taken_over_by`. The claims of a tree on other nodes stay until the victims of the units that were
+    begun are gone.
     """
 
     preemption: PlanId

@@ -107,7 +107,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
         )
     if request.rejected_nodes:
-        free = solve(request, fleet, options=Options(no_vetoes=True), maximise=False)
+        free = solve(request, fleet, options=Options(no_rejections=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
             if unseen := ", ".join(rests_on[:-1]):
@@ -138,7 +138,7 @@ def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     Source:
         SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
-    problem = compile_request(request, fleet, Options(no_vetoes=True, no_resources=True))
+    problem = compile_request(request, fleet, Options(no_rejections=True, no_resources=True))
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
     infeasible = bound_all(problem, anywhere).infeasible
     return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"

@@ -16,7 +16,7 @@ from extender.core.model.errors import BadInput, ExtenderError, PositionGone, To
 from extender.core.model.ids import Position
 from extender.http.responses.error_responses import ProblemDetails
 from extender.http.responses.json_responses import answer, listed, next_page
-from extender.http.v1.openapi import FACT_NAMES, NAME, PATH, TIME, Operation, Parameter
+from extender.http.v1.openapi import EVENT_TYPE_NAMES, NAME, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
@@ -39,7 +39,7 @@ CHUNK_BYTES = 64 * 1024
 LIMIT = 100  # events of a page, by default
 FILTERS = (
     Parameter(name="type", about="Only events of this type", repeatable=True,
-              schema={"type": "string", "enum": list(FACT_NAMES)}),
+              schema={"type": "string", "enum": list(EVENT_TYPE_NAMES)}),
     Parameter(name="namespace", about="Only events about root groups of this namespace", schema=NAME),
     Parameter(name="gang", about="Only events about root groups of this namespace/name", schema=PATH),
     Parameter(name="node", about="Only events that name this node", schema=NAME),
@@ -68,7 +68,7 @@ PARAMETERS = (
 OPERATIONS = (
     Operation(
         path="/v1/events",
-        about="Facts of the log, a page at a time (Link: next) or live",
+        about="Events of the log, a page at a time (Link: next) or live",
         answer=list[EventLine],
         parameters=PARAMETERS,
         problems=(400, 409, 503),

@@ -19,8 +19,8 @@ from extender.http.responses.error_responses import ProblemDetails
 from extender.queries.log.event_dto import EventLine
 
 Json = dict[str, Any]
-FACTS: tuple[type, ...] = get_args(AnyEventData)
-FACT_NAMES = tuple(fact.__name__ for fact in FACTS)
+EVENT_TYPES: tuple[type, ...] = get_args(AnyEventData)
+EVENT_TYPE_NAMES = tuple(data.__name__ for data in EVENT_TYPES)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
@@ -159,7 +159,7 @@ def _reference(kind: object) -> Json:
 def _schemas(operations: Sequence[Operation]) -> Json:
     kinds = [_plain(kind) for kind in _types(operations)]
     _, components = msgspec.json.schema_components(
-        [*kinds, *FACTS], ref_template=REFERENCE, schema_hook=_hook
+        [*kinds, *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
     )
     return components
 
@@ -170,7 +170,7 @@ class EventDataSchema:
 
 def _hook(kind: type) -> Json:
     if kind is EventDataSchema:
-        return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in FACT_NAMES]}
+        return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in EVENT_TYPE_NAMES]}
     if kind is msgspec.Raw:
         return {}
     raise NotImplementedError(f"no schema for {kind}")
@@ -186,7 +186,7 @@ def _plain(kind: object) -> object:
         return GenericAlias(list, (_plain(arguments[0]),))
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return kind
-    if not _has_facts(kind):
+    if not _has_event_data(kind):
         return kind
     if kind not in _TWINS:
         fields = []
@@ -203,7 +203,7 @@ def _plain(kind: object) -> object:
 
 
 def _plain_field(kind: object) -> object:
-    if not _holds_facts(kind):
+    if not _holds_event_data(kind):
         return kind
     arguments = get_args(kind)
     if type(None) in arguments:
@@ -213,14 +213,14 @@ def _plain_field(kind: object) -> object:
     return _plain(kind)
 
 
-def _has_facts(kind: type[msgspec.Struct]) -> bool:
+def _has_event_data(kind: type[msgspec.Struct]) -> bool:
     return any(
-        field.type == AnyEventData or _holds_facts(field.type)
+        field.type == AnyEventData or _holds_event_data(field.type)
         for field in msgspec.structs.fields(kind)
     )
 
 
-def _holds_facts(kind: object) -> bool:
+def _holds_event_data(kind: object) -> bool:
     if isinstance(kind, type) and issubclass(kind, EventLine):
         return True
-    return any(_holds_facts(inner) for inner in get_args(kind))
+    return any(_holds_event_data(inner) for inner in get_args(kind))

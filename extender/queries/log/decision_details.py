@@ -20,7 +20,7 @@ from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.queries.log.preemption_report import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
-DecidingFact = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
+DecisionEventData = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
 
 
 class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,25 +60,25 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
         CorruptLog: The stored input is damaged.
         StoreUnavailable: The database did not answer.
     """
-    fact = event.data
-    if not isinstance(fact, DecidingFact) or not fact.input_digest:
+    data = event.data
+    if not isinstance(data, DecisionEventData) or not data.input_digest:
         return None
-    stored = await inputs.load(fact.input_digest)
-    line = DecisionInputLine(digest=fact.input_digest, stored=False)
+    stored = await inputs.load(data.input_digest)
+    line = DecisionInputLine(digest=data.input_digest, stored=False)
     if stored is not None:
-        line = await _counted(fact, stored)
+        line = await _counted(data, stored)
     alternatives: tuple[AlternativeLine, ...] = ()
-    if isinstance(fact, PreemptionPlanned):
+    if isinstance(data, PreemptionPlanned):
         alternatives = tuple(
-            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in fact.alternatives
+            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in data.alternatives
         )
-    refusal = fact if isinstance(fact, GangUnschedulable) else None
+    refusal = data if isinstance(data, GangUnschedulable) else None
     return Decision(
         input=line,
-        planner=fact.planner,
-        search_nodes=fact.search_nodes,
-        exhausted=fact.exhausted,
-        unplaced=() if isinstance(fact, GangUnschedulable | PreemptionPlanned) else fact.unplaced,
+        planner=data.planner,
+        search_nodes=data.search_nodes,
+        exhausted=data.exhausted,
+        unplaced=() if isinstance(data, GangUnschedulable | PreemptionPlanned) else data.unplaced,
         reasons=refusal.reasons if refusal else (),
         conflict=refusal.conflict if refusal else (),
         preemption_notes=refusal.preemption_notes if refusal else (),
@@ -86,9 +86,9 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
     )
 
 
-async def _counted(fact: DecidingFact, stored: DecisionInput) -> DecisionInputLine:
+async def _counted(data: DecisionEventData, stored: DecisionInput) -> DecisionInputLine:
     """Return the counts of an input; gives the event loop back between slices of work."""
-    of_verb = isinstance(fact, PreemptionPlanned) and fact.kind == "Pod"
+    of_verb = isinstance(data, PreemptionPlanned) and data.kind == "Pod"
     codec = preempt_verb_input if of_verb else request_codec
     steps = codec.summarize(stored.head, stored.parts)
     pace = Yielder()
@@ -99,8 +99,8 @@ async def _counted(fact: DecidingFact, stored: DecisionInput) -> DecisionInputLi
     except StopIteration as end:
         summary: InputSummary = end.value
     except (msgspec.MsgspecError, ValueError) as error:
-        msg = f"input {fact.input_digest}: cannot be read: {error}"
+        msg = f"input {data.input_digest}: cannot be read: {error}"
         raise CorruptLog(msg) from error
     return DecisionInputLine(
-        digest=fact.input_digest, stored=True, **msgspec.structs.asdict(summary)
+        digest=data.input_digest, stored=True, **msgspec.structs.asdict(summary)
     )

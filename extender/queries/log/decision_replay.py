@@ -38,7 +38,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def replay_decision(
     event: RecordedEvent,
-    fact: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
+    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
     stored: DecisionInput,
 ) -> ReplayResult:
     """Plan the stored input again and return how the result differs from the recorded decision.
@@ -46,33 +46,33 @@ def replay_decision(
     Raises:
         CorruptLog: The stored input is not the one the event names.
     """
-    if digest_of(stored.head, stored.parts) != fact.input_digest:
+    if digest_of(stored.head, stored.parts) != data.input_digest:
         msg = (
-            f"position {event.position}: the stored input does not have digest {fact.input_digest}"
+            f"position {event.position}: the stored input does not have digest {data.input_digest}"
         )
         raise CorruptLog(msg)
-    if isinstance(fact, PreemptionPlanned) and fact.kind == "Pod":
+    if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
         choice = choose_victims(
-            preempt_verb_input.decode(stored.head, stored.parts), preemption=fact.preemption
+            preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
         )
-        return _replayed(event, fact, _compare_choice(fact, choice), _evicts(fact), _chosen(choice))
+        return _replayed(event, data, _compare_choice(data, choice), _evicts(data), _chosen(choice))
     request = decode(stored.head, stored.parts)
-    if isinstance(fact, PreemptionPlanned):
+    if isinstance(data, PreemptionPlanned):
         answer = preempt(request)
-        return _replayed(event, fact, _compare_victims(fact, answer), _evicts(fact), _found(answer))
+        return _replayed(event, data, _compare_victims(data, answer), _evicts(data), _found(answer))
     verdict = plan(request)
-    if isinstance(fact, GangUnschedulable):
-        differences = _compare_refusal(fact, verdict)
-        recorded = fact.outcome
+    if isinstance(data, GangUnschedulable):
+        differences = _compare_refusal(data, verdict)
+        recorded = data.outcome
     else:
-        differences = _compare_admission(fact, verdict)
-        recorded = f"{len(fact.assignments)} placed"
-    return _replayed(event, fact, differences, recorded, _word(verdict))
+        differences = _compare_admission(data, verdict)
+        recorded = f"{len(data.assignments)} placed"
+    return _replayed(event, data, differences, recorded, _word(verdict))
 
 
 def _replayed(
     event: RecordedEvent,
-    fact: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
+    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
     differences: list[str],
     recorded: str,
     now: str,
@@ -82,13 +82,13 @@ def _replayed(
         same=not differences,
         recorded=recorded,
         now=now,
-        planner_recorded=fact.planner,
+        planner_recorded=data.planner,
         differences=tuple(differences),
     )
 
 
-def _evicts(fact: PreemptionPlanned) -> str:
-    return f"{len(fact.victims)} units evicted, {len(fact.assignments)} placed"
+def _evicts(data: PreemptionPlanned) -> str:
+    return f"{len(data.victims)} units evicted, {len(data.assignments)} placed"
 
 
 def _found(answer: PreemptionVerdict) -> str:
@@ -97,23 +97,23 @@ def _found(answer: PreemptionVerdict) -> str:
     return f"no preemption: {answer.cause}"
 
 
-def _compare_victims(fact: PreemptionPlanned, answer: PreemptionVerdict) -> list[str]:
+def _compare_victims(data: PreemptionPlanned, answer: PreemptionVerdict) -> list[str]:
     if not isinstance(answer, PreemptionPlan):
         return [f"no pod is evicted now: {answer.reasons[0]}"]
-    before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
+    before = {unit.name for unit in data.victims} | {s.gang for s in data.superseded}
     after = {unit.name for unit in answer.victims}
     after |= {unit.name.partition("/")[2] for unit in answer.superseded}
-    return _others(before, after) + _moved(fact.assignments, answer.plan.assignments)
+    return _others(before, after) + _moved(data.assignments, answer.plan.assignments)
 
 
-def _compare_choice(fact: PreemptionPlanned, choice: VictimChoice) -> list[str]:
+def _compare_choice(data: PreemptionPlanned, choice: VictimChoice) -> list[str]:
     """Return how the recorded answer of the preempt verb for a lone pod differs from the answer now."""
     plan = choice.plan
     if plan is None:
         return [f"no unit is evicted now: {_chosen(choice)}"]
-    before, after = ({unit.name for unit in f.victims} for f in (fact, plan))
-    costs = [f"cost {plan.cost} instead of {fact.cost}"] if plan.cost != fact.cost else []
-    return _others(before, after) + _moved(fact.assignments, plan.assignments) + costs
+    before, after = ({unit.name for unit in f.victims} for f in (data, plan))
+    costs = [f"cost {plan.cost} instead of {data.cost}"] if plan.cost != data.cost else []
+    return _others(before, after) + _moved(data.assignments, plan.assignments) + costs
 
 
 def _chosen(choice: VictimChoice) -> str:
@@ -146,21 +146,21 @@ def _word(verdict: Verdict) -> str:
     return verdict.outcome
 
 
-def _compare_refusal(fact: GangUnschedulable, verdict: Verdict) -> list[str]:
+def _compare_refusal(data: GangUnschedulable, verdict: Verdict) -> list[str]:
     if isinstance(verdict, Plan):
         if verdict.assignments:
             return [f"a plan for {len(verdict.assignments)} members is found now"]
         reasons = verdict.reasons
     else:
         reasons = (*verdict.reasons, *verdict.relaxations)
-        if verdict.outcome != fact.outcome:
-            return [f"outcome {verdict.outcome} instead of {fact.outcome}"]
-    if reasons != fact.reasons:
-        return [f"reasons {list(reasons)} instead of {list(fact.reasons)}"]
+        if verdict.outcome != data.outcome:
+            return [f"outcome {verdict.outcome} instead of {data.outcome}"]
+    if reasons != data.reasons:
+        return [f"reasons {list(reasons)} instead of {list(data.reasons)}"]
     return []
 
 
-def _compare_admission(fact: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:
+def _compare_admission(data: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:
     if not isinstance(verdict, Plan):
         return [f"no plan is found now: {verdict.outcome}"]
-    return _moved(fact.assignments, verdict.assignments)
+    return _moved(data.assignments, verdict.assignments)

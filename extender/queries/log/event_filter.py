@@ -17,9 +17,9 @@ from extender.core.log.events import (
 from extender.ports.query_ports import EventFilter
 
 
-def nodes_of(fact: AnyEventData) -> frozenset[str]:
+def nodes_of(data: AnyEventData) -> frozenset[str]:
     """Return the nodes that an event names, in any of its fields."""
-    return frozenset(_nodes(fact))
+    return frozenset(_nodes(data))
 
 
 def _nodes(value: object) -> Iterator[str]:
@@ -36,23 +36,23 @@ def _nodes(value: object) -> Iterator[str]:
             yield from _nodes(inner)
 
 
-def victims_of(fact: AnyEventData) -> frozenset[str]:
+def victims_of(data: AnyEventData) -> frozenset[str]:
     """Return the UIDs of the victims: units, their pods, and gangs that lose reservations."""
-    if isinstance(fact, VictimGone):
-        return frozenset((fact.uid,))
-    if not isinstance(fact, PreemptionPlanned):
+    if isinstance(data, VictimGone):
+        return frozenset((data.uid,))
+    if not isinstance(data, PreemptionPlanned):
         return frozenset()
-    units = (unit.uid for unit in fact.victims)
-    pods = (pod.uid for unit in fact.victims for pod in unit.pods)
-    roots = (record.gang_uid for record in fact.superseded)
+    units = (unit.uid for unit in data.victims)
+    pods = (pod.uid for unit in data.victims for pod in unit.pods)
+    roots = (record.gang_uid for record in data.superseded)
     return frozenset((*units, *pods, *roots)) - {""}
 
 
-def plan_of(fact: AnyEventData) -> str:
+def plan_of(data: AnyEventData) -> str:
     """Return the id of the plan that an event decided, or an empty string."""
-    if isinstance(fact, GangAdmitted | GangExtended):
-        return fact.plan
-    return fact.preemption if isinstance(fact, PreemptionPlanned) else ""
+    if isinstance(data, GangAdmitted | GangExtended):
+        return data.plan
+    return data.preemption if isinstance(data, PreemptionPlanned) else ""
 
 
 def matches(event: RecordedEvent, wanted: EventFilter) -> bool:

@@ -31,10 +31,10 @@ from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)
 
-KEPT_FACTS = 2048
-KEPT_BYTES = 8 << 20
-BATCH_FACTS = 128  # examined for one reader before the event loop runs
-CATCH_UP_FACTS = 200  # in one page from the database
+BUFFER_EVENTS = 2048
+BUFFER_BYTES = 8 << 20
+BATCH_EVENTS = 128  # examined for one reader before the event loop runs
+CATCH_UP_EVENTS = 200  # in one page from the database
 REST_S = 0.05  # between two batches of a reader, so that events are sent together
 SPREAD = 16  # milliseconds over which the readers are woken, not all at once
 SILENCE_S = 10.0  # longest time without a batch to a reader
@@ -54,20 +54,20 @@ class _Recent:
     def __init__(self, start: Position) -> None:
         self.start = self.head = start
         self._bytes = 0
-        self._facts: deque[tuple[RecordedEvent, bytes]] = deque()
+        self._events: deque[tuple[RecordedEvent, bytes]] = deque()
 
     def add(self, event: RecordedEvent, body: bytes) -> None:
-        self._facts.append((event, body))
+        self._events.append((event, body))
         self._bytes += len(body)
         self.head = event.position
-        while len(self._facts) > KEPT_FACTS or self._bytes > KEPT_BYTES:
-            old, old_body = self._facts.popleft()
+        while len(self._events) > BUFFER_EVENTS or self._bytes > BUFFER_BYTES:
+            old, old_body = self._events.popleft()
             self._bytes -= len(old_body)
             self.start = old.position
 
     def after(self, position: Position) -> list[tuple[RecordedEvent, bytes]]:
         skipped = position - self.start
-        return list(islice(self._facts, skipped, skipped + BATCH_FACTS))
+        return list(islice(self._events, skipped, skipped + BATCH_EVENTS))
 
 
 class EventStream:
@@ -135,7 +135,7 @@ class EventStream:
                 return EventBatch(position)
             matching = tuple(entry for entry in examined if matches(entry[0], wanted))
             return EventBatch(examined[-1][0].position, matching)
-        query = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_FACTS)
+        query = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_EVENTS)
         try:
             async with self._catch_up_lock:  # one connection for streams, the others for queries
                 page = await self._reader.page(query)

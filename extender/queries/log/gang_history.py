@@ -172,11 +172,11 @@ async def _merged(
     return ordered[: mine.limit], own.head, more
 
 
-def _uids(fact: AnyEventData) -> Iterable[str]:
-    if isinstance(fact, PodBound):
-        return (fact.uid,)
-    if isinstance(fact, GangAdmitted | GangExtended):
-        return (*(a.uid for a in fact.assignments), *(g.uid for g in fact.groups if g.uid))
+def _uids(data: AnyEventData) -> Iterable[str]:
+    if isinstance(data, PodBound):
+        return (data.uid,)
+    if isinstance(data, GangAdmitted | GangExtended):
+        return (*(a.uid for a in data.assignments), *(g.uid for g in data.groups if g.uid))
     return ()
 
 
@@ -192,23 +192,25 @@ def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
 
 def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
     fields = {name: getattr(event_line(event), name) for name in EventLine.__struct_fields__}
-    who, why = _who_and_why(event, preemptors)
-    return HistoryLine(**fields, reason=why, caused_by=who, cause_position=event.cause_position)
+    caused_by, reason = _cause_and_reason(event, preemptors)
+    return HistoryLine(
+        **fields, reason=reason, caused_by=caused_by, cause_position=event.cause_position
+    )
 
 
-def _who_and_why(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
-    fact = event.data
-    if isinstance(fact, MemberTerminated):
-        preemptor = preemptors.get(fact.uid)
+def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
+    data = event.data
+    if isinstance(data, MemberTerminated):
+        preemptor = preemptors.get(data.uid)
         if preemptor is not None:
             return preemptor, "preempted by a recorded preemption"
-        who, why = LOST[fact.cause]
-        return who, f"{why} ({fact.message})" if fact.message else why
-    if isinstance(fact, PreemptionPlanned | VictimGone):
+        caused_by, reason = LOST[data.cause]
+        return caused_by, f"{reason} ({data.message})" if data.message else reason
+    if isinstance(data, PreemptionPlanned | VictimGone):
         return event.gang, event.cause
-    if isinstance(fact, NodeRejected):
+    if isinstance(data, NodeRejected):
         return "kube-scheduler", event.cause
-    if isinstance(fact, PodBindFailed):
+    if isinstance(data, PodBindFailed):
         return "kube-apiserver", event.cause
     return event.actor, event.cause
 

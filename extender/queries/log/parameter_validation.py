@@ -9,7 +9,7 @@ from extender.core.model.errors import BadInput
 
 NAME_MAX = 253  # characters of a name in Kubernetes
 TEXT_MAX = 1024
-FACT_NAMES = tuple(fact.__name__ for fact in get_args(AnyEventData))
+EVENT_TYPE_NAMES = tuple(data.__name__ for data in get_args(AnyEventData))
 
 
 def checked_text(text: str, field: str) -> str:
@@ -74,8 +74,8 @@ def checked_type(text: str, field: str) -> str:
     Raises:
         BadInput: There is no such type; the message lists all types.
     """
-    if text not in FACT_NAMES:
+    if text not in EVENT_TYPE_NAMES:
         raise BadInput(
-            f"{field}: {text[:40]!r} is not an event type; there are {', '.join(FACT_NAMES)}"
+            f"{field}: {text[:40]!r} is not an event type; there are {', '.join(EVENT_TYPE_NAMES)}"
         )
     return text

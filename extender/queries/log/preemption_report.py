@@ -21,8 +21,8 @@ from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
 
 KINDS = tuple(
-    fact.__name__
-    for fact in (PreemptionPlanned, VictimGone, PreemptionCompleted, PreemptionCancelled)
+    data.__name__
+    for data in (PreemptionPlanned, VictimGone, PreemptionCompleted, PreemptionCancelled)
 )
 
 
@@ -137,33 +137,33 @@ class _Collector:
 
     def add(self, event: RecordedEvent) -> None:
         """Add an event; events come in order of position, those of other preemptions are ignored."""
-        fact = event.data
-        if isinstance(fact, PreemptionPlanned):
-            line = _planned(event, fact)
+        data = event.data
+        if isinstance(data, PreemptionPlanned):
+            line = _planned(event, data)
             if not _about(line, self._wanted.victim):
                 return
             if len(self.lines) < self._wanted.limit:
-                self.lines[fact.preemption] = line
+                self.lines[data.preemption] = line
             else:
                 self.full = True
-        elif isinstance(fact, VictimGone | PreemptionCompleted | PreemptionCancelled):
-            previous = self.lines.get(fact.preemption)
+        elif isinstance(data, VictimGone | PreemptionCompleted | PreemptionCancelled):
+            previous = self.lines.get(data.preemption)
             if previous is not None:
-                _update(previous, event, fact)
+                _update(previous, event, data)
 
     def complete(self) -> bool:
         """Return whether later events cannot change the result."""
         return self.full and all(line.outcome == "completed" for line in self.lines.values())
 
 
-def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
+def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
     return PreemptionLine(
-        preemption=fact.preemption,
+        preemption=data.preemption,
         position=event.position,
         planned=rfc3339(event.at_us),
-        preemptor=f"{fact.kind}/{event.gang}",
+        preemptor=f"{data.kind}/{event.gang}",
         preemptor_uid=event.gang_uid,
-        priority=fact.priority,
+        priority=data.priority,
         victims=[
             UnitLine(
                 unit=unit.name,
@@ -171,12 +171,12 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
                 not_reprieved_reason=unit.not_reprieved_reason,
                 pods=[EvictedPodLine(pod=p.pod, node=p.node) for p in unit.pods],
             )
-            for unit in fact.victims
+            for unit in data.victims
         ],
-        superseded=[record.gang for record in fact.superseded],
-        cost=fact.cost,
+        superseded=[record.gang for record in data.superseded],
+        cost=data.cost,
         alternatives=[
-            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in fact.alternatives
+            AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in data.alternatives
         ],
     )
 
@@ -184,24 +184,24 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
 def _update(
     line: PreemptionLine,
     event: RecordedEvent,
-    fact: VictimGone | PreemptionCompleted | PreemptionCancelled,
+    data: VictimGone | PreemptionCompleted | PreemptionCancelled,
 ) -> None:
-    match fact:
+    match data:
         case VictimGone():
             for unit in line.victims:
                 for pod in unit.pods:
-                    if unit.unit == fact.unit and pod.pod == fact.pod:
-                        pod.via, pod.gone = fact.via, rfc3339(fact.gone_us)
-                        pod.requested = rfc3339(fact.requested_us) if fact.requested_us else ""
+                    if unit.unit == data.unit and pod.pod == data.pod:
+                        pod.via, pod.gone = data.via, rfc3339(data.gone_us)
+                        pod.requested = rfc3339(data.requested_us) if data.requested_us else ""
         case PreemptionCompleted():
             line.outcome, line.ended = "completed", rfc3339(event.at_us)
-            line.bound, line.duration_ms = fact.bound, fact.duration_ms
+            line.bound, line.duration_ms = data.bound, data.duration_ms
         case PreemptionCancelled():
             line.outcome, line.ended = "cancelled", rfc3339(event.at_us)
             line.reason, line.message, line.taken_over_by = (
-                fact.reason,
-                fact.message,
-                fact.taken_over_by,
+                data.reason,
+                data.message,
+                data.taken_over_by,
             )
             for unit in line.victims:
-                unit.spared = unit.unit in fact.units_spared
+                unit.spared = unit.unit in data.units_spared

@@ -280,7 +280,7 @@ def _planned(
         part,
         rows=rows,
         budget=question.budget,
-        vetoes=NodeRejections().holding(view, state, moment.now_us // 1000),
+        rejections=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
     verdict = plan(request)
     gates = foreign_gates(tree)

@@ -21,14 +21,14 @@ from extender.store.log.upcasters import UPCASTERS, Upcaster, upcast
 
 EMPTY_CHAIN: Final = bytes(32)  # the hash before position 1
 TYPES: Final[Mapping[str, type[AnyEventData]]] = {
-    fact.__name__: fact for fact in get_args(AnyEventData)
+    data.__name__: data for data in get_args(AnyEventData)
 }
 
 # The version written for each type. Raise one together with an upcaster and a golden file: see `upcasters`.
-VERSIONS: Final[Mapping[str, int]] = {tag: fact.VERSION for tag, fact in TYPES.items()}
+VERSIONS: Final[Mapping[str, int]] = {tag: data.VERSION for tag, data in TYPES.items()}
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
-_DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}
+_DECODERS: Final = {tag: msgspec.json.Decoder(data) for tag, data in TYPES.items()}
 _NUMBERS: Final = struct.Struct(">qqqqqq")
 _length: Final = struct.Struct(">i").pack
 
@@ -54,9 +54,9 @@ class Row(NamedTuple):
 Columns: TypeAlias = Sequence[Any]  # a `Row`, or its values in the same order without the names
 
 
-def encode_fact(fact: AnyEventData) -> bytes:
+def encode_data(data: AnyEventData) -> bytes:
     """Return the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
-    return _ENCODER.encode(fact)
+    return _ENCODER.encode(data)
 
 
 def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
@@ -84,7 +84,7 @@ def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
             actor=event.actor,
             cause=event.cause,
             cause_position=event.cause_position,
-            payload=encode_fact(event.data),
+            payload=encode_data(event.data),
         )
         row_image = image(row)
     except (ValueError, KeyError, struct.error, UnicodeError) as error:

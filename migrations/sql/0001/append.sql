@@ -1,4 +1,4 @@
--- Write facts at the end of the log: all or none, in one round trip. First the fence, then the head, then the
+-- Append events at the end of the log: all or none, in one round trip. First the fence, then the head, then the
 -- rows: see gx.expect_head.
 CREATE FUNCTION gx.append(
     p_epoch bigint,

@@ -1,4 +1,4 @@
--- Write one fact: what gx.append does, without the cost of arrays, which is a quarter of such an append.
+-- Append one event: like gx.append, without the cost of arrays, which is a quarter of such an append.
 CREATE FUNCTION gx.append_one(
     p_epoch bigint,
     p_lease uuid,

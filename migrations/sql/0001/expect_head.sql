@@ -1,8 +1,8 @@
 -- Raise an error unless the lease is still `p_lease` and the log ends right in front of `p_first`, with that hash and no
--- later time. XE001: fenced. XE002: the head is elsewhere. XE004: recorded time falls.
+-- later time. XE001: fenced. XE002: the head has another position or hash. XE004: the recorded time would go back.
 --
 -- FOR SHARE on the lease row makes a take-over wait for this transaction and lets appends of one leader
--- pass. plpgsql takes a new snapshot per statement, so the look at the head is current even after waiting
+-- pass. plpgsql takes a new snapshot per statement, so the head that it reads is current even after waiting
 -- for the lock.
 CREATE FUNCTION gx.expect_head(
     p_epoch bigint,

@@ -1,8 +1,8 @@
 -- Rights of the roles of deploy/postgres/roles.sql, where they exist; run again by every migration that adds anything.
 -- The writer calls functions and reads; the auditor reads the views, and the tables of intervals, which hold nothing
 -- that the views do not. No role but the owner has a right that is not named here.
--- Of the functions that run with the rights of their caller the writer has two: gx.references_of, which questions call
--- for what is not indexed yet and which only computes, and gx.expect_head.
+-- Of the functions that run with the rights of their caller the writer has two: gx.references_of, which queries call
+-- for events that are not indexed yet and which only computes, and gx.expect_head.
 DO $do$
 DECLARE
     f regprocedure;

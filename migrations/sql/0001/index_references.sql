@@ -1,5 +1,5 @@
--- Index what the next facts behind the mark name, `p_most` facts at most; returns how many were read.
--- Runs beside the appends and never in them. Of several replicas one works, the others find nothing to do.
+-- Index the names in the next events after the cursor, at most `p_most` events; returns how many were read.
+-- Runs beside the appends and never in them. Of several replicas one does the work, the others return at once.
 CREATE FUNCTION gx.index_references(p_most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

@@ -1,8 +1,8 @@
 -- Take the lease: when it is free, when it has run out by this server's clock, or when the same holder
--- asks again. XE003: another holder has it. An append in flight makes this wait (row lock), at most
+-- calls again. XE003: another holder has it. An append in flight makes this wait (row lock), at most
 -- lock_timeout; the head is read by a later statement and so includes what that append wrote.
--- The new epoch is above `p_above` as well: a restored copy of this table would hand epochs out again that
--- writers still remember. The epoch and holder before are returned, so that a caller can see that it is a copy.
+-- The new epoch is above `p_above` as well: a restored copy of this table would grant epochs again that
+-- writers still use. The epoch and holder before are returned, so that a caller can see that it is a copy.
 CREATE FUNCTION gx.lease_acquire(
     p_holder text,
     p_address text,
@@ -24,7 +24,7 @@ AS $function$
 DECLARE
     old gx.lease%ROWTYPE;
 BEGIN
-    -- First without the lock: candidates who ask again and again must not hold up the leader's appends.
+    -- First without the lock: candidates that call repeatedly must not delay the appends of the leader.
     FOR look IN 1..2 LOOP
         IF look = 1 THEN
             SELECT l.* INTO STRICT old FROM gx.lease l WHERE l.id = 1;

@@ -1,5 +1,5 @@
--- Give the lease back. Its id is replaced, so that nothing can be appended under it afterwards.
--- Returns whether there was anything to give back.
+-- Release the lease. Its id is replaced, so that nothing can be appended under it afterwards.
+-- Returns whether there was a lease to release.
 CREATE FUNCTION gx.lease_release(p_epoch bigint, p_lease uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

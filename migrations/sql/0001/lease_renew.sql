@@ -1,4 +1,4 @@
--- Prolong the lease. XE001: it was taken over or given back.
+-- Prolong the lease. XE001: it was taken over or released.
 CREATE FUNCTION gx.lease_renew(p_epoch bigint, p_lease uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

@@ -1,4 +1,4 @@
--- End the sessions that sit on the lease row of a lease which `p_holder` may take: a stopped or wedged
+-- End the sessions that hold the row lock of a lease which `p_holder` may take: a stopped or blocked
 -- leader in the middle of an append. Its open transaction is rolled back. Sessions that wait for the row
 -- themselves are left alone. Returns how many were terminated.
 CREATE FUNCTION gx.lease_revoke(p_holder text) RETURNS integer

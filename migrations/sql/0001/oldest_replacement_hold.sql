@@ -1,4 +1,4 @@
--- Name the lost member of a leaf whose room has been kept longest, on a node (NULL: on any); empty where none is.
+-- Name the lost member of a leaf whose replacement hold is the oldest, on a node (NULL: on any); empty where there is none.
 CREATE FUNCTION gx.oldest_replacement_hold(e gx.event, p_pod_group text, p_node text) RETURNS text[]
 LANGUAGE sql STABLE
 AS $function$

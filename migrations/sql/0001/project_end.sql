@@ -1,5 +1,5 @@
--- End intervals of this root: of one kind (NULL: any) and of these pods (NULL: all). A pod that is a victim of a
--- preemption ends by that. Returns how many.
+-- End intervals of this root: of one kind (NULL: any) and of these pods (NULL: all). The interval of a victim
+-- records its preemption as the end. Returns how many.
 CREATE FUNCTION gx.project_end(e gx.event, p_kind text, p_pod_uids text[], p_reason text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     -- two statements, so that each has an index: by pod, or by root
     IF p_pod_uids IS NOT NULL THEN
-        -- pod by pod: for a list of them PostgreSQL before 17 prefers to read all that goes on of the root
+        -- pod by pod: for a list of them PostgreSQL before 17 prefers to read all open intervals of the root
         FOREACH one IN ARRAY p_pod_uids LOOP
             UPDATE gx.placement p
             SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_reason = p_reason,

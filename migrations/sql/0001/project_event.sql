@@ -1,5 +1,5 @@
--- Fold one fact into the tables of intervals. The truth is StateProjector in extender/core/log/state_projector.py: this has an arm where
--- that has one, and a test holds both against each other over any log. XE005: a fact that this version does not know.
+-- Fold one event into the tables of intervals. The reference is the fold in extender/core/log/state_projector.py: this has a branch for
+-- each branch there, and a test compares both for random logs. XE005: an event type that this version does not know.
 CREATE FUNCTION gx.project_event(e gx.event) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -44,7 +44,7 @@ BEGIN
             IF NOT EXISTS (
                 SELECT FROM gx.placement p WHERE p.gang_uid = e.gang_uid AND p.pod_uid = d ->> 'uid'
                   AND (p.to_position IS NULL AND p.kind <> 'replacement' OR p.end_reason = 'node-lost')
-            ) THEN  -- past us, and perhaps in the place of a lost member
+            ) THEN  -- without a reservation, and perhaps as the replacement of a lost member
                 PERFORM gx.project_hold_used(e, ARRAY[coalesce(d ->> 'group', '')], ARRAY[d ->> 'node']);
             END IF;
             PERFORM gx.project_bound(e, d);
@@ -125,7 +125,7 @@ BEGIN
             r.last_decision_position := NULL;
     END CASE;
 
-    -- An admission of which nothing is left, before the minimum was bound, is undone.
+    -- An admission without any remaining reservation or member, before the minimum was bound, is undone.
     IF e.type IN ('MemberTerminated', 'ReservationReleased') AND r.phase = 'admitted' AND NOT EXISTS (
         SELECT FROM gx.placement p WHERE p.gang_uid = e.gang_uid AND p.to_position IS NULL AND p.kind <> 'replacement'
     ) THEN

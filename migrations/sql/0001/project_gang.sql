@@ -1,4 +1,4 @@
--- Record the state of a root from this fact on; nothing happens when it stood so before.
+-- Record the state of a root from this event on; nothing is written when the state is the same as before.
 CREATE FUNCTION gx.project_gang(e gx.event, r gx.gang_state) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$

@@ -1,4 +1,4 @@
--- Members that got room take the place of lost ones of their leaf: on the same node first, then where the oldest was.
+-- Members with a new reservation end the replacement holds of their leaf: on the same node first, then the oldest hold.
 CREATE FUNCTION gx.project_hold_used(e gx.event, p_pod_groups text[], p_nodes text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$

@@ -1,5 +1,5 @@
--- Follow the preemption of a root (core/log/preemption_state.py). Returns whether one was pending before this fact. A root has at
--- most one that is pending: until it ended and the victims that go all the same are gone.
+-- Follow the preemption of a root (core/log/preemption_state.py). Returns whether one was pending before this event. A root has at
+-- most one that is pending: until it ended and the victims whose eviction had begun are gone.
 CREATE FUNCTION gx.project_preemption(e gx.event, d json) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -25,7 +25,7 @@ BEGIN
         FROM json_array_elements(d -> 'victims') WITH ORDINALITY AS un (u, n),
              json_array_elements(u -> 'pods') WITH ORDINALITY AS pn (p, m)
         ORDER BY p ->> 'uid', n DESC, m DESC;
-        -- trees that gave their reservations back for it did so in front of it, in the same append
+        -- the reservations of trees that it superseded were released before it, in the same append
         UPDATE gx.placement p
         SET by_gang = e.gang, by_position = e.position
         FROM json_array_elements(coalesce(d -> 'superseded', '[]')) s, json_array_elements(s -> 'pods') gave
@@ -49,7 +49,7 @@ BEGIN
         END IF;
     ELSIF e.type = 'PreemptionCompleted' THEN
         c.outcome := coalesce(c.outcome, 'completed');
-    ELSE  -- abandoned, or the root is gone: units that were not begun are spared, also of one that was completed
+    ELSE  -- cancelled, or the gang was removed: units whose eviction has not begun are spared, also of a completed preemption
         c.started_units := ARRAY(
             SELECT b FROM unnest(c.started_units) b
             UNION

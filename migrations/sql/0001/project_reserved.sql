@@ -1,9 +1,9 @@
--- Begin the reservations of an admission or extension; a pod that this root held room for already holds the new one.
+-- Begin the reservations of an admission or extension; a pod with an earlier reservation of this root has the new one only.
 CREATE FUNCTION gx.project_reserved(e gx.event, d json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
-    -- asked of the fact once: each question parses all of it, which per assignment is the square of its size
+    -- read from the event once: each access parses all of it, and one access per assignment would cost the square of its size
     plan text := d ->> 'plan';
     priority bigint := (d ->> 'priority')::bigint;
     shapes jsonb := (d -> 'shapes')::jsonb;

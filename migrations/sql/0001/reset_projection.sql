@@ -1,4 +1,4 @@
--- Empty the tables of intervals, so that gx.project makes them anew from the beginning of the log.
+-- Empty the tables of intervals, so that gx.project projects again from the beginning of the log.
 CREATE FUNCTION gx.reset_projection() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

@@ -1,4 +1,4 @@
--- The log as an auditor reads it: one row per fact, in the order in which the facts were recorded.
+-- The log as an auditor reads it: one row per event, in the order of their positions.
 CREATE VIEW gx.v_event AS
 SELECT e.position,
        timestamptz 'epoch' + e.at_us * interval '1 microsecond' AS at,

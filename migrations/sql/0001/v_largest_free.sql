@@ -1,4 +1,4 @@
--- The largest free room in one place, over time: one row per measurement, resource and level.
+-- The largest free capacity of one domain, over time: one row per measurement, resource and level.
 CREATE VIEW gx.v_largest_free AS
 SELECT e.position,
        to_timestamp(e.at_us / 1e6::double precision) AS at,

@@ -1,5 +1,5 @@
--- Which admissions took of the largest free room between one measurement and the next. An admission is read once per
--- measurement and not once per place, and its JSON is parsed once.
+-- Admissions that used the largest free domain between one measurement and the next. An admission is read once per
+-- measurement and not once per domain, and its JSON is parsed once.
 CREATE VIEW gx.v_largest_free_used AS
 SELECT m.at,
        r.resource,
@@ -14,8 +14,8 @@ SELECT m.at,
        t.used,
        t.pods
 FROM (
-    -- ordered: a query in the order of measurements gets a page without making all rows. Words: the names as
-    -- they stand in JSON; one that could stand there in another form is the empty text, which is found everywhere.
+    -- ordered: a query in the order of measurements gets a page without computing all rows. Words: the names as
+    -- they are written in JSON; a name that JSON could write in another form is the empty text, which matches every admission.
     SELECT v.at, v.as_of, v.next_as_of,
            array_agg(v.resource) AS resources,
            array_agg(v.level) AS levels,
@@ -27,7 +27,7 @@ FROM (
     ORDER BY v.at
 ) m
 CROSS JOIN LATERAL (
-    -- OFFSET 0: found by position, after the measurement that it is asked for
+    -- OFFSET 0: found by position, after its measurement
     SELECT e.position, e.at_us, e.gang, e.gang_uid, e.payload
     FROM gx.event e
     WHERE e.type IN ('GangAdmitted', 'GangExtended') AND e.position > m.as_of AND e.position <= m.next_as_of
@@ -35,7 +35,7 @@ CROSS JOIN LATERAL (
 ) a
 CROSS JOIN LATERAL (SELECT a.payload::text || '' AS body OFFSET 0) b  -- decompressed once, searched for each word
 CROSS JOIN LATERAL (
-    -- an admission whose text does not have the name cannot be there; looking for it is cheaper than reading JSON
+    -- an admission whose text does not have the name cannot be there; the text search is cheaper than parsing JSON
     SELECT d.assignments, d.shapes, d.topology
     FROM json_to_record(a.payload) AS d (assignments jsonb, shapes jsonb, topology jsonb)
     WHERE EXISTS (SELECT FROM unnest(m.words) AS w (word) WHERE strpos(b.body, w.word) > 0)

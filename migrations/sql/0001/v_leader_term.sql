@@ -1,4 +1,4 @@
--- Who wrote the log when: the first fact of every epoch that wrote anything.
+-- Leaders of the log: the first event of every epoch that has events.
 CREATE VIEW gx.v_leader_term AS
 SELECT e.epoch,
        timestamptz 'epoch' + e.at_us * interval '1 microsecond' AS since,

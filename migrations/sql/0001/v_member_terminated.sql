@@ -1,4 +1,4 @@
--- Bound members that went away, and for whom, as far as the log knows.
+-- Bound members that terminated, with the preemptor where the log has one.
 CREATE VIEW gx.v_member_terminated AS
 SELECT e.position,
        to_timestamp(e.at_us / 1e6::double precision) AS at,

@@ -1,4 +1,4 @@
--- How long trees waited and why: one row for every stretch of time with the same reasons.
+-- Waiting times of trees and their reasons: one row per interval with the same reasons.
 CREATE VIEW gx.v_pending AS
 SELECT s.from_position AS position,
        split_part(s.gang, '/', 1) AS namespace,

@@ -1,5 +1,5 @@
--- Who was let in front of whom: every admission of a tree of lower priority, or of one of equal priority that came
--- later, while another tree stood refused for want of room.
+-- Admissions before a waiting tree: every admission of a tree of lower priority, or of one of equal priority that was
+-- created later, while another tree was unschedulable for lack of capacity.
 CREATE VIEW gx.v_queue_bypass AS
 SELECT split_part(s.gang, '/', 1) AS namespace,
        s.gang,

@@ -1,4 +1,4 @@
--- Room that was held for a pod and not used yet: one row per reservation and resource.
+-- Capacity that was reserved for a pod and not used yet: one row per reservation and resource.
 CREATE VIEW gx.v_reserved AS
 SELECT p.from_position AS position,
        split_part(p.gang, '/', 1) AS namespace,

@@ -1,4 +1,4 @@
--- Pods that a preemption of the service was to evict, one row each, and what became of them.
+-- Victims of the preemptions of the service, one row per pod, with the outcome.
 CREATE VIEW gx.v_victim AS
 SELECT p.position,
        to_timestamp(p.at_us / 1e6::double precision) AS at,

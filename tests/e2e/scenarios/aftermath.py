@@ -55,7 +55,7 @@ async def complaints(story: Story) -> list[str]:
     ]
     if held:
         return held
-    vetoed = {fact["gang"] for fact in await story.service.facts("NodeRejected")}
+    vetoed = {fact["gang"] for fact in await story.service.events("NodeRejected")}
     found = []
     for verdict in await what_would_fit(story):
         gang = gangs.get(verdict.gang)

@@ -218,7 +218,7 @@ class Story:
         async def look() -> dict[str, Any] | None:
             found = [
                 f
-                for f in await self.service.facts(kind)
+                for f in await self.service.events(kind)
                 if gang in ("", f["gang"]) and f["position"] > after
                 if all(f["data"][name] == value for name, value in data.items())
             ]
@@ -242,7 +242,7 @@ class Story:
         with contextlib.suppress(Exception):
             lines += [
                 f"{f['position']} {f['gang']} {f['type']}: {f['summary']}"
-                for f in await self.service.facts()
+                for f in await self.service.events()
             ]
         return "\n".join([*lines, self.service.log.read_text()[-4000:]])
 
@@ -260,7 +260,7 @@ class Story:
 
     async def check_facts(self) -> list[dict[str, Any]]:
         """Check what must hold of every log: positions without a gap, every binding once, all inside an admission."""
-        facts = await self.service.facts()
+        facts = await self.service.events()
         assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
         self._check_bound_once(facts)
         drift = [f["summary"] for f in facts if f["type"] == "DriftDetected"]

@@ -131,7 +131,7 @@ class Service:
             assert reply.status == 200, (path, reply.status, body)
             return json.loads(body), int(reply.headers.get("X-Log-Position", 0))
 
-    async def facts(self, *types: str) -> list[dict[str, Any]]:
+    async def events(self, *types: str) -> list[dict[str, Any]]:
         """Read the whole log, or only some types; everything that the service answers from then on includes them.
 
         Facts are read from the database, where they are a moment before its memory has them.

@@ -51,7 +51,7 @@ async def whole(story: Story, count: int) -> list[dict[str, Any]]:
     await story.until_fact("GangScheduled")
 
     async def all_recorded() -> bool:
-        return len(await story.service.facts("PodBound")) == count
+        return len(await story.service.events("PodBound")) == count
 
     await eventually(all_recorded)
     facts = await story.check_facts()
@@ -92,7 +92,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     obstacle = False
     assert expired["data"]["arrived"] == [f"default/train-{i}" for i in range(7)]
     assert expired["data"]["waited_ms"] >= 4000
-    released = (await story.service.facts())[expired["position"]]
+    released = (await story.service.events())[expired["position"]]
     assert released["type"] == "ReservationReleased"
     assert released["data"]["reason"] == "expired"
     assert len(released["data"]["pods"]) == 8

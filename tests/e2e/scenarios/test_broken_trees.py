@@ -318,7 +318,7 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
     )
     await until_condition(story, "PodGroup", "two", "Unschedulable", "2 required, 1 present")
     await until_event(story, "one-0", "waiting for members")
-    assert not [f for f in await story.service.facts() if f["type"] == "GangAdmitted"]
+    assert not [f for f in await story.service.events() if f["type"] == "GangAdmitted"]
     assert not story.service.calls("filter"), "held by the gate: kube-scheduler never asks"
     await story.create(member("two-1", "two", requests=GPU))
     await story.until_bound(5)

@@ -144,7 +144,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     assert all("gang-extender.dev: not synced" in reason for reason in reasons), set(reasons)
     await nothing_reserved(story)
     await story.check_room()
-    facts = await story.service.facts()
+    facts = await story.service.events()
     drift = [
         (f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftDetected"
     ]

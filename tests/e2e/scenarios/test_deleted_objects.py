@@ -102,7 +102,7 @@ async def released(story: Story, why: str, gang: str = "") -> dict[str, Any]:
     async def look() -> dict[str, Any] | None:
         found = [
             f
-            for f in await story.service.facts("ReservationReleased")
+            for f in await story.service.events("ReservationReleased")
             if f["data"]["reason"] == why and gang in ("", f["gang"])
         ]
         return found[-1] if found else None
@@ -313,7 +313,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
     await story.api.patch(f"{PODS}/g-2/status", {"status": refusal})
     await eventually(lambda: _lost(story, 2))
-    lost = (await story.service.facts("MemberTerminated"))[-1]["data"]
+    lost = (await story.service.events("MemberTerminated"))[-1]["data"]
     assert (lost["pod"], lost["cause"]) == ("default/g-2", "rejected-by-kubelet")
     assert lost["message"] == "UnexpectedAdmissionError: no such device"
     await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
@@ -323,7 +323,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     await story.create(member("g-3", "g", requests=GPU))
 
     async def refused() -> bool:
-        facts = await story.service.facts("GangUnschedulable")
+        facts = await story.service.events("GangUnschedulable")
         return bool(facts) and facts[-1]["data"]["outcome"] == "impossible"
 
     await eventually(refused)
@@ -342,7 +342,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
 
 
 async def _lost(story: Story, count: int) -> bool:
-    return len(await story.service.facts("MemberTerminated")) == count
+    return len(await story.service.events("MemberTerminated")) == count
 
 
 async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
@@ -360,7 +360,7 @@ async def test_a_node_that_registers_again_brings_its_members_along(story: Story
         return line is not None and line["bound"] == 2
 
     await eventually(back)
-    last = (await story.service.facts("PodBound"))[-1]
+    last = (await story.service.events("PodBound"))[-1]
     assert last["position"] > lost["position"]
     assert (last["data"]["pod"], last["data"]["node"]) == ("default/g-0", first["g-0"])
     assert await story.bound() == first
@@ -379,7 +379,7 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     await story.create(member("g-2", "g", requests=GPU))
 
     async def refused_since() -> dict[str, Any] | None:
-        facts = await story.service.facts("GangUnschedulable")
+        facts = await story.service.events("GangUnschedulable")
         return next((f for f in facts if f["position"] > changed["position"]), None)
 
     refused = await eventually(refused_since)
@@ -392,7 +392,7 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     assert line["reasons"] == refused["data"]["reasons"]
 
     async def pod_has_event() -> bool:
-        return any("no room for more members" in e for e in await story.events_of("g-2"))
+        return any("no capacity for more members" in e for e in await story.events_of("g-2"))
 
     await eventually(pod_has_event)
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "a"}}})

@@ -116,7 +116,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
         await story.create(*a_gang("g", pods=4, requests=GPU))
     await asyncio.wait_for(asleep.wait(), 120)
     story.verbs.target = second.url
-    first_facts = await second.facts()
+    first_facts = await second.events()
 
     async def leads() -> bool:
         return "reconciled" in (await role_of(second))["names"] and await second.ready()
@@ -132,7 +132,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
     await story.until_bound(2 if effect == "deletion" else 4, "hi" if effect == "deletion" else "g")
     await story.until_fact("GangScheduled")
     written = [(m, p) for m, p in story.server.seen[seen:] if m in WRITES]
-    facts = await second.facts()
+    facts = await second.events()
     log_lines = [
         line for line in story.service.log.read_text().splitlines() if '"call"' not in line
     ]

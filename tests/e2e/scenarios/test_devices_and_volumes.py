@@ -198,21 +198,21 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
         await create_claiming(story, "d", 2)
 
         async def refused() -> bool:
-            found = await story.service.facts("GangUnschedulable")
+            found = await story.service.events("GangUnschedulable")
             return (
                 bool(found) and "kube-scheduler refused n0, n1" in found[-1]["data"]["reasons"][0]
             )
 
         await story.until(refused)
-        refusal = (await story.service.facts("GangUnschedulable"))[-1]["data"]
+        refusal = (await story.service.events("GangUnschedulable"))[-1]["data"]
         assert refusal["outcome"] == "unknown"
         assert "the planner does not see: resource claim device" in refusal["reasons"][0]
-        before = len(await story.service.facts())
+        before = len(await story.service.events())
         story.service.kill()
         await story.service.start()
 
         # Ready means that a whole pass has decided about everything there is.
-        since = (await story.service.facts())[before:]
+        since = (await story.service.events())[before:]
         assert {f["type"] for f in since} == {"LeaseAcquired"}, since
         async with things(story, device_of("n1")):
             await story.api.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"driver": "ready"}}})

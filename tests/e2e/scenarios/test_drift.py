@@ -94,11 +94,11 @@ async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, 
     await story.until(counted_and_logged)
     assert await story.service.metric("gang_extender_drift_detected_total", kind) == len(pods)
     assert [line["level"] for line in lines()] == ["ERROR"] * len(pods)
-    return await story.service.facts()
+    return await story.service.events()
 
 
 async def of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
-    return [f for f in await story.service.facts("DriftDetected") if f["data"]["kind"] == kind]
+    return [f for f in await story.service.events("DriftDetected") if f["data"]["kind"] == kind]
 
 
 async def gang_of(story: Story, name: str) -> dict[str, Any]:
@@ -274,9 +274,9 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     held.let_go()
     await whole(story, "a", 2)
     assert await story.bound() == where
-    facts = await story.service.facts()
+    facts = await story.service.events()
     assert [f["type"] for f in facts if f["gang"] == "default/a"].count("GangAdmitted") == 1
-    assert len(await story.service.facts("DriftDetected")) == int(how == "altered")
+    assert len(await story.service.events("DriftDetected")) == int(how == "altered")
     await asyncio.to_thread(story.service.stop)
 
 

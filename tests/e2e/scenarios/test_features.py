@@ -186,7 +186,7 @@ async def kept_from_bind(story: Story) -> None:
     assert not await story.bound("ours")
     assert not await story.bound("mixed")
     assert not [
-        f for f in await story.service.facts("GangAdmitted") if f["gang"] != "default/train"
+        f for f in await story.service.events("GangAdmitted") if f["gang"] != "default/train"
     ]
     for pod in ("ours-0", "ours-1", "mixed-0", "mixed-label"):
         await story.api.delete(f"/api/v1/namespaces/default/pods/{pod}", {"gracePeriodSeconds": 0})

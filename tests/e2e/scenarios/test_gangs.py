@@ -33,11 +33,11 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     for _ in range(30):
         assert not await story.bound()
         await asyncio.sleep(0.1)
-    (*_, refused) = await story.service.facts("GangUnschedulable")
+    (*_, refused) = await story.service.events("GangUnschedulable")
     assert refused["data"]["outcome"] == "impossible"
 
     async def pod_has_event() -> bool:
-        return any("no room for its minimum" in line for line in await story.events_of("train-3"))
+        return any("no capacity for its minimum" in line for line in await story.events_of("train-3"))
 
     await eventually(pod_has_event)
     assert not story.verbs.count("POST", "/bind")
@@ -78,7 +78,7 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
 
         async def refused() -> bool:
             lines = await story.events_of("bare-0")
-            return any("no room for its minimum" in line for line in lines)
+            return any("no capacity for its minimum" in line for line in lines)
 
         await eventually(refused)
         assert not await story.bound()
@@ -232,7 +232,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
 
             async def pod_has_event(pod: str = f"{loser}-0") -> bool:
                 lines = await story.events_of(pod)
-                return any("no room for its minimum" in line for line in lines)
+                return any("no capacity for its minimum" in line for line in lines)
 
             await eventually(pod_has_event)
         for pod in bound:

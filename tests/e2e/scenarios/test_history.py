@@ -64,7 +64,7 @@ async def half_bound(
     bound = await story.until_bound(2, prefix="a-")
 
     async def recorded() -> bool:
-        return len(await story.service.facts("PodBound")) == 2
+        return len(await story.service.events("PodBound")) == 2
 
     await eventually(recorded)
 
@@ -94,13 +94,13 @@ async def all_ends_well(
     await story.until_bound(8)
 
     async def recorded() -> bool:
-        satisfied = {fact["gang"] for fact in await story.service.facts("GangScheduled")}
-        return "default/waiting" in satisfied and len(await story.service.facts("PodBound")) == 8
+        satisfied = {fact["gang"] for fact in await story.service.events("GangScheduled")}
+        return "default/waiting" in satisfied and len(await story.service.events("PodBound")) == 8
 
     await eventually(recorded)
     await story.check_room()
     assert bound.items() <= (await story.bound()).items(), "pods that ran were left alone"
-    facts = await story.service.facts()
+    facts = await story.service.events()
     assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
     uids = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
     assert len(uids) == len(set(uids)) == 8
@@ -132,7 +132,7 @@ async def test_an_older_copy_takes_the_place_of_the_database(
     """While the service lives: its memory shows the loss, and is dropped."""
     backup = Backup(own_postgres)
     bound, let_go = await half_bound(story, intercept, backup)
-    lost = await story.service.facts()
+    lost = await story.service.events()
     await backup.restore()
     await recovered(story)
     let_go()
@@ -146,7 +146,7 @@ async def test_an_older_copy_and_a_new_process(
     """The end of the log stands in a ConfigMap, under the service's own rights; it shows the loss."""
     backup = Backup(own_postgres)
     bound, let_go = await half_bound(story, intercept, backup)
-    lost = await story.service.facts()
+    lost = await story.service.events()
 
     async def published() -> bool:
         try:

@@ -58,7 +58,7 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     await story.create(*a_gang("quiet", pods=2, requests=half, affinity=away_from_noise()))
 
     async def given() -> dict[str, Any] | None:
-        for fact in reversed(await story.service.facts("GangUnschedulable")):
+        for fact in reversed(await story.service.events("GangUnschedulable")):
             if any("kube-scheduler refused n0, n1" in t for t in fact["data"]["reasons"]):
                 return fact["data"]
         return None
@@ -66,7 +66,7 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     try:  # two nodes, each up to 12 s and more to be sure of
         refused = await eventually(given, timeout_s=60)
     except TimeoutError:
-        recorded = [(f["time"][11:23], f["summary"]) for f in await story.service.facts()]
+        recorded = [(f["time"][11:23], f["summary"]) for f in await story.service.events()]
         raise AssertionError(f"never refused for both nodes: {recorded[-40:]}") from None
     assert refused["outcome"] == "unknown", "a veto is no proof"
     (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 CPU = {"cpu": "1"}
 PODS = "/api/v1/namespaces/default/pods"
-OURS = "room is reserved for a gang of equal or higher priority"
+OURS = "capacity is reserved for a gang of equal or higher priority"
 SCOPES = ("marker-resource", "contended-resource", "everything")
 
 
@@ -82,7 +82,7 @@ async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
     """Wait until so many facts of a kind are there."""
 
     async def look() -> list[dict[str, Any]] | None:
-        found = await story.service.facts(kind)
+        found = await story.service.events(kind)
         return found if len(found) >= many else None
 
     return await story.until(look)
@@ -158,7 +158,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     await story.create(*rivals)
     await refused(story, "equal", "lower")
     await drop(story, "equal", "lower")
-    releases = len(await story.service.facts("ReservationReleased"))
+    releases = len(await story.service.events("ReservationReleased"))
 
     # 3. Higher priority takes it: recorded, and the tree goes elsewhere, whole.
     await story.create(a_node("n2", gpu=8))
@@ -168,7 +168,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     assert await story.until_bound(1, "higher") == {"higher": node}
     released = await count(story, "ReservationReleased", releases + 1)
     assert released[-1]["data"]["reason"] == "superseded"
-    assert "other pods took the room of default/g-0" in released[-1]["data"]["message"]
+    assert "other pods took the capacity of default/g-0" in released[-1]["data"]["message"]
     assert not await story.bound("g-")
     brake.gates = False
     bound = await story.until_bound(2, "g-")
@@ -226,7 +226,7 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     # 1. Beside reserved room everything of a DaemonSet passes; no gang loses anything.
     await story.create(*(of_daemonset(f"log-{n}", n, CPU) for n in ("n0", "n1")))
     assert await story.until_bound(2, "log-") == {"log-n0": "n0", "log-n1": "n1"}
-    assert not await story.service.facts("ReservationReleased")
+    assert not await story.service.events("ReservationReleased")
 
     # 2. Higher priority takes capacity that kube-scheduler does not know of.
     there = {"kubernetes.io/hostname": "n0"}

@@ -112,8 +112,8 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         assert {n: bound[n] for n in ("h-0", "h-1")} == {n: first[n] for n in ("h-0", "h-1")}
         assert bound["h-2"] == "m3"
         await story.until_fact("GangScheduled", "default/h")
-    assert len(await story.service.facts("ReservationReleased")) == 4, "no loop"
-    lines = story.service.lines("reserved room was taken")
+    assert len(await story.service.events("ReservationReleased")) == 4, "no loop"
+    lines = story.service.lines("reserved capacity was used")
     assert [line["scheduler"] for line in lines] == [OTHER] * 4
     assert all("taint" in line["advice"] for line in lines)
 
@@ -156,7 +156,7 @@ async def test_who_names_the_node_itself(story: Story) -> None:
 
 async def _seconds_between(story: Story, admitted: list[dict[str, Any]]) -> list[float]:
     """Return how long after each release the tree was planned again."""
-    released = await story.service.facts("ReservationReleased")
+    released = await story.service.events("ReservationReleased")
     return [
         (datetime.fromisoformat(a["time"]) - datetime.fromisoformat(r["time"])).total_seconds()
         for r, a in zip(released, admitted[1:], strict=True)
@@ -181,7 +181,7 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
         story.plane.schedulers["scheduler"].resume()
     await story.until_bound(1, "h-")
     assert await story.until_bound(1, "driver") == {"driver": "n0"}
-    assert not await story.service.facts("ReservationReleased")
+    assert not await story.service.events("ReservationReleased")
     # Capacity of a DaemonSet unknown at the time is taken all the same; that is recorded.
     await create_priority_class(story.api, "high", 1000)
     Brake(story)

@@ -179,7 +179,7 @@ async def all_whole(story: Story, names: list[str], pods: int = 4) -> list[dict[
     await story.until_bound(len(names) * pods, timeout_s=120)
 
     async def recorded() -> bool:
-        satisfied = {f["gang"] for f in await story.service.facts("GangScheduled")}
+        satisfied = {f["gang"] for f in await story.service.events("GangScheduled")}
         return satisfied >= {f"default/{name}" for name in names}
 
     await eventually(recorded)
@@ -446,12 +446,12 @@ async def same_as_the_cluster(story: Story) -> None:
     bound = await story.bound()
 
     async def gangs() -> bool:
-        facts = await story.service.facts("MemberTerminated", "GangRemoved")
+        facts = await story.service.events("MemberTerminated", "GangRemoved")
         return {f["gang"] for f in facts} >= {"default/a"}
 
     await eventually(gangs)
     now = {
         f["data"]["pod"].partition("/")[2]: f["data"]["node"]
-        for f in await story.service.facts("PodBound")
+        for f in await story.service.events("PodBound")
     }
     assert {pod: node for pod, node in now.items() if not pod.startswith("a-")} == bound

@@ -95,7 +95,7 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
     await neighbours.kubelet.lose("train-2")
 
     async def lost() -> bool:
-        facts = await story.service.facts("MemberTerminated")
+        facts = await story.service.events("MemberTerminated")
         return {f["data"]["pod"] for f in facts} == {"default/train-1", "default/train-2"}
 
     await eventually(lost)

@@ -75,7 +75,7 @@ def at(node: str, name: str, group: str) -> dict[str, Any]:
 
 
 async def facts(story: Story, kind: str) -> list[dict[str, Any]]:
-    return [f["data"] for f in await story.service.facts(kind)]
+    return [f["data"] for f in await story.service.events(kind)]
 
 
 async def completed(story: Story) -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     ]
     assert {f"default/{e['regarding']['name']}" for e in preempted} == victims
     assert preempted[0]["related"]["name"] == "hi"
-    assert f"PodGroup default/hi (priority {HIGH}) needs the room" in preempted[0]["note"]
+    assert f"PodGroup default/hi (priority {HIGH}) needs the capacity" in preempted[0]["note"]
 
 
 async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Story) -> None:

@@ -65,7 +65,7 @@ async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
     assert "unschedulable" in printed
 
     async def on_the_pod() -> bool:
-        text = "no room for its minimum, not even when every unit of lower priority is evicted"
+        text = "no capacity for its minimum, not even when every unit of lower priority is evicted"
         return any(text in line for line in await story.events_of("left-0"))
 
     await story.until(on_the_pod, every_s=0.5)
@@ -79,7 +79,7 @@ async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
     low[0]["metadata"] |= LINGER
     await story.create(*classes(), *racks("a", nodes=1), *low, *preemptor(1))
     expected = (
-        f"PodGroup default/hi (priority {HIGH}) needs the room of "
+        f"PodGroup default/hi (priority {HIGH}) needs the capacity of "
         f"Pod/default/single-a0 (priority {LOW})"
     )
 
@@ -114,7 +114,7 @@ async def test_describe_names_the_preemptor_of_a_unit(story: Story) -> None:
     await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     expected = (
-        f"PodGroup default/hi (priority {HIGH}) needs the room of "
+        f"PodGroup default/hi (priority {HIGH}) needs the capacity of "
         f"CompositePodGroup/default/unit (priority {LOW})"
     )
     for kind, name in (

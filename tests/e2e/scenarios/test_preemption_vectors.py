@@ -138,7 +138,7 @@ async def play(story: Story, vector: Object) -> None:
 
     await story.until(gone)
     if vector["kep"] == "not-triggered":
-        order = [f["type"] for f in await story.service.facts()]
+        order = [f["type"] for f in await story.service.events()]
         assert order.index("GangScheduled") < order.index("PreemptionPlanned")
 
 
@@ -226,7 +226,7 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
 
     async def refused() -> bool:
         last = (await facts(story, "GangUnschedulable"))[-1:]
-        return any("makes room for no further member" in w for f in last for w in f["preemption_notes"])
+        return any("frees capacity for no further member" in w for f in last for w in f["preemption_notes"])
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
@@ -339,7 +339,7 @@ async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story
     await story.until(cleared)
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
     await story.until_fact("PreemptionCompleted")
-    first, second = await story.service.facts("PreemptionPlanned")
+    first, second = await story.service.events("PreemptionPlanned")
     assert [len(plan["data"]["victims"]) for plan in (first, second)] == [2, 1]
     waited = datetime.fromisoformat(second["time"]) - datetime.fromisoformat(lost["time"])
     # counted from the decision, a moment before its fact is written

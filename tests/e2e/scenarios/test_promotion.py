@@ -87,7 +87,7 @@ async def test_a_lagging_standby_is_promoted(
     try:
         await standby.start()
         bound, let_go = await half_bound(story, intercept, Lagging(standby))  # type: ignore[arg-type]
-        lost = await story.service.facts()
+        lost = await story.service.events()
         first, second = group.all
 
         async def followed() -> bool:

@@ -155,7 +155,7 @@ async def soak(story: Story, *, seed: int, operations: int) -> None:
         if number % 100 == 99:
             await run.check()
     await run.check()
-    kinds = [f["type"] for f in await story.service.facts()]
+    kinds = [f["type"] for f in await story.service.events()]
     assert kinds.count("GangAdmitted") >= operations // 20, "the soak did not do much"
     assert kinds.count("PodBound") >= operations // 10
 

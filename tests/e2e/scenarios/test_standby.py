@@ -322,7 +322,7 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
     finally:
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
-    facts = await story.service.facts()
+    facts = await story.service.events()
     first = next(
         f
         for f in reversed(facts)
@@ -608,7 +608,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
     await story.create(*a_gang("g", pods=SIZE, requests={GPU: 8}))
     await story.until_bound(SIZE, "g-")
     await story.until_fact("GangScheduled", "default/g")
-    facts = await story.service.facts()
+    facts = await story.service.events()
     if how == "stopped":
         await asyncio.sleep(LEASE_S + 2)
         os.kill(second.service.pid, signal.SIGCONT)

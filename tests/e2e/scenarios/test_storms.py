@@ -41,7 +41,7 @@ class Calls:
     async def check(self, story: Story, *gangs: str) -> None:
         """Check that no pod was filtered more than twice for each plan that has a place for it."""
         plans: Counter[str] = Counter()
-        for fact in await story.service.facts("GangAdmitted", "GangExtended"):
+        for fact in await story.service.events("GangAdmitted", "GangExtended"):
             plans.update(a["pod"].partition("/")[2] for a in fact["data"]["assignments"])
         over = {p: (n, plans[p]) for p, n in self.filtered.items() if n > 2 * plans[p]}
         assert not over, f"pod: (filter calls, plans) {over}\n{await story.report()}"
@@ -134,7 +134,9 @@ async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Stor
     await story.create(*gang("quiet", 16, affinity=affinity))
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
-    assert await story.service.facts("NodeRejected"), "nothing was vetoed: the story proves nothing"
+    assert await story.service.events("NodeRejected"), (
+        "nothing was vetoed: the story proves nothing"
+    )
     await calls.check(story, "quiet-")
 
 
@@ -147,7 +149,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
     await story.until_fact("BindBarrierTimedOut", "default/late")
     calls.kept_back = ""
     await story.until_bound(12, "late-")
-    assert len(await story.service.facts("GangAdmitted")) >= 2
+    assert len(await story.service.events("GangAdmitted")) >= 2
     await calls.check(story, "late-")
 
 
@@ -197,7 +199,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     await until_quiet(story)
     touched = writes(story)[before:]
     others = [w for w in touched if any(f"/{t}" in w[1] for t in ("ta", "tc"))]
-    refusals = [(f["gang"], f["data"]) for f in await story.service.facts("GangUnschedulable")]
+    refusals = [(f["gang"], f["data"]) for f in await story.service.events("GangUnschedulable")]
     assert others == [], f"trees that cannot go were touched: {refusals}"
     assert {pod[:2] for pod in calls.filtered} == {"tb"}
     await calls.check(story, "tb-")
@@ -230,7 +232,7 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     await story.until_fact("GangScheduled", "default/big")
 
     async def all_recorded() -> bool:
-        return len(await story.service.facts("PodBound")) == 300
+        return len(await story.service.events("PodBound")) == 300
 
     await eventually(all_recorded)
     facts = await story.check_facts()

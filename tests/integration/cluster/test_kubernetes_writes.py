@@ -80,7 +80,7 @@ async def test_a_victim_is_marked_then_deleted_by_uid(
     there: KubernetesCluster, fake: FakeApi
 ) -> None:
     """DisruptionTarget as kube-scheduler writes it, then DELETE with the UID as precondition and no grace of ours."""
-    await there.mark_disrupted(POD, "PodGroup default/hi (priority 10) needs the room")
+    await there.mark_disrupted(POD, "PodGroup default/hi (priority 10) needs the capacity")
     (_, body) = fake.bodies[-1]
     (condition,) = body["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == (

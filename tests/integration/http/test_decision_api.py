@@ -89,7 +89,7 @@ async def test_a_decision_of_the_preempt_verb_has_its_input_in_numbers():
         assert asked["stored"]
         assert (asked["nodes"], asked["waiting"], asked["bound"]) == (2, 1, 0)
         assert (asked["evictable"], asked["evictable_pods"]) == (2, 4)
-        plan = stage.facts(PreemptionPlanned)[0].preemption
+        plan = stage.event_data(PreemptionPlanned)[0].preemption
         assert (await got(client, f"/v1/decisions/{plan}"))["decision"] == found["decision"]
 
 
@@ -130,7 +130,7 @@ async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():
     async with Stage(*ROOM, *gangs, hi, *members) as stage, asking(stage) as client:
         await stage.lead()
         await stage.settled()
-        (fact,) = stage.facts(PreemptionPlanned)
+        (fact,) = stage.event_data(PreemptionPlanned)
         stored = await stage.inputs.load(fact.input_digest)
         assert len(stored.parts) > 2 * BUCKETS  # units have parts of their own
         found = await got(client, f"/v1/decisions/{position_of(stage, PreemptionPlanned)}")
@@ -157,7 +157,7 @@ async def test_an_admission_without_victims_has_no_units():
 async def test_a_damaged_input_is_still_a_corrupt_log(what):
     """Bytes that are no input are a 500 that names the digest, not numbers made up."""
     async with preempted_by_the_verb() as (stage, client):
-        (fact,) = stage.facts(PreemptionPlanned)
+        (fact,) = stage.event_data(PreemptionPlanned)
         assert fact.preemption != PlanId("")
         stored = stage.database.inputs[fact.input_digest]
         changed = (

@@ -21,7 +21,7 @@ from aiohttp.test_utils import TestServer
 from extender.core.log.events import GangUnschedulable, PodBound
 from extender.http.responses.error_responses import problems
 from extender.http.v1.event_api import EventApi
-from extender.queries.log.event_stream import KEPT_FACTS, EventStream
+from extender.queries.log.event_stream import BUFFER_EVENTS, EventStream
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -83,7 +83,7 @@ async def test_a_hundred_readers_while_writing(database_url):
             while script.position < facts:
                 count = min(chance.randint(1, 20), facts - script.position)
                 bound = PodBound(plan="p", pod="ns/p", uid="u", node=f"n{chance.randint(0, 2)}")
-                await log.append(grant, script.some(count, fact=chance.choice((bound, None))))
+                await log.append(grant, script.some(count, data=chance.choice((bound, None))))
                 await asyncio.sleep(0.002)
             await asyncio.gather(*reading)
         log_now = await everything(log)
@@ -109,12 +109,12 @@ async def test_a_reader_that_takes_nothing_costs_nothing(database_url):
         ):
             await idle.content.readany()
             for _ in range(40):
-                await log.append(grant, script.some(100, fact=refused))
+                await log.append(grant, script.some(100, data=refused))
             live = Reader([url], f"&after={script.position - 1}")
-            await asyncio.wait_for(live.read(lambda r: bool(r.facts)), 60)
+            await asyncio.wait_for(live.read(lambda r: bool(r.events)), 60)
             gc.collect()
             kept = feed._recent
-            assert len(kept._facts) <= KEPT_FACTS
+            assert len(kept._events) <= BUFFER_EVENTS
             assert kept._bytes <= 9 << 20
             assert feed.readers >= 1
             # and when it reads on, it misses nothing
@@ -196,18 +196,18 @@ async def test_where_a_stream_begins(database_url):
         script = Script(grant)
         await log.append(grant, script.some(5))
         live = Reader([url])
-        task = asyncio.create_task(live.read(lambda r: len(r.facts) == 2))
+        task = asyncio.create_task(live.read(lambda r: len(r.events) == 2))
         while live.last_id != "5":
             await asyncio.sleep(0.01)
         await log.append(grant, script.some(2))
         await asyncio.wait_for(task, 60)
         assert live.positions == [6, 7]
         since = Reader([url], "&since=1970-01-01T00:00:00.000004Z")
-        await asyncio.wait_for(since.read(lambda r: len(r.facts) == 4), 60)
+        await asyncio.wait_for(since.read(lambda r: len(r.events) == 4), 60)
         assert since.positions == [4, 5, 6, 7]
         back = Reader([url], "&after=1")
         back.last_id = "6"
-        await asyncio.wait_for(back.read(lambda r: len(r.facts) == 1), 60)
+        await asyncio.wait_for(back.read(lambda r: len(r.events) == 1), 60)
         assert back.positions == [7]
         async with aiohttp.ClientSession() as session:
             for query, status, word in (

@@ -111,7 +111,7 @@ async def test_a_gang_that_ended_is_found_no_more():
         stage.cluster.delete_pod("g-0")
         stage.cluster.delete_group("g")
         await stage.settled()
-        assert stage.facts(GangRemoved)
+        assert stage.event_data(GangRemoved)
         async with client.get("/v1/gangs/default/g") as reply:
             assert reply.status == 404
         group, pod = a_gang("g", pods=1)

@@ -133,7 +133,7 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     answers = await asyncio.gather(*calls)
     assert [a["Error"] for a in answers] == ["", ""]
     assert len(replicas.cluster.bindings) == 2
-    assert replicas.first.stage.facts(BindBarrierTimedOut) == []
+    assert replicas.first.stage.event_data(BindBarrierTimedOut) == []
 
 
 async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):

@@ -206,11 +206,11 @@ async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
 
         def enough(reader):
             if (
-                reader.facts and not killed
+                reader.events and not killed
             ):  # most of them are not sent yet: a reader is sent some at a time
                 killed.append(handlers.pid)
                 os.kill(handlers.pid, signal.SIGKILL)
-            return len(reader.facts) >= EVENTS
+            return len(reader.events) >= EVENTS
 
         await asyncio.wait_for(reader.read(enough), 60)
         assert reader.connections > 1

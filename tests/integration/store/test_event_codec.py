@@ -26,8 +26,8 @@ from extender.store.log.event_codec import (
     Row,
     chain,
     decode_event_data,
+    encode_data,
     encode_event,
-    encode_fact,
     to_event,
 )
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -138,8 +138,8 @@ def test_equal_facts_have_equal_bytes():
     one = fact(node="n", before={"a": "1", "b": "2"}, after={})
     other = fact(node="n", before={"b": "2", "a": "1"}, after={})
     assert (
-        encode_fact(one)
-        == encode_fact(other)
+        encode_data(one)
+        == encode_data(other)
         == b'{"node":"n","before":{"a":"1","b":"2"},"after":{}}'
     )
 

@@ -78,16 +78,16 @@ def admitted(root: str, rack: int, first: int, pods: int) -> GangAdmitted:
     )
 
 
-def bound(root: str, fact: GangAdmitted) -> list[tuple[str, AnyEventData]]:
+def bound(root: str, data: GangAdmitted) -> list[tuple[str, AnyEventData]]:
     """Bind all pods of an admission, and satisfy it."""
-    facts: list[AnyEventData] = [
-        PodBound(plan=fact.plan, pod=a.pod, uid=a.uid, node=a.node, group=a.group)
-        for a in fact.assignments
+    entries: list[AnyEventData] = [
+        PodBound(plan=data.plan, pod=a.pod, uid=a.uid, node=a.node, group=a.group)
+        for a in data.assignments
     ]
-    return [(root, f) for f in (*facts, GangScheduled(plan=fact.plan, bound=len(facts)))]
+    return [(root, f) for f in (*entries, GangScheduled(plan=data.plan, bound=len(entries)))]
 
 
-def rooms(*, rack: tuple[str, int, int], one: str, total: int) -> CapacityMeasured:
+def capacity_measured(*, rack: tuple[str, int, int], one: str, total: int) -> CapacityMeasured:
     """Measure: the best rack (name, free, nodes), the best single node (always 8 free), the total."""
     domain, free, nodes = rack
     return CapacityMeasured(
@@ -129,31 +129,31 @@ def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
     no_rack = f"CompositePodGroup {TRAIN} needs 4 nodes with 8 {GPU} in one rack, 3 are free"
     day: list[tuple[str, list[tuple[str, AnyEventData]]]] = [
         ("00:00:00", [("", LeaseAcquired(holder="gang-extender-0", address="http://10.0.0.7:8888"))]),
-        ("08:00:00", [("", rooms(rack=("r1", 32, 4), one="r1-n1", total=64))]),
+        ("08:00:00", [("", capacity_measured(rack=("r1", 32, 4), one="r1-n1", total=64))]),
         ("08:05:00", [observed(SWEEP, 2), (SWEEP, sweep)]),
         ("08:05:20", bound(SWEEP, sweep)),
-        ("08:06:00", [("", rooms(rack=("r2", 32, 4), one="r1-n3", total=48))]),
+        ("08:06:00", [("", capacity_measured(rack=("r2", 32, 4), one="r1-n3", total=48))]),
         ("08:09:00", [observed(BATCH, 1), (BATCH, batch)]),
-        ("08:09:10", [*bound(BATCH, batch), ("", rooms(rack=("r2", 24, 3), one="r1-n3", total=40))]),
+        ("08:09:10", [*bound(BATCH, batch), ("", capacity_measured(rack=("r2", 24, 3), one="r1-n3", total=40))]),
         ("08:10:00", [observed(TRAIN, 4), refused(TRAIN, "waiting", "PodGroup team-a/train needs 4 pods, 3 present")]),
         ("08:12:00", [refused(TRAIN, "impossible", no_rack)]),
         ("08:20:00", [observed(EVAL, 3), refused(EVAL, "waiting", "PodGroup team-c/eval needs 4 pods, 3 present")]),
         ("08:25:00", [observed(PROBE, 1), (PROBE, probe)]),
-        ("08:25:05", [*bound(PROBE, probe), ("", rooms(rack=("r2", 24, 3), one="r1-n4", total=32))]),
+        ("08:25:05", [*bound(PROBE, probe), ("", capacity_measured(rack=("r2", 24, 3), one="r1-n4", total=32))]),
         ("08:30:00", [(TRAIN, plan)]),
         ("08:30:02", [(BATCH, MemberTerminated(pod=gone.pod, uid=gone.uid, node=gone.node, cause="preempted"))]),
         ("08:30:31", [(TRAIN, evicted), (TRAIN, train)]),
         ("08:32:00", [*bound(TRAIN, train), (TRAIN, PreemptionCompleted(preemption=plan.preemption, bound=4, evicted=1, duration_ms=120_000))]),
-        ("08:33:00", [("", rooms(rack=("r1", 8, 1), one="r1-n4", total=8))]),
+        ("08:33:00", [("", capacity_measured(rack=("r1", 8, 1), one="r1-n4", total=8))]),
         ("09:15:00", [(SWEEP, MemberTerminated(pod=f"{SWEEP}-1", uid=uid(f"{SWEEP}-1"), node=node(1, 2), cause="node-lost"))]),
     ]  # fmt: skip
     script = Script(grant)
     events = []
-    for clock, facts in day:
-        for root, fact in facts:
-            stored = fact
-            if isinstance(fact, CapacityMeasured):
-                stored = msgspec.structs.replace(fact, as_of=Position(script.position))
+    for clock, entries in day:
+        for root, data in entries:
+            stored = data
+            if isinstance(data, CapacityMeasured):
+                stored = msgspec.structs.replace(data, as_of=Position(script.position))
             stream = f"uid-of-{root}" if root else NIL_GANG
             events.append(script.next(stored, gang=root, uid=stream, at_us=at(clock)))
     return events

@@ -438,7 +438,7 @@ class Script:
 
     def next(
         self,
-        fact: AnyEventData | None = None,
+        data: AnyEventData | None = None,
         *,
         gang: str = "ns/root",
         uid: str = "",
@@ -459,7 +459,7 @@ class Script:
             gang=gang,
             actor="test",
             cause="",
-            data=fact or GangObserved(kind="PodGroup"),
+            data=data or GangObserved(kind="PodGroup"),
         )
         return msgspec.structs.replace(event, **changes)
 

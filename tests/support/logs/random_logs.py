@@ -47,7 +47,7 @@ ROOTS = [GangUid(f"root-{n}") for n in range(3)]
 NODES = [NodeName(f"n{n}") for n in range(3)]
 
 
-def event_after(state, gang_uid, fact):
+def event_after(state, gang_uid, data):
     """Return the event of a fact that follows a state."""
     return RecordedEvent(
         position=Position(state.position + 1),
@@ -59,7 +59,7 @@ def event_after(state, gang_uid, fact):
         gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",
-        data=fact,
+        data=data,
     )
 
 
@@ -76,11 +76,11 @@ def histories(draw):
         uid = draw(st.sampled_from(ROOTS))
         root = state.gangs.get(uid)
         if draw(st.integers(0, 3)):
-            fact = draw(_facts(uid, root, fresh))
+            data = draw(_event_data(uid, root, fresh))
         else:
-            fact = draw(_of_preemption(state, uid, root, fresh))
+            data = draw(_of_preemption(state, uid, root, fresh))
         event = event_after(
-            state, NIL_GANG if isinstance(fact, LeaseAcquired | HistoryTruncated) else uid, fact
+            state, NIL_GANG if isinstance(data, LeaseAcquired | HistoryTruncated) else uid, data
         )
         events.append(event)
         state = fold(state, [event])
@@ -109,11 +109,11 @@ def _of_preemption(draw, state, uid, root, fresh):
         return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, duration_ms=1)
     units = sorted({v.unit for v in left})
     finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
-    why = draw(st.sampled_from(["no-longer-needed", "taken-over"]))
+    reason = draw(st.sampled_from(["no-longer-needed", "taken-over"]))
     lost = tuple(n for n in sorted(pending.claims) if draw(st.booleans()))
     return PreemptionCancelled(
-        preemption=pending.id, reason=why, units_spared=(), units_in_progress=finishing, evicted=0,
-        taken_over_by="PodGroup/ns/other", taken_over_by_uid="other", taken_over_nodes=lost if why == "taken-over" else (),
+        preemption=pending.id, reason=reason, units_spared=(), units_in_progress=finishing, evicted=0,
+        taken_over_by="PodGroup/ns/other", taken_over_by_uid="other", taken_over_nodes=lost if reason == "taken-over" else (),
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _plans(draw, fresh):
 
 
 @st.composite
-def _facts(draw, uid, root, fresh):
+def _event_data(draw, uid, root, fresh):
     held = sorted(root.reservations.values(), key=lambda r: r.uid) if root else []
     bound = sorted(root.bound.values(), key=lambda m: m.uid) if root else []
     plan = PlanId(f"plan-{next(fresh)}")
@@ -196,8 +196,8 @@ def _facts(draw, uid, root, fresh):
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
-        why = draw(st.sampled_from(["deleted", "expired", "node-rejected"]))
-        return ReservationReleased(plan=some[0].plan, reason=why, pods=pods)
+        reason = draw(st.sampled_from(["deleted", "expired", "node-rejected"]))
+        return ReservationReleased(plan=some[0].plan, reason=reason, pods=pods)
     if kind == "lost":
         m = draw(st.sampled_from(bound))
         cause = draw(st.sampled_from(["unknown", "node-lost"]))

@@ -89,14 +89,14 @@ class ReportInputs:
         self.roots: list[Stretch] = []
         self.reserved: list[Stretch] = []
         self.victims: list[VictimRecord] = []
-        self.losses: list[Lost] = []
+        self.terminations: list[Lost] = []
         self._open_roots: dict[str, tuple[Any, Stretch]] = {}
         self._open_reserved: dict[tuple[str, str], Stretch] = {}
         self._bound_since: dict[tuple[str, str], tuple[Any, int]] = {}
         state = EMPTY
         for event in self.events:
             after = fold(state, [event])
-            self._follow_loss(event, state)
+            self._follow_termination(event, state)
             self._follow_root(event, after.gangs.get(event.gang_uid))
             self._follow_pods(event, after.gangs.get(event.gang_uid))
             self._follow_victims(event, state, after)
@@ -133,27 +133,27 @@ class ReportInputs:
             if known is None or known[0] is not member:
                 self._bound_since[event.gang_uid, uid] = member, event.at_us
 
-    def _follow_loss(self, event: RecordedEvent, before: ReservationState) -> None:
-        fact = event.data
-        if not isinstance(fact, MemberTerminated):
+    def _follow_termination(self, event: RecordedEvent, before: ReservationState) -> None:
+        data = event.data
+        if not isinstance(data, MemberTerminated):
             return
         root = before.gangs.get(event.gang_uid)
-        if root is None or fact.uid not in root.bound:
-            self.losses.append(Lost(event, "", None))
+        if root is None or data.uid not in root.bound:
+            self.terminations.append(Lost(event, "", None))
             return
-        evictions = [v for v in self.victims if v.uid == fact.uid and v.status != "spared"]
-        since = self._bound_since[event.gang_uid, fact.uid][1]
-        self.losses.append(
+        evictions = [v for v in self.victims if v.uid == data.uid and v.status != "spared"]
+        since = self._bound_since[event.gang_uid, data.uid][1]
+        self.terminations.append(
             Lost(event, evictions[-1].plan.gang if evictions else "", (event.at_us - since) / 1e6)
         )
 
     def _follow_victims(
         self, event: RecordedEvent, before: ReservationState, after: ReservationState
     ) -> None:
-        fact, uid = event.data, event.gang_uid
+        data, uid = event.data, event.gang_uid
         was, now = before.preemptions.get(uid), after.preemptions.get(uid)
-        if isinstance(fact, PreemptionPlanned):
-            pods = {pod.uid: unit for unit in fact.victims for pod in unit.pods}
+        if isinstance(data, PreemptionPlanned):
+            pods = {pod.uid: unit for unit in data.victims for pod in unit.pods}
             self.victims += [VictimRecord(event, unit, pod) for pod, unit in pods.items()]
             return
         if was is None:
@@ -161,14 +161,14 @@ class ReportInputs:
         left = set(now.victims) if now is not None else set()
         for victim in self.victims:
             if victim.plan.position == was.position and victim.uid in set(was.victims) - left:
-                evicted = isinstance(fact, VictimGone) and victim.uid == fact.uid
+                evicted = isinstance(data, VictimGone) and victim.uid == data.uid
                 victim.status = "gone" if evicted else "spared"
 
 
 def shown(root: GangState) -> str:
-    making_room = root.last_decision is not None and root.last_decision.outcome == "preempting"
+    preempting = root.last_decision is not None and root.last_decision.outcome == "preempting"
     return (
-        "preempting" if making_room and root.phase not in ("admitted", "scheduled") else root.phase
+        "preempting" if preempting and root.phase not in ("admitted", "scheduled") else root.phase
     )
 
 
@@ -233,18 +233,18 @@ def passed_over(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
         if s.state != "unschedulable" or not s.overlaps(query) or not _about(query, s.root):
             continue
         for event in inputs.events:
-            fact = event.data
-            if not isinstance(fact, GangAdmitted | GangExtended) or not _within(query, event):
+            data = event.data
+            if not isinstance(data, GangAdmitted | GangExtended) or not _within(query, event):
                 continue
             inside = s.from_position < event.position and (
                 s.to_position is None or event.position < s.to_position
             )
-            mine, theirs = s.what.priority, fact.priority
+            mine, theirs = s.what.priority, data.priority
             later = mine == theirs and first[event.gang_uid] > first[s.gang_uid]
             if inside and event.gang_uid != s.gang_uid and (theirs < mine or later):
                 how = "lower priority" if theirs < mine else "later"
                 yield (
-                    s.root, s.gang_uid, mine, event.gang, theirs, how, len(fact.assignments),
+                    s.root, s.gang_uid, mine, event.gang, theirs, how, len(data.assignments),
                     moment(event.at_us), event.position,
                 )  # fmt: skip
 
@@ -275,7 +275,7 @@ def _measured(
             yield event, after
 
 
-def room(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+def largest_free(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for event, after in _measured(inputs, query):
         until = after.at_us if after is not None else None
         if until is None or until > query.since_us:
@@ -286,11 +286,11 @@ def room(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def room_taken(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+def largest_free_used(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for measured, after in _measured(inputs, query):
         for event in inputs.events:
-            fact = event.data
-            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(query, event.gang):
+            data = event.data
+            if not isinstance(data, GangAdmitted | GangExtended) or not _about(query, event.gang):
                 continue
             counted = measured.data.as_of < event.position and (
                 after is None or event.position <= after.data.as_of
@@ -300,10 +300,10 @@ def room_taken(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
             for r in measured.data.largest_free:
                 there = [
                     a
-                    for a in fact.assignments
-                    if r.domain == (fact.topology.get(a.node, {}).get(r.key) if r.key else a.node)
+                    for a in data.assignments
+                    if r.domain == (data.topology.get(a.node, {}).get(r.key) if r.key else a.node)
                 ]
-                taken = sum(fact.shapes[a.shape].get(r.resource, 0) for a in there)
+                taken = sum(data.shapes[a.shape].get(r.resource, 0) for a in there)
                 if taken:
                     yield (
                         event.gang, event.gang_uid, r.resource, r.key or "node", r.domain, r.free, taken,
@@ -329,16 +329,16 @@ def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 def decisions(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for event in inputs.events:
-        fact = event.data
+        data = event.data
         if not _within(query, event) or not _about(query, event.gang):
             continue
         counts = {}
-        match fact:
+        match data:
             case GangAdmitted() | GangExtended():
-                what = "admitted" if isinstance(fact, GangAdmitted) else "extended"
-                counts = {what: 1, "pods": len(fact.assignments)}
+                what = "admitted" if isinstance(data, GangAdmitted) else "extended"
+                counts = {what: 1, "pods": len(data.assignments)}
             case GangUnschedulable():
-                counts = {fact.outcome: 1}
+                counts = {data.outcome: 1}
             case GangInvalid():
                 counts = {"invalid": 1}
         for what, count in counts.items():
@@ -348,12 +348,12 @@ def decisions(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
         yield (moment(hour * HOUR_US), *(seen[name] for name in names))
 
 
-def losses(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
-    for lost in inputs.losses:
-        event, fact = lost.event, lost.event.data
+def terminations(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+    for lost in inputs.terminations:
+        event, data = lost.event, lost.event.data
         if _within(query, event) and _about(query, event.gang):
             yield (
-                moment(event.at_us), event.gang, event.gang_uid, fact.pod, fact.node, fact.cause,
+                moment(event.at_us), event.gang, event.gang_uid, data.pod, data.node, data.cause,
                 lost.preemptor, lost.seconds, event.position,
             )  # fmt: skip
 
@@ -363,11 +363,11 @@ PLAIN: dict[str, Callable[[ReportInputs, ReportQuery], Iterator[Row]]] = {
     "pending-namespaces": pending_namespaces,
     "queue-bypass": passed_over,
     "preemption-pairs": preemption_pairs,
-    "largest-free": room,
-    "largest-free-used": room_taken,
+    "largest-free": largest_free,
+    "largest-free-used": largest_free_used,
     "reserved": reserved,
     "decisions": decisions,
-    "terminations": losses,
+    "terminations": terminations,
 }
 
 

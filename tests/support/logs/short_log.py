@@ -72,7 +72,7 @@ def bound(name: str, pod: str, node: str, plan: str = "") -> PodBound:
     )  # fmt: skip
 
 
-def facts() -> list[tuple[float, str, object]]:
+def events() -> list[tuple[float, str, object]]:
     victim = VictimPod(pod="ns/a", uid=PodUid("a"), node=NodeName("n1"), group="low")
     unit = VictimUnit(kind="Pod", path="ns/a", uid="a", priority=1, pods=(victim,))
     plan = PreemptionPlanned(
@@ -112,10 +112,10 @@ def facts() -> list[tuple[float, str, object]]:
 def story() -> Iterator[RecordedEvent]:
     """Return the events of the story."""
     versions: dict[GangUid, int] = {}
-    for number, (seconds, root, fact) in enumerate(facts(), start=1):
+    for number, (seconds, root, data) in enumerate(events(), start=1):
         uid = GangUid(f"uid-of-{root}") if root else NIL_GANG
         versions[uid] = versions.get(uid, 0) + 1
         yield RecordedEvent(
             position=Position(number), event_id=str(UUID(int=number)), epoch=Epoch(1), at_us=at_us(seconds),
-            gang_uid=uid, stream_version=versions[uid], gang=root, actor="me", cause="", data=fact,
+            gang_uid=uid, stream_version=versions[uid], gang=root, actor="me", cause="", data=data,
         )  # fmt: skip

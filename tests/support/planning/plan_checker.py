@@ -46,7 +46,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
     )
     if out != list(plan.unplaced):
         bad.append(f"unplaced is {plan.unplaced}, not {out}")
-    vetoed = {(v.node, v.uid, v.shape) for v in request.rejected_nodes}
+    rejected = {(v.node, v.uid, v.shape) for v in request.rejected_nodes}
     used: dict[str, Counter] = defaultdict(Counter)
     ports = {n.name: list(n.host_ports) for n in request.nodes}
     claims = Counter(request.claims_in_use)
@@ -61,7 +61,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{a.pod}: not a waiting member, or no such node")
             continue
         shape = request.shapes[a.shape]
-        if not passes(shape, node) or vetoed & {(a.node, a.uid, None), (a.node, None, a.shape)}:
+        if not passes(shape, node) or rejected & {(a.node, a.uid, None), (a.node, None, a.shape)}:
             bad.append(f"{a.pod} may not run on {a.node}")
         used[a.node].update(dict(shape.requests) | {"pods": 1})
         if any(clash(p, q) for p in shape.host_ports for q in ports[a.node]):

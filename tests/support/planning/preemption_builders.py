@@ -76,11 +76,11 @@ async def order(
     """Record a plan for a root group as the control loop would."""
     group = stage.cluster.group(root)
     plan = {"priority": group.priority, "kind": group.key.kind} | plan
-    fact = a_plan(stage.cluster.seen, where, victims, **plan)
+    planned = a_plan(stage.cluster.seen, where, victims, **plan)
     drafts = [
         NewEvent(gang_uid=group.uid, gang=group.key.path, data=one, actor="test")
-        for one in (GangObserved(kind=group.key.kind, priority=group.priority), fact)
+        for one in (GangObserved(kind=group.key.kind, priority=group.priority), planned)
         if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.pending_state.gangs
     ]
     await stage.leader.append(drafts)
-    return fact
+    return planned

@@ -111,14 +111,18 @@ def _claims(shape) -> bool:
 def fits(request: PlanRequest, assignments) -> bool:
     """Return whether pods fit on the nodes that they were given."""
     nodes = {n.name: n for n in request.nodes}
-    room = {n.name: Counter({r: n.free.get(r, 0) for r in n.allocatable}) for n in request.nodes}
+    capacity = {
+        n.name: Counter({r: n.free.get(r, 0) for r in n.allocatable}) for n in request.nodes
+    }
     ports = defaultdict(list, {n.name: list(n.host_ports) for n in request.nodes})
     for a in assignments:
         shape = request.shapes[a.shape]
         ask = {**{r: n for r, n in shape.requests if n > 0}, "pods": 1}
-        if any(r not in nodes[a.node].allocatable or room[a.node][r] < n for r, n in ask.items()):
+        if any(
+            r not in nodes[a.node].allocatable or capacity[a.node][r] < n for r, n in ask.items()
+        ):
             return False
-        room[a.node].subtract(ask)
+        capacity[a.node].subtract(ask)
         if any(plan_checker.clash(p, q) for p in shape.host_ports for q in ports[a.node]):
             return False
         ports[a.node] += shape.host_ports
@@ -181,9 +185,9 @@ def _evicts_again(request: PlanRequest, unit: PlanUnit, eligible: list[PlanUnit]
 def _somewhere(request: PlanRequest, shape, gone: list[PlanVictim]) -> bool:
     for node in roomier(request, gone).nodes:
         ask = {**{r: n for r, n in shape.requests if n > 0}, "pods": 1}
-        room = all(r in node.allocatable and node.free.get(r, 0) >= n for r, n in ask.items())
+        capacity = all(r in node.allocatable and node.free.get(r, 0) >= n for r, n in ask.items())
         clash = any(plan_checker.clash(p, q) for p in shape.host_ports for q in node.host_ports)
-        if room and not clash and plan_checker.passes(shape, node):
+        if capacity and not clash and plan_checker.passes(shape, node):
             return True
     return False
 

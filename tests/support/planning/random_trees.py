@@ -171,9 +171,9 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         )
 
     root = group(draw(st.integers(0, 3)))
-    vetoes: tuple[NodeRejection, ...] = ()
+    rejections: tuple[NodeRejection, ...] = ()
     if draw(st.integers(0, 5)) == 0:
-        vetoes = (
+        rejections = (
             NodeRejection(node=fleet[0].name, shape=0),
             NodeRejection(node=fleet[-1].name, uid=PodUid("g0-0")),
         )
@@ -182,7 +182,7 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         root=root,
         nodes=fleet,
         shapes=kinds,
-        rejected_nodes=vetoes,
+        rejected_nodes=rejections,
         claims_in_use=in_use,
         explain=False,
     )

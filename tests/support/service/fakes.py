@@ -437,12 +437,12 @@ class Stage:
     def events(self) -> list[RecordedEvent]:
         return [to_event(row) for row, _ in self.database.rows]
 
-    def facts(self, *kinds: type) -> list[AnyEventData]:
+    def event_data(self, *kinds: type) -> list[AnyEventData]:
         found = [event.data for event in self.events()]
-        return [fact for fact in found if not kinds or isinstance(fact, kinds)]
+        return [data for data in found if not kinds or isinstance(data, kinds)]
 
     def names(self) -> list[str]:
-        return [type(fact).__name__ for fact in self.facts()]
+        return [type(data).__name__ for data in self.event_data()]
 
     def root(self, name: str) -> Any:
         path = name if "/" in name else f"default/{name}"
@@ -485,12 +485,12 @@ def check_state(state: Any) -> None:
     assert state.gang_of == Map(root_of)
     replacement_holds_on: dict[NodeName, dict[PodUid, Any]] = {}
     for root in state.gangs.values():
-        for pod, vacancy in root.replacement_holds.items():
-            assert (vacancy.uid, vacancy.gang_uid) == (pod, root.uid)
+        for pod, hold in root.replacement_holds.items():
+            assert (hold.uid, hold.gang_uid) == (pod, root.uid)
             assert pod not in root.bound, "who runs has left no room"
-            replacement_holds_on.setdefault(vacancy.node, {})[pod] = vacancy
+            replacement_holds_on.setdefault(hold.node, {})[pod] = hold
     assert state.replacement_holds_on == Map(
-        {node: Map(vacant) for node, vacant in replacement_holds_on.items()}
+        {node: Map(holds) for node, holds in replacement_holds_on.items()}
     )
     assert {key.gang_uid for key in state.rejections} <= set(state.gangs)
     assert state.claimed_on == claimed_on(state.preemptions.values())

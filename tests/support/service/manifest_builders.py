@@ -32,10 +32,10 @@ def an_object(
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 
 
-def a_node(name: str, labels: Mapping[str, str] | None = None, **room: str | int) -> Object:
+def a_node(name: str, labels: Mapping[str, str] | None = None, **resources: str | int) -> Object:
     """Make a node; room by resource, `gpu` for short; 64 CPUs, 256 GiB and 110 pods by default."""
-    room = {GPU if key == "gpu" else key: value for key, value in room.items()}
-    allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110", **room}
+    resources = {GPU if key == "gpu" else key: value for key, value in resources.items()}
+    allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110", **resources}
     return an_object(
         "Node",
         name,
@@ -46,7 +46,7 @@ def a_node(name: str, labels: Mapping[str, str] | None = None, **room: str | int
     )
 
 
-def a_fleet(text: str, **room: str | int) -> list[Object]:
+def a_fleet(text: str, **resources: str | int) -> list[Object]:
     """Make nodes from words such as "2 blocks x 4 racks x 8 nodes"; 8 GPUs each by default.
 
     A level called `racks` becomes the label topology.example.com/rack with values b0-r0, b0-r1...
@@ -61,7 +61,7 @@ def a_fleet(text: str, **room: str | int) -> list[Object]:
             f"topology.example.com/{word}": "-".join(path[: depth + 1])
             for depth, (_, word) in enumerate(levels[:-1])
         }
-        fleet.append(a_node("-".join(path), labels, **({"gpu": 8} | room)))
+        fleet.append(a_node("-".join(path), labels, **({"gpu": 8} | resources)))
     return fleet
 
 

@@ -74,13 +74,13 @@ class Replica:
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, None
 
-    async def facts(self, query=""):
+    async def events(self, query=""):
         """Return facts of the log; any other answer is a failure."""
         status, found = await self.ask(f"/v1/events{query}")
         assert status == 200, (status, found)
         return found
 
-    async def until_facts(self, query, count=1):
+    async def until_events(self, query, count=1):
         """Wait for so many facts that fit a question; a replica that has only just been started may be asked too."""
         deadline = time.monotonic() + WITHIN_S
         while True:
@@ -168,8 +168,8 @@ class RoundRobin:
             self.ready = [r for r in self.replicas if self.misses.get(r, THRESHOLD) < THRESHOLD]
             await asyncio.sleep(0.2)
 
-    def refuse(self, writer, why):
-        self.refused.append(why)
+    def refuse(self, writer, reason):
+        self.refused.append(reason)
         writer.transport.abort()
 
     async def _serve(self, reader, writer):

@@ -27,14 +27,14 @@ class Reader:
         self.query = query
         self.slow_s = slow_s
         self.breaks_after = breaks_after
-        self.facts: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self.last_id = ""
         self.connections = 0
         self.problems: list[dict[str, Any]] = []
 
     @property
     def positions(self) -> list[int]:
-        return [fact["position"] for fact in self.facts]
+        return [data["position"] for data in self.events]
 
     async def read(self, enough: Callable[[Reader], bool]) -> None:
         """Read until it is enough; whatever breaks is tried again."""
@@ -55,7 +55,7 @@ class Reader:
     ) -> None:
         headers = {"Last-Event-ID": self.last_id} if self.last_id else {}
         address = f"{url}/v1/events?follow{self.query}"
-        until = len(self.facts) + self.breaks_after if self.breaks_after else None
+        until = len(self.events) + self.breaks_after if self.breaks_after else None
         async with session.get(address, headers=headers) as reply:
             if reply.status == 503:
                 await asyncio.sleep(0.05)
@@ -74,10 +74,10 @@ class Reader:
                 elif field == "data":
                     data = value
                 elif not line and data:
-                    (self.problems if kind == "problem" else self.facts).append(json.loads(data))
+                    (self.problems if kind == "problem" else self.events).append(json.loads(data))
                     kind, data = "", ""
                 if not line:
-                    if enough(self) or (until is not None and len(self.facts) >= until):
+                    if enough(self) or (until is not None and len(self.events) >= until):
                         return
                     if self.slow_s:
                         await asyncio.sleep(self.slow_s)

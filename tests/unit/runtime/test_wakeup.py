@@ -126,7 +126,7 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
         await stage.lead()
         begun = count_passes(stage)
         await quiet(stage)
-        await until(lambda: bool(stage.facts(GangUnschedulable)), "the refusal", 30)
+        await until(lambda: bool(stage.event_data(GangUnschedulable)), "the refusal", 30)
         await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
         passes = len(begun)
         assert passes <= 3

@@ -20,7 +20,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 
-WHY = "with its own group scheduling on, kube-scheduler"
+KUBE_SCHEDULER = "with its own group scheduling on, kube-scheduler"
 
 
 def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
@@ -46,7 +46,7 @@ def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> 
             continue
         if not group.basic and len(named) < group.minimum <= len(pods):
             reasons.append(
-                f"{WHY} counts only pods that name {group.key} by spec.schedulingGroup: {len(named)} of "
+                f"{KUBE_SCHEDULER} counts only pods that name {group.key} by spec.schedulingGroup: {len(named)} of "
                 f"{group.minimum}; create the others with that field"
             )
         if every:
@@ -59,7 +59,7 @@ def _not_known(group: Group, named: list[Pod]) -> list[str]:
     if not waiting:
         return []
     return [
-        f"{WHY} holds Pod/{waiting[0]}, which names {group.key} by spec.schedulingGroup, until scheduling.k8s.io has "
+        f"{KUBE_SCHEDULER} holds Pod/{waiting[0]}, which names {group.key} by spec.schedulingGroup, until scheduling.k8s.io has "
         "a PodGroup of that name; name the group by label gang-extender.dev/pod-group instead"
     ]
 
@@ -68,7 +68,7 @@ def _gated(named: list[Pod]) -> list[str]:
     """Return a reason about gates of others: such pods are no candidates for us, but kube-scheduler waits for them."""
     held = sorted((pod.path, gate) for pod in named for gate in pod.gates if gate != GATE)
     return [
-        f"{WHY} waits until Pod/{path} is not held by scheduling gate {gate} any more"
+        f"{KUBE_SCHEDULER} waits until Pod/{path} is not held by scheduling gate {gate} any more"
         for path, gate in held[:1]
     ]
 

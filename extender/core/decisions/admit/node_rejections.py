@@ -228,8 +228,8 @@ def _refused_everywhere(pod: Pod) -> bool:
 
     Its message then contains no text of the extender.
     """
-    tried = pod.node is None and not pod.gates
-    return tried and bool(pod.unschedulable) and "gang " not in pod.unschedulable
+    attempted = pod.node is None and not pod.gates
+    return attempted and bool(pod.unschedulable) and "gang " not in pod.unschedulable
 
 
 def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:
@@ -289,12 +289,14 @@ def decide_rejections(
     for gang_uid in sorted({r.gang_uid for r in refused}):
         root = state.gangs[gang_uid]
         rejected = sorted((r for r in refused if r.gang_uid == gang_uid), key=lambda r: r.pod)
-        facts: list[AnyEventData] = [_rejection(view.pods[r.uid], r.node, now_ms) for r in rejected]
+        events: list[AnyEventData] = [
+            _rejection(view.pods[r.uid], r.node, now_ms) for r in rejected
+        ]
         with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
         whole = not root.bound and gang_uid not in started and not with_affinity
         released = sorted(root.reservations.values(), key=lambda r: r.pod) if whole else rejected
         names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])
-        facts.append(
+        events.append(
             ReservationReleased(
                 plan=rejected[0].plan,
                 reason="node-rejected",
@@ -304,7 +306,7 @@ def decide_rejections(
         )
         drafts += [
             NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
-            for f in facts
+            for f in events
         ]
     return drafts
 
@@ -332,18 +334,22 @@ class NodeRejections:
     ) -> frozenset[RejectionKey]:
         """Return the rejections that hold, and drop those whose pod or node has changed since."""
         held = set()
-        for key, veto in state.rejections.items():
+        for key, rejection in state.rejections.items():
             pod, node = view.pods.get(key.uid), view.nodes.get(key.node)
             usage = view.usage.get(key.node, NOTHING)
-            if veto.until_ms <= now_ms or pod is None or (key, veto.at_ms) in self._forgotten:
+            if (
+                rejection.until_ms <= now_ms
+                or pod is None
+                or (key, rejection.at_ms) in self._forgotten
+            ):
                 continue
             seen = self._seen.get(key)
-            if seen is None or seen[0] != veto.at_ms:
-                self._seen[key] = (veto.at_ms, node, usage, pod.shape)
+            if seen is None or seen[0] != rejection.at_ms:
+                self._seen[key] = (rejection.at_ms, node, usage, pod.shape)
             elif (
                 seen[1] is not node or seen[2] is not usage or seen[3] != pod.shape
-            ) and now_ms >= _firm_until(veto.at_ms, veto.times):
-                self._forgotten.add((key, veto.at_ms))
+            ) and now_ms >= _firm_until(rejection.at_ms, rejection.times):
+                self._forgotten.add((key, rejection.at_ms))
                 continue
             held.add(key)
         known = set(state.rejections)

@@ -33,7 +33,7 @@ from extender.core.planner.plan_types import (
 )
 
 GATE = "gang-extender.dev/admission"
-NO_ROOM: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
+NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
@@ -128,7 +128,7 @@ def plan_request(
     *,
     rows: NodeRowCache,
     budget: int,
-    vetoes: Collection[RejectionKey] = (),
+    rejections: Collection[RejectionKey] = (),
     book: InterpodRules | None = None,
 ) -> PlanRequest:
     """Return the plan request of a tree.
@@ -139,7 +139,7 @@ def plan_request(
         part: The part of the tree.
         rows: The cache of node rows.
         budget: In search nodes.
-        vetoes: The node rejections that hold now.
+        rejections: The node rejections that hold now.
         book: The cache of rules between pods.
     """
     root = part.tree.root
@@ -150,7 +150,7 @@ def plan_request(
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
         rules=ruled.rules,
-        rejected_nodes=_vetoes(view, state, part.tree.root.uid, ruled.shapes, vetoes),
+        rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
     )
@@ -235,7 +235,7 @@ def _plan_group(
     )
 
 
-def _vetoes(
+def _rejected_nodes(
     view: ClusterView,
     state: ReservationState,
     gang_uid: GangUid,
@@ -244,13 +244,17 @@ def _vetoes(
 ) -> tuple[NodeRejection, ...]:
     found = []
     for key in holding:
-        veto = state.rejections.get(key)
-        if veto is None or key.gang_uid != gang_uid or key.node not in view.nodes:
+        rejection = state.rejections.get(key)
+        if rejection is None or key.gang_uid != gang_uid or key.node not in view.nodes:
             continue
         pod = view.pods.get(key.uid)
         if pod is None:
             continue
-        alike = [n for n, shape in enumerate(shapes) if shape == pod.shape] if veto.by_shape else []
+        alike = (
+            [n for n, shape in enumerate(shapes) if shape == pod.shape]
+            if rejection.by_shape
+            else []
+        )
         found += [NodeRejection(node=key.node, shape=number) for number in alike]
         if not alike:
             found.append(NodeRejection(node=key.node, uid=key.uid))
@@ -286,7 +290,11 @@ def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the gated members of refused trees: further nodes could help them."""
     for tree in forest.trees.values():
         root = state.gangs.get(tree.root.uid)
-        if root is None or root.last_decision is None or root.last_decision.outcome not in NO_ROOM:
+        if (
+            root is None
+            or root.last_decision is None
+            or root.last_decision.outcome not in NO_CAPACITY
+        ):
             continue
         if not (tree.problems or tree.root.deleting):
             yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)

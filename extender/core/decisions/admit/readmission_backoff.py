@@ -41,7 +41,7 @@ class ReadmissionLoop(msgspec.Struct, frozen=True, kw_only=True):
     message: str  # of the release
 
 
-class _Room(msgspec.Struct, frozen=True):
+class _NodeCapacity(msgspec.Struct, frozen=True):
     """The data that a reservation on a node depends on."""
 
     node: Node | None
@@ -55,7 +55,7 @@ class _Admission(msgspec.Struct, frozen=True):
     at_ms: int
     tree: Tree
     where: Mapping[PodUid, NodeName]
-    rooms: Mapping[NodeName, _Room]
+    capacities: Mapping[NodeName, _NodeCapacity]
 
 
 class _Rounds(msgspec.Struct):
@@ -98,8 +98,8 @@ class Readmissions:
             where: The nodes of the new reservations.
             now_ms: The current time.
         """
-        rooms = {name: _room(view, state, name) for name in set(where.values())}
-        self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, rooms)
+        capacities = {name: _node_capacity(view, state, name) for name in set(where.values())}
+        self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, capacities)
 
     def released(
         self,
@@ -122,17 +122,17 @@ class Readmissions:
             The trees that are deferred now.
         """
         by_gang: dict[GangUid, list[ReservationReleased]] = {}
-        vetoed: set[GangUid] = set()
+        rejected: set[GangUid] = set()
         for draft in drafts:
             if isinstance(draft.data, NodeRejected):
-                vetoed.add(draft.gang_uid)
+                rejected.add(draft.gang_uid)
             elif isinstance(draft.data, ReservationReleased):
                 by_gang.setdefault(draft.gang_uid, []).append(draft.data)
         trees = {tree.root.uid: tree for tree in forest.trees.values()} if by_gang else {}
         found = []
-        for uid, facts in by_gang.items():
+        for uid, events in by_gang.items():
             known = self._admitted.get(uid)
-            ours = [f for f in facts if known and any(p.uid in known.where for p in f.pods)]
+            ours = [f for f in events if known and any(p.uid in known.where for p in f.pods)]
             if known is None or not ours:
                 continue
             del self._admitted[uid]
@@ -140,7 +140,7 @@ class Readmissions:
             if not same_tree(known.tree, trees.get(uid)):
                 self._rounds.pop(uid, None)
                 continue
-            timed = [f for f in ours if self._by_time(f, age_ms, vetoed=uid in vetoed)]
+            timed = [f for f in ours if self._by_time(f, age_ms, rejected=uid in rejected)]
             without = [f for f in ours if f not in timed and not _changed(view, state, known, f)]
             if without:
                 found += self._count(view, known, without[0], age_ms, now_ms)
@@ -148,17 +148,17 @@ class Readmissions:
                 self._rounds.pop(uid, None)
         return found
 
-    def _by_time(self, fact: ReservationReleased, age_ms: int, *, vetoed: bool) -> bool:
+    def _by_time(self, data: ReservationReleased, age_ms: int, *, rejected: bool) -> bool:
         """Return whether a release cannot repeat at once: an expiry, or a node rejection, which changes the next plan."""
-        return (fact.reason == "expired" and age_ms >= self._expires_ms) or (
-            fact.reason == "node-rejected" and vetoed
+        return (data.reason == "expired" and age_ms >= self._expires_ms) or (
+            data.reason == "node-rejected" and rejected
         )
 
     def _count(
         self,
         view: ClusterView,
         known: _Admission,
-        fact: ReservationReleased,
+        data: ReservationReleased,
         age_ms: int,
         now_ms: int,
     ) -> list[ReadmissionLoop]:
@@ -177,8 +177,8 @@ class Readmissions:
                 gang=known.tree.root.key.path,
                 rounds=number,
                 pause_ms=pause_ms,
-                reason=fact.reason,
-                message=fact.message,
+                reason=data.reason,
+                message=data.message,
             )
         ]
 
@@ -193,7 +193,7 @@ class Readmissions:
             return False
         last = rounds.last
         if not same_tree(last.tree, tree) or any(
-            view.nodes.get(name) != room.node for name, room in last.rooms.items()
+            view.nodes.get(name) != capacity.node for name, capacity in last.capacities.items()
         ):
             del self._rounds[tree.root.uid]
             return False
@@ -218,20 +218,20 @@ class Readmissions:
         }
 
 
-def _room(view: ClusterView, state: ReservationState, name: NodeName) -> _Room:
+def _node_capacity(view: ClusterView, state: ReservationState, name: NodeName) -> _NodeCapacity:
     usage = view.usage.get(name, NOTHING)
-    return _Room(view.nodes.get(name), usage, state.claimed_on.get(name, ()))
+    return _NodeCapacity(view.nodes.get(name), usage, state.claimed_on.get(name, ()))
 
 
 def _changed(
-    view: ClusterView, state: ReservationState, known: _Admission, fact: ReservationReleased
+    view: ClusterView, state: ReservationState, known: _Admission, data: ReservationReleased
 ) -> bool:
     """Return whether a change on the nodes of a release since the admission can be its cause."""
-    if fact.reason not in ("node-lost", "superseded"):
+    if data.reason not in ("node-lost", "superseded"):
         return False  # the cause of the others is the tree itself
-    for name in {pod.node for pod in fact.pods} & known.rooms.keys():
-        before, now = known.rooms[name], _room(view, state, name)
-        if now.node != before.node or (fact.reason == "superseded" and now != before):
+    for name in {pod.node for pod in data.pods} & known.capacities.keys():
+        before, now = known.capacities[name], _node_capacity(view, state, name)
+        if now.node != before.node or (data.reason == "superseded" and now != before):
             return True
     return False
 

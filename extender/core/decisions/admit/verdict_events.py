@@ -44,12 +44,12 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     topology_keys: tuple[str, ...] = ()  # recorded for every used node, beside the keys of the tree
 
 
-def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
+def draft_for(tree: Tree, data: AnyEventData, recipe: EventContext) -> NewEvent:
     """Return an event for the stream of the root."""
     return NewEvent(
         gang_uid=tree.root.uid,
         gang=tree.root.key.path,
-        data=fact,
+        data=data,
         actor=recipe.actor,
         cause=recipe.cause,
     )
@@ -59,13 +59,13 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -
     """Return the event for a root that the log does not have yet, if it is one."""
     if tree.root.uid in state.gangs:
         return []
-    fact = GangObserved(
+    data = GangObserved(
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         groups=len(tree.groups),
         members=len(tree.pods),
     )
-    return [draft_for(tree, fact, recipe)]
+    return [draft_for(tree, data, recipe)]
 
 
 def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
@@ -114,10 +114,10 @@ def decide_verdict(
     root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
-    fact = _refusal(verdict, recipe, considered)
-    if not fact.reasons or not _differs(root, fact):
+    data = _refusal(verdict, recipe, considered)
+    if not data.reasons or not _differs(root, data):
         return drafts
-    return [*drafts, draft_for(tree, fact, recipe)]
+    return [*drafts, draft_for(tree, data, recipe)]
 
 
 def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
@@ -130,10 +130,10 @@ def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
     return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
 
 
-def _differs(root: GangState | None, fact: GangUnschedulable) -> bool:
+def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
     if root is None or root.last_decision is None:
         return True
-    answer = (fact.outcome, fact.reasons + fact.preemption_notes)
+    answer = (data.outcome, data.reasons + data.preemption_notes)
     return (root.last_decision.outcome, root.last_decision.reasons) != answer
 
 
@@ -244,14 +244,14 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
     after = {node.name: node for node in now.nodes}
     wanted: dict[NodeName, dict[str, int]] = {}
     for assignment in plan.assignments:
-        room = wanted.setdefault(assignment.node, {})
+        capacity = wanted.setdefault(assignment.node, {})
         for name, amount in request.shapes[assignment.shape].requests:
-            room[name] = room.get(name, 0) + amount
-    for name, room in wanted.items():
+            capacity[name] = capacity.get(name, 0) + amount
+    for name, capacity in wanted.items():
         new, old = after.get(name), before[name]
         if new is None or msgspec.structs.replace(new, free=old.free, reserved=old.reserved) != old:
             return False
-        if any(new.free.get(resource, 0) < amount for resource, amount in room.items()):
+        if any(new.free.get(resource, 0) < amount for resource, amount in capacity.items()):
             return False
     return not _uses_rejected_node(plan, now)
 

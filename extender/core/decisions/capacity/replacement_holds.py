@@ -112,7 +112,7 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
     Holds of the lowest priority are dropped first, then the newest, until the rest fits.
     """
     taken: set[PodUid] = set()
-    for name, vacant in state.replacement_holds_on.items():
+    for name, holds in state.replacement_holds_on.items():
         node = view.nodes.get(name)
         if node is None:
             continue
@@ -124,7 +124,7 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
         standing = (view.usage.get(name, NOTHING).requests, *waiting)
         taken.update(
             oversubscribed_pods(
-                node, standing, (v for v in vacant.values() if not _occupied(view, v))
+                node, standing, (v for v in holds.values() if not _occupied(view, v))
             )
         )
     return frozenset(taken)
@@ -134,8 +134,8 @@ def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     """Return the lost members whose hold has reached its end time."""
     return frozenset(
         uid
-        for vacant in state.replacement_holds_on.values()
-        for uid, hold in vacant.items()
+        for holds in state.replacement_holds_on.values()
+        for uid, hold in holds.items()
         if hold.until_us <= now_us
     )
 
@@ -212,9 +212,9 @@ def ended_holds(
     """
     found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
     for hold in _in_order(root.replacement_holds.values()):
-        why = _why_given_up(view, root, hold, tree, taken, over, runs=runs)
-        if why is not None:
-            found.setdefault(why[0], (why[1], []))[1].append(hold)
+        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=runs)
+        if reason is not None:
+            found.setdefault(reason[0], (reason[1], []))[1].append(hold)
     return found
 
 
@@ -230,7 +230,7 @@ def _in_order(holds: Iterable[ReplacementHold]) -> list[ReplacementHold]:
     return sorted(holds, key=lambda v: v.pod)
 
 
-def _why_given_up(
+def _hold_ended_reason(
     view: ClusterView,
     root: GangState,
     hold: ReplacementHold,

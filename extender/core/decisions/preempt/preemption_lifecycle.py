@@ -7,15 +7,15 @@ The rules (SPEC E-11, P15, issue 5):
 - A unit is *begun* when the deletion of one of its pods was requested, by the extender or (for an unmanaged
   preemptor) by kube-scheduler. A begun unit is evicted completely, even if the preemption ends: a gang below its
   minimum cannot work. A unit that was not begun is spared as soon as the preemption ends.
-- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: abandoned.
+- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: cancelled.
 - A better offer: the tree fits while there are units that were not begun. It is admitted, they are spared.
 - Victims that are not deleted are reported. No other victims are chosen, and the claims stay while one of them
-  terminates. The preemption is abandoned only when the API server rejects all remaining deletions for the
+  terminates. The preemption is cancelled only when the API server rejects all remaining deletions for the
   lifetime of a reservation.
-- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: abandoned, and
+- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: cancelled, and
   planned again without that capacity.
 - All victims are gone and the tree does not fit (kube-scheduler rejects the nodes, or pods of higher priority
-  use the capacity): abandoned, and planned again.
+  use the capacity): cancelled, and planned again.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     there: Mapping[
         PlanId, frozenset[PodUid]
     ] = {}  # pods on the nodes of a plan in the first pass after it
-    stalled_us: int = 300_000_000  # a preemption without progress for this time is abandoned
+    stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
-    def draft(self, preemption: PendingPreemption, fact: AnyEventData) -> NewEvent:
+    def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
         """Return an event for the stream of the preemptor."""
         return NewEvent(
             gang_uid=preemption.gang_uid,
             gang=preemption.gang,
-            data=fact,
+            data=data,
             actor=self.actor,
             cause=self.cause,
             cause_position=preemption.position,
@@ -97,7 +97,7 @@ def decide_evictions(
     drafts: list[NewEvent] = []
     for preemption in state.preemptions.values():
         gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
-        drafts += [known.draft(preemption, _gone_fact(view, preemption, v, known)) for v in gone]
+        drafts += [known.draft(preemption, _victim_gone(view, preemption, v, known)) for v in gone]
         if preemption.ended:
             continue
         end = _end(view, state, forest, preemption, gone, known)
@@ -111,28 +111,28 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
     return pod is None or pod.node != victim.node
 
 
-def _gone_fact(
+def _victim_gone(
     view: ClusterView, preemption: PendingPreemption, victim: Victim, known: EvictionContext
 ) -> VictimGone:
     asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
-    how: GoneVia
+    via: GoneVia
     if asked is not None:
-        how = asked.via
+        via = asked.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
-        how = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
+        via = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
     elif victim.uid in known.seen:
-        how = "ended"
+        via = "ended"
     elif preemption.epoch == known.epoch:
-        how = "already-gone"
+        via = "already-gone"
     else:
-        how = "unobserved"
+        via = "unobserved"
     return VictimGone(
         preemption=preemption.id,
         unit=victim.unit,
         pod=victim.pod,
         uid=victim.uid,
         node=victim.node,
-        via=how,
+        via=via,
         requested_us=asked.at_us if asked is not None else 0,
         gone_us=known.now_us,
     )
@@ -155,28 +155,28 @@ def _end(
             evicted=preemption.evicted + len(gone),
             duration_ms=max(known.now_us - preemption.at_us, 0) // 1000,
         )
-    why, text = _why_abandoned(view, forest, preemption)
+    reason, text = _cancel_reason(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in gone]
-    if not why and _stalled(view, preemption, left, known):
-        why, text = _why_stalled(preemption, known, left=bool(left))
-    if not why and preemption.claims:
-        why, text = _why_not_free(view, state, preemption, known.now_us)
-    if not why:
+    if not reason and _stalled(view, preemption, left, known):
+        reason, text = _stalled_reason(preemption, known, left=bool(left))
+    if not reason and preemption.claims:
+        reason, text = _not_freed_reason(view, state, preemption, known.now_us)
+    if not reason:
         return None
-    return abandonment(view, preemption, known, why=why, text=text)
+    return cancellation(view, preemption, known, reason=reason, text=text)
 
 
-def _why_stalled(
+def _stalled_reason(
     preemption: PendingPreemption, known: EvictionContext, *, left: bool
 ) -> tuple[CancelReason, str]:
     seconds = known.stalled_us // 1_000_000
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
-    why: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
-    return why, f"the room was not used within {seconds} s"
+    reason: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
+    return reason, f"the capacity was not used within {seconds} s"
 
 
-def _why_not_free(
+def _not_freed_reason(
     view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
 ) -> tuple[CancelReason | Literal[""], str]:
     """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
@@ -211,7 +211,7 @@ def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemp
     return len(root.bound)
 
 
-def _why_abandoned(
+def _cancel_reason(
     view: ClusterView, forest: Forest, preemption: PendingPreemption
 ) -> tuple[CancelReason | Literal[""], str]:
     if preemption.kind == "Pod":
@@ -228,7 +228,7 @@ def _why_abandoned(
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
     wanted = claimed or preemption.extras
     if wanted and not any(_waits(view, uid) for uid in wanted):
-        return "preemptor-deleted", "the members that room was made for are gone"
+        return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
 
 
@@ -271,21 +271,21 @@ def begun_units(
     return preemption.started_units | found
 
 
-def abandonment(
+def cancellation(
     view: ClusterView,
     preemption: PendingPreemption,
     known: EvictionContext,
     *,
-    why: CancelReason,
+    reason: CancelReason,
     text: str,
 ) -> PreemptionCancelled:
-    """Return the event that abandons a preemption; units that were not begun are spared."""
+    """Return the event that cancels a preemption; units whose eviction has not begun are spared."""
     begun = begun_units(view, preemption, known)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     gone = sum(_is_gone(view, v) for v in preemption.victims.values())
     return PreemptionCancelled(
         preemption=preemption.id,
-        reason=why,
+        reason=reason,
         units_spared=tuple(u for u in preemption.units if u in left and u not in begun),
         units_in_progress=tuple(u for u in preemption.units if u in left and u in begun),
         evicted=preemption.evicted + gone,
@@ -304,17 +304,17 @@ def better_offer(
         nodes: The nodes on which the preemptor is admitted now.
         known: Data about victims.
     """
-    fact = abandonment(
+    data = cancellation(
         view,
         preemption,
         known,
-        why="no-longer-needed",
+        reason="no-longer-needed",
         text="the tree fits without further evictions",
     )
     made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
-    elsewhere = bool(fact.units_in_progress) and not fact.evicted and not made
-    return fact if fact.units_spared or elsewhere else None
+    elsewhere = bool(data.units_in_progress) and not data.evicted and not made
+    return data if data.units_spared or elsewhere else None
 
 
 def victims_to_evict(
@@ -375,6 +375,6 @@ def stuck_victims_text(found: tuple[tuple[Victim, str], ...]) -> str:
     """Return the text about victims that are not deleted, for a condition, or an empty string."""
     if not found:
         return ""
-    words = "; ".join(f"pod {victim.pod} {why}" for victim, why in found[:NAMED_MAX])
+    words = "; ".join(f"pod {victim.pod} {reason}" for victim, reason in found[:NAMED_MAX])
     more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
     return f"waits for victims that do not go: {words}{more}"

@@ -92,14 +92,14 @@ def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -
     lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
     priority. A unit is identified by kind, namespace and name.
     """
-    took = state.evicted_units.get(uid)
-    if not took:
+    evicted = state.evicted_units.get(uid)
+    if not evicted:
         return frozenset()
     root = state.gangs.get(uid)
     extras = root is not None and root.phase == "scheduled"
     return frozenset(
         name
-        for name, at_us in took.items()
+        for name, at_us in evicted.items()
         if now_us - at_us < EVICTION_MEMORY_US or (extras and not name.startswith(POD_UNIT_PREFIX))
     )
 
@@ -176,9 +176,9 @@ def decide_preemption(
     """
     source = asked.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
-    reserved, promised = _superseded(state, found.superseded)
-    records = sorted((*reserved, *promised), key=lambda r: (r.gang, r.gang_uid, r.plan))
-    text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
+    reserved, claimed = _superseded(state, found.superseded)
+    records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
+    text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
     for record in reserved:
         released = ReservationReleased(
             plan=record.plan, reason="superseded", pods=record.pods, message=text
@@ -200,7 +200,7 @@ def decide_preemption(
         cause=recipe.cause,
     )
     awaited = set(found.already_terminating)
-    fact = PreemptionPlanned(
+    planned = PreemptionPlanned(
         preemption=recipe.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
@@ -232,14 +232,14 @@ def decide_preemption(
         search_nodes=found.search.nodes,
         exhausted=found.search.exhausted,
     )
-    return [*drafts, draft_for(tree, fact, recipe)]
+    return [*drafts, draft_for(tree, planned, recipe)]
 
 
 def _superseded(
     state: ReservationState, units: Iterable[PlanUnit]
 ) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
     """Return the superseded reservations by plan, and the superseded claims by preemption."""
-    reserved, promised = [], []
+    reserved, claimed = [], []
     for unit in units:
         root = state.gangs.get(GangUid(unit.uid))
         preemption = state.preemptions.get(GangUid(unit.uid))
@@ -253,12 +253,12 @@ def _superseded(
         uids = {p.uid for p in unit.pods} - {r.uid for r in held}
         if preemption is not None and uids:
             claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
-            promised.append(_record(preemption.gang, unit, preemption.id, claims))
-    return reserved, promised
+            claimed.append(_record(preemption.gang, unit, preemption.id, claims))
+    return reserved, claimed
 
 
 def _record(
-    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | CapacityClaim]
+    root: str, unit: PlanUnit, plan: PlanId, capacity: Iterable[Reservation | CapacityClaim]
 ) -> SupersededRecord:
     return SupersededRecord(
         gang=root,
@@ -267,7 +267,7 @@ def _record(
         priority=unit.priority,
         pods=tuple(
             ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
-            for r in sorted(room, key=lambda r: r.pod)
+            for r in sorted(capacity, key=lambda r: r.pod)
         ),
     )
 

@@ -6,7 +6,7 @@ The rules (issue 5, no thrash):
   fits elsewhere is placed elsewhere (`free_capacity`), an unmanaged pod as well (`filter_and_prioritize`).
 - A tree of higher priority that fits nowhere else takes the capacity over before it evicts further units
   (`disruption_units`): its `PreemptionPlanned` names the superseded preemption and includes the remaining victims in
-  that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `why` *outranked* and `by`.
+  that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `reason` *taken-over* and `taken_over_by`.
 - An unmanaged pod of higher priority takes the capacity without a plan, because kube-scheduler permits it; this is
   recorded when the pod runs.
 - A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
@@ -26,7 +26,7 @@ from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
 from extender.core.decisions.preempt.preemption_lifecycle import (
     NAMED_MAX,
     EvictionContext,
-    abandonment,
+    cancellation,
 )
 from extender.core.log.events import (
     NewEvent,
@@ -75,7 +75,7 @@ def takeovers_by_plan(
         if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
             continue
         lost = sorted(n for n in preemption.claims if is_victim or n in used)
-        what = "evicts it" if is_victim else f"takes over the room{_on(lost)}"
+        what = "evicts it" if is_victim else f"takes over the capacity{_on(lost)}"
         drafts.append(_superseding_event(view, preemption, by, known, lost=lost, what=what))
     return drafts
 
@@ -91,13 +91,13 @@ def takeovers_by_pods(
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
         known: Data about victims.
     """
-    facts = [(d.gang_uid, d.data) for d in decided]
+    events = [(d.gang_uid, d.data) for d in decided]
     ends = {
-        f.preemption for _, f in facts if isinstance(f, PreemptionCompleted | PreemptionCancelled)
+        f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
     }
-    lost_by = {
+    taken_over_nodes = {
         uid: {p.node for p in f.pods}
-        for uid, f in facts
+        for uid, f in events
         if isinstance(f, ReservationReleased) and f.reason == "superseded"
     }
     drafts = []
@@ -108,15 +108,17 @@ def takeovers_by_pods(
         there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
             found = _sitting_in_claims(view, preemption, there)
-        elif root is not None and uid in lost_by and not root.bound:
-            found = {n: p for n in lost_by[uid] if (p := _newcomer(view, preemption, n, there))}
+        elif root is not None and uid in taken_over_nodes and not root.bound:
+            found = {
+                n: p for n in taken_over_nodes[uid] if (p := _newcomer(view, preemption, n, there))
+            }
         else:
             continue
         if found:
             pod = found[min(found)]
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
             nodes = sorted(found)
-            what = f"runs in the room{_on(nodes)}"
+            what = f"uses the capacity{_on(nodes)}"
             drafts.append(_superseding_event(view, preemption, by, known, lost=nodes, what=what))
     return drafts
 
@@ -155,11 +157,11 @@ def _superseding_event(
     what: str,
 ) -> NewEvent:
     text = f"{by.name} (priority {by.priority}) {what}"
-    fact = abandonment(view, preemption, known, why="taken-over", text=text)
+    data = cancellation(view, preemption, known, reason="taken-over", text=text)
     return known.draft(
         preemption,
         msgspec.structs.replace(
-            fact, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
+            data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
         ),
     )
 

@@ -21,9 +21,9 @@ from extender.core.decisions.capacity.replacement_holds import (
 )
 from extender.core.decisions.reconcile.drift import (
     ReconcileContext,
-    bound_facts,
+    bound_events,
     bound_outside,
-    strayed_facts,
+    strayed_events,
 )
 from extender.core.decisions.reconcile.overcommit_attribution import (
     reserved_capacity_users,
@@ -68,7 +68,7 @@ NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the event lists all of them
 # Taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
-HELD_ROOM = "room that was held for the replacement of a lost member"
+HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
@@ -113,11 +113,11 @@ def losses_with_hold(
 ) -> list[MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
     shared = _Shared(overtaken=(), taken=(), victims=_victims(state))
-    facts = [draft.data for draft in _root_drafts(view, state, root, tree, shared, now)]
+    events = [draft.data for draft in _root_drafts(view, state, root, tree, shared, now)]
     return [
-        fact
-        for fact in facts
-        if isinstance(fact, MemberTerminated) and fact.held_until_us and fact.uid in root.bound
+        data
+        for data in events
+        if isinstance(data, MemberTerminated) and data.held_until_us and data.uid in root.bound
     ]
 
 
@@ -179,18 +179,18 @@ def _root_drafts(
 ) -> list[NewEvent]:
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
-        facts: list[AnyEventData] = []
+        events: list[AnyEventData] = []
         if root.reservations:
-            facts.append(
+            events.append(
                 _release(root.reservations.values(), "deleted", f"{group_key_of(root)} was deleted")
             )
-        facts.append(GangRemoved(reason="the root group was deleted"))
-        return [now.draft(root.uid, root.gang, fact) for fact in facts]
-    strayed = strayed_facts(view, root)
+        events.append(GangRemoved(reason="the root group was deleted"))
+        return [now.draft(root.uid, root.gang, data) for data in events]
+    strayed = strayed_events(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
-    facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
+    events = [*_relabelled(view, root), *_settled(view, root), *strayed]
     short_lived = _short_lived(view, root, now)
-    bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
+    bound_here = {f.uid: f.node for f in (*events, *short_lived) if isinstance(f, PodBound)}
     lost = [
         m
         for m in root.bound.values()
@@ -198,14 +198,14 @@ def _root_drafts(
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
     running = tree if runs else None
-    facts += [_held_on(view, _lost(view, m, now), m, running, shared.victims, now) for m in lost]
-    facts += _ended_holds(view, root, tree, shared, now, runs=runs)
+    events += [_held_on(view, _lost(view, m, now), m, running, shared.victims, now) for m in lost]
+    events += _ended_holds(view, root, tree, shared, now, runs=runs)
     broken = tree is not None and bool(tree.problems)
-    facts += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
-    counts = _counts(view, root, facts, now)
+    events += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
+    counts = _counts(view, root, events, now)
     if root.phase not in ("scheduled", "invalid") and satisfied(_minima(root, tree), counts):
-        facts.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
-    return [now.draft(root.uid, root.gang, fact) for fact in (*short_lived, *facts)]
+        events.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    return [now.draft(root.uid, root.gang, data) for data in (*short_lived, *events)]
 
 
 def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
@@ -226,17 +226,17 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
 
 def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
     """Return the events of members that were bound and ended before the view showed them on a node."""
-    facts: list[AnyEventData] = []
+    events: list[AnyEventData] = []
     for r in root.reservations.values():
         if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
-            facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
-            facts.append(_lost(view, r, now))
-    return facts
+            events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
+            events.append(_lost(view, r, now))
+    return events
 
 
 def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
-    facts: list[AnyEventData] = []
+    events: list[AnyEventData] = []
     used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
@@ -244,14 +244,14 @@ def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
             continue
         after = {key: node.labels.get(key, "") for key in before}
         if after != before:
-            facts.append(
+            events.append(
                 NodeTopologyChanged(
                     node=name,
                     before={key: value for key, value in before.items() if value},
                     after={key: value for key, value in after.items() if value},
                 )
             )
-    return facts
+    return events
 
 
 def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
@@ -291,13 +291,13 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
 
 
 def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
-    facts: list[AnyEventData] = []
+    events: list[AnyEventData] = []
     for reservation in root.reservations.values():
         pod = view.pods.get(reservation.uid)
         if pod is None or pod.node is None:
             continue
-        facts += bound_facts(reservation, pod)
-    return facts
+        events += bound_events(reservation, pod)
+    return events
 
 
 def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
@@ -349,7 +349,7 @@ def _held_on(
 ) -> MemberTerminated:
     """Return the loss with the end of its replacement hold; `tree` is None if no member of it runs."""
     until_us = replacement_hold_end(
-        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
+        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
     )
     return msgspec.structs.replace(lost, held_until_us=until_us)
 
@@ -370,11 +370,11 @@ def _ended_holds(
     return [
         ReservationReleased(
             plan=holds[0].plan,
-            reason=why,
+            reason=reason,
             pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
-            message=f"{HELD_ROOM}: {words}",
+            message=f"{HELD_CAPACITY}: {words}",
         )
-        for why, (words, holds) in sorted(found.items())
+        for reason, (words, holds) in sorted(found.items())
     ]
 
 
@@ -383,25 +383,25 @@ def _is_silent(node: Node) -> bool:
 
 
 def _counts(
-    view: ClusterView, root: GangState, facts: Iterable[AnyEventData], now: ReconcileContext
+    view: ClusterView, root: GangState, events: Iterable[AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
-    """Return the number of bound members per leaf after `facts`, without members that are lost."""
+    """Return the number of bound members per leaf after `events`, without members that are lost."""
     counts: dict[str, int] = {}
     for member in root.bound.values():
         if member.uid not in now.awaited:
             counts[member.group] = counts.get(member.group, 0) + 1
-    for fact in facts:
-        if isinstance(fact, PodBound) and not _is_lost(view, fact.uid, fact.node):
-            counts[fact.group] = counts.get(fact.group, 0) + 1
-        elif isinstance(fact, MemberTerminated):
-            group = root.bound[fact.uid].group
+    for data in events:
+        if isinstance(data, PodBound) and not _is_lost(view, data.uid, data.node):
+            counts[data.group] = counts.get(data.group, 0) + 1
+        elif isinstance(data, MemberTerminated):
+            group = root.bound[data.uid].group
             counts[group] -= 1
     return counts
 
 
 def _release(
     reservations: Iterable[Reservation],
-    why: ReleaseReason,
+    reason: ReleaseReason,
     text: str,
     taken_by: tuple[ReservedCapacityUser, ...] = (),
 ) -> ReservationReleased:
@@ -409,7 +409,7 @@ def _release(
     by = reserved_capacity_users_text(taken_by)
     return ReservationReleased(
         plan=held[0].plan,
-        reason=why,
+        reason=reason,
         pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
         message=f"{text}; {by}" if by else text,
         taken_by=taken_by,
@@ -455,14 +455,14 @@ def _released(
         return [
             _release(
                 [r for r, _ in found],
-                why,
+                reason,
                 _release_text(found),
-                taken_by if why == "superseded" else (),
+                taken_by if reason == "superseded" else (),
             )
-            for why, found in sorted(gone.items())
+            for reason, found in sorted(gone.items())
         ]
     whys = sorted(gone)
-    words = "; ".join(_release_text(gone[why]) for why in whys)
+    words = "; ".join(_release_text(gone[reason]) for reason in whys)
     text = f"the minimum of the tree no longer holds: {words}"
     return [_release(open_ones.values(), whys[0], text, taken_by)]
 
@@ -478,17 +478,17 @@ def _gone(
     unfit = unfit_pods(view, root, open_ones)
     found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
     for uid, reservation in open_ones.items():
-        why = _why_gone(view, reservation, overtaken)
-        if why is None and reservation.group in changed:
-            why = ("deleted", f"{changed[reservation.group]}:")
-        if why is None and uid in unfit:
-            why = ("node-lost", unfit[uid])
-        if why is not None:
-            found.setdefault(why[0], []).append((reservation, why[1]))
+        reason = _missing_reason(view, reservation, overtaken)
+        if reason is None and reservation.group in changed:
+            reason = ("deleted", f"{changed[reservation.group]}:")
+        if reason is None and uid in unfit:
+            reason = ("node-lost", unfit[uid])
+        if reason is not None:
+            found.setdefault(reason[0], []).append((reservation, reason[1]))
     return found
 
 
-def _why_gone(
+def _missing_reason(
     view: ClusterView, reservation: Reservation, overtaken: Collection[PodUid]
 ) -> tuple[ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
@@ -501,7 +501,7 @@ def _why_gone(
         return None
     if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
         return "node-lost", f"node {node.name} offers less than was reserved on it:"
-    return "superseded", "other pods took the room of"
+    return "superseded", "other pods took the capacity of"
 
 
 def _release_text(found: list[tuple[Reservation, str]]) -> str:

@@ -6,7 +6,7 @@ The kinds of `DriftDetected` from this module:
 |---|---|---|
 | `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberTerminated` before, where it counted as bound) |
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
-| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
+| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no capacity for it | `PodBound` |
 | `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberTerminated`; it is planned again |
 | `nomination-altered` | the nomination of a reservation was observed and names another node now | none: filter passes only the reserved node |
 
@@ -63,21 +63,21 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     )  # members for which the answer is pending; recorded after it
     over: frozenset[PodUid] = frozenset()  # lost members whose replacement hold has reached its end
     now_us: int = 0
-    room_held_us: int = 0  # length of a replacement hold; 0: none
+    replacement_hold_us: int = 0  # length of a replacement hold; 0: none
 
-    def draft(self, uid: GangUid, root: str, fact: AnyEventData) -> NewEvent:
+    def draft(self, uid: GangUid, root: str, data: AnyEventData) -> NewEvent:
         """Return an event for the stream of a root (namespace/name)."""
-        return NewEvent(gang_uid=uid, gang=root, data=fact, actor=self.actor, cause=self.cause)
+        return NewEvent(gang_uid=uid, gang=root, data=data, actor=self.actor, cause=self.cause)
 
 
 def _drift(kind: str, path: str, text: str) -> DriftDetected:
     return DriftDetected(kind=kind, object=f"Pod/{path}", message=text)
 
 
-def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
+def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
     """Return the events for a member with a reservation that is bound, with its drift."""
     assert pod.node is not None
-    facts: list[AnyEventData] = [
+    events: list[AnyEventData] = [
         PodBound(
             plan=reservation.plan,
             pod=reservation.pod,
@@ -87,17 +87,17 @@ def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
         )
     ]
     if pod.node != reservation.node:
-        text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
-        facts.append(_drift("bound-elsewhere", pod.path, text))
+        text = f"bound to {pod.node}, its capacity was reserved on {reservation.node}"
+        events.append(_drift("bound-elsewhere", pod.path, text))
     if pod.plan and pod.plan != reservation.plan:
-        text = f"its Binding names plan {pod.plan}, its room was reserved by {reservation.plan}"
-        facts.append(_drift("bound-by-unknown-plan", pod.path, text))
-    return facts
+        text = f"its Binding names plan {pod.plan}, its capacity was reserved by {reservation.plan}"
+        events.append(_drift("bound-by-unknown-plan", pod.path, text))
+    return events
 
 
-def strayed_facts(view: ClusterView, root: GangState) -> list[AnyEventData]:
+def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Return the events for members that the log has as bound and that are on another node, or on none."""
-    facts: list[AnyEventData] = []
+    events: list[AnyEventData] = []
     for member in root.bound.values():
         pod = view.pods.get(member.uid)
         if pod is None or pod.deleting or pod.node == member.node:
@@ -105,12 +105,12 @@ def strayed_facts(view: ClusterView, root: GangState) -> list[AnyEventData]:
         lost = MemberTerminated(pod=member.pod, uid=member.uid, node=member.node, cause="unknown")
         if pod.node is None:
             text = f"is not bound in the cluster; the log has it on {member.node}"
-            facts += [lost, _drift("not-bound", pod.path, text)]
+            events += [lost, _drift("not-bound", pod.path, text)]
         else:
             text = f"runs on {pod.node}, the log has it on {member.node}"
             bound = msgspec.structs.replace(_bound_of(member), node=pod.node)
-            facts += [lost, bound, _drift("bound-elsewhere", pod.path, text)]
-    return facts
+            events += [lost, bound, _drift("bound-elsewhere", pod.path, text)]
+    return events
 
 
 def _bound_of(member: BoundMember) -> PodBound:
@@ -124,28 +124,28 @@ def bound_outside(
 ) -> list[NewEvent]:
     """Return the events for members that run without a reservation; members on nodes that are gone are left out."""
     root = state.gangs.get(tree.root.uid)
-    facts: list[AnyEventData] = []
+    events: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
             if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
                 continue
-            facts += _outside_facts(leaf.name, pod, root)
-    if facts and root is None:
+            events += _outside_events(leaf.name, pod, root)
+    if events and root is None:
         observed = GangObserved(
             kind=tree.root.key.kind,
             priority=tree.root.priority,
             groups=len(tree.groups),
             members=len(tree.pods),
         )
-        facts.insert(0, observed)
-    return [now.draft(tree.root.uid, tree.root.key.path, fact) for fact in facts]
+        events.insert(0, observed)
+    return [now.draft(tree.root.uid, tree.root.key.path, data) for data in events]
 
 
 def _known(root: GangState | None, pod: Pod) -> bool:
     return root is not None and (pod.uid in root.reservations or pod.uid in root.bound)
 
 
-def _outside_facts(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
+def _outside_events(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
     assert pod.node is not None
     node = NodeName(pod.node)
     away = root.lost_with_node.get(pod.uid) if root is not None else None
@@ -184,8 +184,8 @@ class NominationDrift:
             elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
                 text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
                 root = state.gangs[reservation.gang_uid]
-                fact = _drift("nomination-altered", pod.path, text)
-                drafts.append(now.draft(root.uid, root.gang, fact))
+                data = _drift("nomination-altered", pod.path, text)
+                drafts.append(now.draft(root.uid, root.gang, data))
         self._shown = shown
         return drafts
 

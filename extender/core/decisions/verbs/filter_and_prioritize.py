@@ -30,7 +30,7 @@ from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import EVICTING, GIVEN
 
 FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
-TAKEN = "other pods took its room before it was bound; it is planned again"
+TAKEN = "other pods took its capacity before it was bound; it is planned again"
 COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_MAX = 64  # nodes in an answer to prioritize; each costs kube-scheduler some microseconds
@@ -102,7 +102,7 @@ def _redeem(
     node = reservation.node
     others = tuple(name for name in offered if name != node)
     if len(others) == len(offered):
-        reason = f"gang {root}: room is reserved on node {node}, which kube-scheduler did not offer"
+        reason = f"gang {root}: capacity is reserved on node {node}, which kube-scheduler did not offer"
         return FilterDecision(
             outcome="not-offered", passed=(), refused=others, reason=reason, node=node
         )
@@ -110,7 +110,7 @@ def _redeem(
         outcome="redeemed",
         passed=(node,),
         refused=others,
-        reason=f"gang {root}: room is reserved on another node",
+        reason=f"gang {root}: capacity is reserved on another node",
         node=node,
     )
 
@@ -185,15 +185,15 @@ def _answer_words(root: GangState, tree: Tree) -> str:
     if root.last_decision.outcome == "unknown":
         what = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
-            text = f"kube-scheduler refuses every node with room for {what}"
+            text = f"kube-scheduler refuses every node with capacity for {what}"
             rules = possible_pod_rules(root, tree)
             return (
                 f"{text}; rules between pods may be the cause: {', '.join(rules)}"
                 if rules
                 else text
             )
-        return f"no room for {what} was found within the search budget"
-    text = "no room for more members" if beyond else "no room for its minimum"
+        return f"no capacity for {what} was found within the search budget"
+    text = "no capacity for more members" if beyond else "no capacity for its minimum"
     if any(reason.startswith(EVICTING) for reason in root.last_decision.reasons):
         text += ", not even when every unit of lower priority is evicted"
     return text
@@ -210,7 +210,7 @@ def _protect(
         for name in offered
         if any(name in nodes for nodes in held) and not fits_beside_held(view, state, name, pod)
     }
-    reason = "room is reserved for a gang of equal or higher priority"
+    reason = "capacity is reserved for a gang of equal or higher priority"
     made = nodes_of_preemptors(state)
     costly = {
         name
@@ -221,7 +221,7 @@ def _protect(
     }
     if costly and len(refused) + len(costly) < len(offered):
         refused |= costly
-        reason = "room is reserved for a gang, or made for one while other nodes have room"
+        reason = "capacity is reserved for a gang, or freed for one while other nodes have capacity"
     if not refused:
         return FilterDecision(outcome="passed", passed=tuple(offered))
     return FilterDecision(

@@ -73,7 +73,7 @@ class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _HEAD = msgspec.json.Decoder(PlanRequest)
 _FIXED = msgspec.json.Decoder(list[StaticNodeRow])
-_ROOM = msgspec.json.Decoder(list[FreeCapacityRow])
+_CAPACITY = msgspec.json.Decoder(list[FreeCapacityRow])
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -135,7 +135,7 @@ class Encoder:
             stale = {BUCKETS + self._bucket[i] for i in changed}
             stale |= {self._bucket[i] for i in changed if _fixed(before[i]) != _fixed(nodes[i])}
         for part in stale:
-            make = _fixed if part < BUCKETS else _room
+            make = _fixed if part < BUCKETS else _capacity_row
             rows = [make(nodes[i]) for i in self._buckets[part % BUCKETS]]
             self._parts[part] = _ENCODER.encode(rows)
             self._hashes[part] = hashlib.sha256(self._parts[part]).digest()
@@ -159,7 +159,7 @@ def _fixed(n: PlanNode) -> StaticNodeRow:
     return StaticNodeRow(n.name, n.labels, n.taints, n.unschedulable, n.allocatable)
 
 
-def _room(n: PlanNode) -> FreeCapacityRow:
+def _capacity_row(n: PlanNode) -> FreeCapacityRow:
     return FreeCapacityRow(n.name, n.free, n.host_ports, n.reserved)
 
 
@@ -194,8 +194,8 @@ class Decoder:
         if len(parts) < PARTS:
             raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
         known = list(self._known)
-        for bucket, (fixed, room, _) in enumerate(self._known):
-            if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, room):
+        for bucket, (fixed, capacity, _) in enumerate(self._known):
+            if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, capacity):
                 rows = _rows(bucket, parts[bucket], parts[BUCKETS + bucket])
                 known[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
         if not same_objects(known, self._known):
@@ -213,9 +213,9 @@ class Decoder:
         return msgspec.structs.replace(request, evictable=from_parts(bare, parts[PARTS:]))
 
 
-def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:
+def _rows(bucket: int, fixed: bytes, capacity: bytes) -> list[PlanNode]:
     rows = []
-    for f, r in zip(_FIXED.decode(fixed), _ROOM.decode(room), strict=True):
+    for f, r in zip(_FIXED.decode(fixed), _CAPACITY.decode(capacity), strict=True):
         if f.name != r.name:
             raise ValueError(f"bucket {bucket} names {f.name} in one half, {r.name} in the other")
         rows.append(

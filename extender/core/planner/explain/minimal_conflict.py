@@ -130,7 +130,7 @@ def _requirements(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequi
     out: list[PlacementRequirement] = []
     if any(n.reserved for n in request.nodes):
         names = [n.name for n in request.nodes if n.reserved]
-        text = f"room on {len(names)} nodes is reserved for other trees"
+        text = f"capacity on {len(names)} nodes is reserved for other trees"
         out.append(PlacementRequirement("reservation", root, text))
     if len(fleet.taints()[1]) > 1 or any(fleet.taints()[1]) or bool(fleet.cordoned().any()):
         out.append(PlacementRequirement("taint", root, "taints and cordons of nodes are respected"))
@@ -153,7 +153,7 @@ def _requirements(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequi
         if group.topology:
             text = f"all pods in one {' and '.join(group.topology)}"
             out.append(PlacementRequirement("topology", group.key, text))
-    out.append(PlacementRequirement("resources", root, "pods fit the free room of their nodes"))
+    out.append(PlacementRequirement("resources", root, "pods fit the free capacity of their nodes"))
     return out
 
 
@@ -199,7 +199,7 @@ def _relaxations(
     found.extend(_lower_minimum(solver, conflict))
     found.extend(_more_nodes(solver, solved))
     words = {
-        "reservation": "the room reserved for other trees becomes free",
+        "reservation": "the capacity reserved for other trees becomes free",
         "taint": "tolerate the taints of the nodes, or uncordon them",
         "selector": "drop the rules about other pods, or the node selectors"
         if solver.request.rules

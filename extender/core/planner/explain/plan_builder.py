@@ -166,12 +166,14 @@ def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> 
         out = group.size - new
         if not out:
             continue
-        why = "no more fit" if solved.proved else "no place found within the budget"
+        reason = "no more fit" if solved.proved else "no place found within the budget"
         if new + group.bound >= group.minimum:
-            lines.append(f"{name}: {out} beyond the minimum of {group.minimum} not placed: {why}")
+            lines.append(
+                f"{name}: {out} beyond the minimum of {group.minimum} not placed: {reason}"
+            )
         else:
             lines.append(
-                f"{name}: none of {group.size} placed, {group.least} needed together: {why}; "
+                f"{name}: none of {group.size} placed, {group.least} needed together: {reason}; "
                 "the tree holds without it"
             )
     return tuple(lines)

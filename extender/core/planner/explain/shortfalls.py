@@ -76,8 +76,8 @@ def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> lis
         for kind, members in leaf.members.items():
             ask = int(problem.requests[kind, axis])
             there = nodes[problem.allowed[kind][nodes]]
-            room = int((problem.free[there, axis] // ask).sum()) if ask else len(members)
-            fits += min(room, len(members))
+            capacity = int((problem.free[there, axis] // ask).sum()) if ask else len(members)
+            fits += min(capacity, len(members))
         if fits < leaf.minimum:
             lacking.append(name)
     return lacking
@@ -134,7 +134,7 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
         ]
     return [
         f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
-        f"in {where}, but together they exceed its room"
+        f"in {where}, but together they exceed its capacity"
     ]
 
 

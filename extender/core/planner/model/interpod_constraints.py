@@ -32,7 +32,7 @@ class ExclusionAxis:
     keepers: Shapes  # must be alone on their node
     others: Shapes  # may share a node with each other, not with a keeper
     take: int  # amount that a keeper requests; one of the others requests 1
-    room: Ints  # per node: the amount that one keeper requests
+    capacity: Ints  # per node: the amount that one keeper requests
 
 
 @dataclass(slots=True, frozen=True, eq=False)

@@ -161,13 +161,13 @@ def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
     return taken
 
 
-def port_room(fleet: NodeTable, axis: HostPort) -> Ints:
+def free_ports(fleet: NodeTable, axis: HostPort) -> Ints:
     """Return per node 1 if the axis is free, 0 if a port in use there conflicts with it."""
-    room = np.ones(fleet.size, dtype=np.int64)
+    capacity = np.ones(fleet.size, dtype=np.int64)
     for i, node in enumerate(fleet.nodes):
         for port in node.host_ports:
             if (port.protocol, port.port) == (axis.protocol, axis.port) and (
                 port.ip == axis.ip or ANY_ADDRESS in {port.ip, axis.ip}
             ):
-                room[i] = 0
-    return room
+                capacity[i] = 0
+    return capacity

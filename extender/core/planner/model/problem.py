@@ -20,10 +20,10 @@ from extender.core.planner.model.feasibility import (
 )
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
 from extender.core.planner.model.node_filters import (
+    free_ports,
     may_run,
     port_axes,
     port_request,
-    port_room,
     selected,
 )
 from extender.core.planner.model.node_table import (
@@ -86,7 +86,7 @@ class PlacementProblem:
 class Options:
     """Requirements to leave out, for explanations."""
 
-    no_vetoes: bool = False
+    no_rejections: bool = False
     no_selectors: bool = False
     no_taints: bool = False
     no_resources: bool = False
@@ -101,9 +101,9 @@ def compile_request(
     rules = InterpodConstraints()
     if not options.no_selectors:
         rules = compile_rules(request, fleet, strict=not options.no_resources)
-    groups, kinds, vetoed = _groups(request, fleet, options, rules)
+    groups, kinds, rejected = _groups(request, fleet, options, rules)
     shapes = [request.shapes[shape] for shape in kinds]
-    axes, requests, free = _room(fleet, shapes, request, options)
+    axes, requests, free = _free_capacity(fleet, shapes, request, options)
     if rules.axes:
         axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
     allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
@@ -114,7 +114,7 @@ def compile_request(
         allowed[k] = _static(fleet, shape, options)
         if kinds[k] in rules.masks:
             allowed[k] &= rules.masks[kinds[k]]
-        allowed[k][sorted(vetoed[k])] = False
+        allowed[k][sorted(rejected[k])] = False
         counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
         if claims[k]:
             counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
@@ -151,14 +151,14 @@ def _groups(
     """Return the compiled groups, the shape of each kind, and the rejected nodes of each kind."""
     of_shape: dict[int, set[int]] = {}
     of_pod: dict[str, set[int]] = {}
-    for veto in () if options.no_vetoes else request.rejected_nodes:
-        node = fleet.index.get(veto.node)
+    for rejection in () if options.no_rejections else request.rejected_nodes:
+        node = fleet.index.get(rejection.node)
         if node is None:
             continue
-        if veto.uid is not None:
-            of_pod.setdefault(veto.uid, set()).add(node)
-        elif veto.shape is not None:
-            of_shape.setdefault(veto.shape, set()).add(node)
+        if rejection.uid is not None:
+            of_pod.setdefault(rejection.uid, set()).add(node)
+        elif rejection.shape is not None:
+            of_shape.setdefault(rejection.shape, set()).add(node)
     groups: list[CompiledGroup] = []
     number: dict[tuple[int, frozenset[int]], int] = {}
 
@@ -192,8 +192,8 @@ def _groups(
     walk(request.root, -1, keys=(), alive=True)
     for group in reversed(groups):
         group.least = _least(group, groups)
-    vetoed = [own | frozenset(of_shape.get(shape, ())) for shape, own in number]
-    return groups, [shape for shape, _ in number], vetoed
+    rejected = [own | frozenset(of_shape.get(shape, ())) for shape, own in number]
+    return groups, [shape for shape, _ in number], rejected
 
 
 def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
@@ -204,7 +204,7 @@ def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
     return sum(costs[: group.minimum])
 
 
-def _room(
+def _free_capacity(
     fleet: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
 ) -> tuple[list[str], Ints, Ints]:
     """Return the axes (requested resources, `pods`, host ports per address), requests and free capacity."""
@@ -219,7 +219,7 @@ def _room(
     if options.no_resources:
         columns = [np.full(fleet.size, FIT_MAX << 20, dtype=np.int64) for _ in [*names, *ports]]
     else:
-        columns = [fleet.free(r) for r in names] + [port_room(fleet, p) for p in ports]
+        columns = [fleet.free(r) for r in names] + [free_ports(fleet, p) for p in ports]
         if options.no_reservations:
             columns = _unreserved(request, names, columns)
     free = np.stack(columns, axis=1) if fleet.size else np.zeros((0, len(columns)), dtype=np.int64)
@@ -235,7 +235,7 @@ def _with_rules(
         takes = [axis.take if s in axis.keepers else int(s in axis.others) for s in kinds]
         axes = [*axes, axis.name]
         requests = np.column_stack([requests, np.array(takes, dtype=np.int64)])
-        free = np.column_stack([free, axis.room])
+        free = np.column_stack([free, axis.capacity])
     return axes, requests, free
 
 

@@ -121,10 +121,10 @@ def _composite(
     enough = (can | holds).sum(axis=0) >= group.minimum
     most = np.maximum(rows, 0).sum(axis=0)
     if kinds:
-        room = group.level.total(pods_per_node(problem, kinds, counts))
-        most = np.minimum(most, room)
+        capacity = group.level.total(pods_per_node(problem, kinds, counts))
+        most = np.minimum(most, capacity)
         far = np.int64(FIT_MAX)
         least = np.array([0 if c.holds else c.least for c in alive], dtype=np.int64)[:, None]
         costs = np.sort(np.where(can | holds, least, far), axis=0)[: group.minimum]
-        enough &= costs.sum(axis=0) <= room
+        enough &= costs.sum(axis=0) <= capacity
     return np.where(enough, most, NEVER)

@@ -102,7 +102,7 @@ class CandidateDomains:
     def _gains(self, place: CandidateDomain) -> list[int]:
         """Return the capacity that each unit frees in a domain: shares of the largest requests, in millionths."""
         eviction_view = self.eviction_view
-        width = eviction_view.room.width
+        width = eviction_view.capacity.width
         asks = eviction_view.full.requests[:, :width].max(axis=0, initial=0)
         share = (eviction_view.back * 1_000_000 // np.maximum(asks, 1))[:, asks > 0]
         share = np.minimum(share, 1_000_000_000).sum(axis=1)
@@ -121,7 +121,7 @@ class CandidateDomains:
         if not problem.kinds:
             return ranks
         heaviest = int(np.argmax([int(r.sum()) for r in problem.requests]))
-        ask = problem.requests[heaviest][: eviction_view.room.width]
+        ask = problem.requests[heaviest][: eviction_view.capacity.width]
         usable = problem.allowed[heaviest]
         if place.nodes is not None:
             usable = usable & place.nodes
@@ -131,7 +131,7 @@ class CandidateDomains:
                 rows.setdefault(node, []).append(row)
         bills: list[tuple[VictimCost, int, list[int]]] = []
         for node, here in rows.items():
-            free = eviction_view.room.free[node].copy()
+            free = eviction_view.capacity.free[node].copy()
             chosen: list[int] = []
             for row in sorted(here, key=lambda r: self.prices[int(eviction_view.unit[r])]):
                 if bool((free >= ask)[ask > 0].all()):

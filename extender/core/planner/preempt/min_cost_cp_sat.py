@@ -114,7 +114,7 @@ class _Model(PlacementModel):
             rows.setdefault(node, []).append(row)
         for node, here in rows.items():
             pods = users.get(node, [])
-            for axis in range(eviction_view.room.width):
+            for axis in range(eviction_view.capacity.width):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if not any(asks):
                     continue
@@ -122,7 +122,7 @@ class _Model(PlacementModel):
                 backs = [int(eviction_view.back[r, axis]) for r in here]
                 units = [self.gone[int(eviction_view.unit[r])] for r in here]
                 back = self.cp.LinearExpr.weighted_sum(units, backs)
-                free = int(eviction_view.room.free[node, axis])
+                free = int(eviction_view.capacity.free[node, axis])
                 if free >= 0:
                     self.model.add(taken <= free + back)
                     continue

@@ -163,9 +163,11 @@ class PostEvictionCapacity:
                 rows[key] = rows[key] + row if key in rows else row
         unit = np.array([u for u, _ in rows], dtype=np.int64)
         node = np.array([n for _, n in rows], dtype=np.int64)
-        room = np.stack(list(rows.values())) if rows else np.zeros((0, self.width), dtype=np.int64)
-        room[:, : len(self.names)] *= self.offered[node]
-        return unit, node, room
+        capacity = (
+            np.stack(list(rows.values())) if rows else np.zeros((0, self.width), dtype=np.int64)
+        )
+        capacity[:, : len(self.names)] *= self.offered[node]
+        return unit, node, capacity
 
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False)
@@ -199,8 +201,8 @@ class PostEvictionView:
         everything = without(self.request, (p for u in self.units for p in u.pods))
         self.fleet = fleet.renewed(everything.nodes)
         self.full: PlacementProblem = compile_request(everything, self.fleet)
-        self.room = PostEvictionCapacity(self.request, self.full.shapes)
-        self.unit, self.node, self.back = self.room.freed_by(
+        self.capacity = PostEvictionCapacity(self.request, self.full.shapes)
+        self.unit, self.node, self.back = self.capacity.freed_by(
             [u.pods for u in self.units], source.shapes, self.fleet
         )
         self.claims = [
@@ -245,8 +247,8 @@ class PostEvictionView:
         return np.zeros(len(self.units), dtype=np.bool_)
 
     def free(self, gone: Bools) -> Ints:
-        """Return the free capacity, shape (nodes, axes of `room`); negative where overcommitted."""
-        free = self.room.free.copy()
+        """Return the free capacity, shape (nodes, axes of `capacity`); negative where overcommitted."""
+        free = self.capacity.free.copy()
         rows = gone[self.unit]
         np.add.at(free, self.node[rows], self.back[rows])
         return free
@@ -268,7 +270,7 @@ class PostEvictionView:
             within: Per node: where members may be placed; None: everywhere.
             pessimistic: Apply barriers that are only assumed, too.
         """
-        full, width = self.full, self.room.width
+        full, width = self.full, self.capacity.width
         free = full.free.copy()
         free[:, :width] = np.maximum(self.free(gone), 0)
         allowed = full.allowed if within is None else full.allowed & within

@@ -227,7 +227,7 @@ class Reprieve:
             The units that remain victims, shape (units,).
         """
         eviction_view = self.eviction_view
-        problem, width = eviction_view.full, eviction_view.room.width
+        problem, width = eviction_view.full, eviction_view.capacity.width
         used = np.zeros((eviction_view.fleet.size, width), dtype=np.int64)
         claims: set[str] = set()
         for kinds in solution.values():

@@ -138,14 +138,14 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
-    room = PostEvictionCapacity(request, shapes)
-    unit, node, back = room.freed_by([u.pods for u in mine], shapes, fleet)
+    capacity = PostEvictionCapacity(request, shapes)
+    unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
-    asked = [room.asked(shape) for shape in shapes]
+    asked = [capacity.asked(shape) for shape in shapes]
     may = [may_run(fleet, shape) for shape in shapes]
 
     def fits(shape: int, below: int) -> bool:
-        free = room.free.copy()
+        free = capacity.free.copy()
         rows = priority[unit] < below
         np.add.at(free, node[rows], back[rows])
         axes = asked[shape] > 0

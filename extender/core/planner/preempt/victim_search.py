@@ -121,7 +121,7 @@ def preempt(
     elif verdict.outcome != "impossible":
         idle = f"the refusal is no proof ({verdict.outcome}), so no pod is evicted for it"
     elif verdict.status != "Unschedulable":
-        idle = "no eviction can help: what keeps it away is not room"
+        idle = "no eviction can help: it is not refused for lack of capacity"
     else:
         idle = ""
     if idle:
@@ -198,23 +198,23 @@ class _Decision:
             if waited.solution is not None:
                 free = size(waited.solution)
             elif not waited.proved:
-                return self._not_found("whether pods that terminate already make room")
+                return self._not_found("whether pods that terminate already free enough capacity")
         all_gone = self._solve(~eviction_view.none_gone, maximise=extras)
         most = size(all_gone.solution) if all_gone.solution is not None else placed
         if free > placed and (not extras or most <= free):
             text = (
-                f"{len(source.going)} pods that terminate already make room; no eviction is needed"
+                f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
             )
             if len(source.going) == 1:
-                text = "1 pod that terminates already makes room; no eviction is needed"
+                text = "1 pod that terminates already frees enough capacity; no eviction is needed"
             return _none("comes-free", text, self.nodes)
         if not eviction_view.units:
             what = "no other unit" if source.spared else "no unit"
-            text = f"{what} of lower priority than {source.priority} runs or holds room"
+            text = f"{what} of lower priority than {source.priority} runs or holds capacity"
             return _none("impossible", text, self.nodes, *self._spared_reasons())
         if all_gone.solution is None or (extras and most <= free):
             if not all_gone.proved:
-                return self._not_found("whom to evict")
+                return self._not_found("which units to evict")
             return self._no_help(all_gone, extras=extras)
         return self._cheapest(all_gone.solution, most if extras else 0)
 
@@ -251,7 +251,7 @@ class _Decision:
         if len(units) == 1:
             whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
         if extras:
-            text = f"{whom} makes room for no further member"
+            text = f"{whom} frees capacity for no further member"
             return _none("impossible", text, self.nodes, *self._spared_reasons())
         text = f"{whom} yields {best_partial(all_gone, self._with_minimum)}"
         return _none("impossible", text, self.nodes, *self._spared_reasons(), *diagnose(all_gone))
@@ -370,14 +370,14 @@ class _Decision:
         if victims:
             pods = sum(len(u.pods) for u in victims)
             names = join_names([u.name for u in victims])
-            lines.append(f"makes room by evicting {names} ({_count(pods, 'pod')})")
+            lines.append(f"frees capacity by evicting {names} ({_count(pods, 'pod')})")
         if superseded:
             names = join_names([u.name for u in superseded])
-            lines.append(f"takes room reserved for {names}")
+            lines.append(f"uses capacity reserved for {names}")
         return tuple(lines)
 
     def _doubt_reasons(self, doubts: dict[str, str]) -> list[str]:
-        return [f"{name} is not put back: {why}" for name, why in doubts.items()]
+        return [f"{name} is not put back: {reason}" for name, reason in doubts.items()]
 
     def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
         """List the other sets that were considered, the cheapest first, then the domains without any."""
@@ -399,7 +399,7 @@ class _Decision:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
             listed.append(
                 VictimAlternative(
-                    where=place.where, units=names, cost=None, reason="does not make room"
+                    where=place.where, units=names, cost=None, reason="does not free enough capacity"
                 )
             )
         return tuple(listed)

@@ -20,19 +20,19 @@ that holds most extra members. `tight`: the domain with the least free capacity.
 children in stored order."""
 
 
-def order_domains(strategy: Strategy, most: Ints, room: Ints, preferred: Ints) -> Ints:
+def order_domains(strategy: Strategy, most: Ints, capacity: Ints, preferred: Ints) -> Ints:
     """Order candidate domains, best first.
 
     Args:
         strategy: See `STRATEGIES`.
         most: Pods of the group that each domain can hold.
-        room: Free capacity of each domain, in pods.
+        capacity: Free capacity of each domain, in pods.
         liked: Members whose node of an earlier plan is there.
     """
     position = np.arange(len(most))
     if strategy == "roomy":
-        return np.lexsort((position, room, -most, -preferred))
-    return np.lexsort((position, -most, room, -preferred))
+        return np.lexsort((position, capacity, -most, -preferred))
+    return np.lexsort((position, -most, capacity, -preferred))
 
 
 def order_children(

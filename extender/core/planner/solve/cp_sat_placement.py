@@ -273,11 +273,11 @@ class PlacementModel:
             if place.slots is not None:
                 self.model.add(self.cp.LinearExpr.sum([v for _, v in pods]) <= sum(place.slots))
                 continue
-            for axis, room in enumerate(place.room):
+            for axis, capacity in enumerate(place.capacity):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if any(asks):
                     variables = [v for _, v in pods]
-                    self.model.add(self.cp.LinearExpr.weighted_sum(variables, asks) <= room)
+                    self.model.add(self.cp.LinearExpr.weighted_sum(variables, asks) <= capacity)
         for claim in sorted(claims):
             self.model.add(self.cp.LinearExpr.sum(claims[claim]) <= 1)
 
@@ -349,11 +349,11 @@ class PlacementModel:
             return
         kinds = list(range(len(self.problem.kinds)))
         per_node = pods_per_node(self.problem, kinds, self.problem.counts)
-        rooms = {keys: self.problem.fleet.level(keys).total(per_node) for keys, _ in sums}
+        capacities = {keys: self.problem.fleet.level(keys).total(per_node) for keys, _ in sums}
         for (keys, domain), terms in sums.items():
             variables, sizes = [v for _, v in terms], [n for n, _ in terms]
-            room = int(rooms[keys][domain])
-            self.model.add(self.cp.LinearExpr.weighted_sum(variables, sizes) <= room)
+            capacity = int(capacities[keys][domain])
+            self.model.add(self.cp.LinearExpr.weighted_sum(variables, sizes) <= capacity)
 
     # --- solving -----------------------------------------------------------------------------------
 

@@ -122,28 +122,33 @@ class PartialPlacement:
         if len(listed) <= 1:
             return listed
         if group.leaf:
-            most, room = self._leaf_room(group, inside)
+            most, capacity = self._leaf_capacity(group, inside)
             need = group.size if self.strategy == "full" else group.least
             kept = most >= need
-            inside, most, room = inside[kept], most[kept], room[kept]
+            inside, most, capacity = inside[kept], most[kept], capacity[kept]
         else:
-            most, room = self.bounds.best[group.index][inside], self._room(group)[inside]
-        order = order_domains(self.strategy, most, room, self._preferred_by_domain(group)[inside])
+            most, capacity = (
+                self.bounds.best[group.index][inside],
+                self._free_capacity(group)[inside],
+            )
+        order = order_domains(
+            self.strategy, most, capacity, self._preferred_by_domain(group)[inside]
+        )
         return [int(d) for d in inside[order]]
 
-    def _leaf_room(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
+    def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
         """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""
         most = np.zeros(len(inside), dtype=np.int64)
-        room = np.zeros(len(inside), dtype=np.int64)
+        capacity = np.zeros(len(inside), dtype=np.int64)
         allowed = self.problem.allowed
         for kind, members in group.members.items():
             fit = count_fitting(self.free, self.problem.requests[kind])
             total = group.level.total(np.where(allowed[kind], fit, 0))[inside]
             most += np.minimum(total, len(members))
-            room = np.maximum(room, total)
-        return most, room
+            capacity = np.maximum(capacity, total)
+        return most, capacity
 
-    def _room(self, group: CompiledGroup) -> Ints:
+    def _free_capacity(self, group: CompiledGroup) -> Ints:
         """Return how many pods of the tree each domain can hold before any is placed."""
         known = self._domain_capacities.get(group.level.keys)
         if known is None:

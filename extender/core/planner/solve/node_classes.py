@@ -22,8 +22,8 @@ class NodeClass:
 
     kinds: list[int]  # that may run here
     nodes: list[int]
-    slots: list[int] | None  # per node, pods of any of the kinds; None: see `patterns` and `room`
-    room: list[int]  # free capacity of a single node, per axis
+    slots: list[int] | None  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
+    capacity: list[int]  # free capacity of a single node, per axis
     patterns: list[tuple[int, ...]] = field(
         default_factory=list
     )  # pods per kind; each node has one of these
@@ -87,7 +87,7 @@ def _singles(
     demand = (problem.requests * sizes[:, None]).sum(
         axis=0
     )  # more capacity than this is never used
-    room = np.minimum(problem.free[nodes], demand)
+    capacity = np.minimum(problem.free[nodes], demand)
     pods = int(sizes[kinds].sum())
     asks = problem.requests[kinds].tolist()
     most = sizes[kinds].tolist()
@@ -95,7 +95,7 @@ def _singles(
     merged: dict[tuple[int, tuple[tuple[int, ...], ...]], NodeClass] = {}
     seen: dict[tuple[int, ...], int] = {}
     cells: list[NodeClass] = []
-    for node, atom, row in zip(nodes.tolist(), atoms.tolist(), room.tolist(), strict=True):
+    for node, atom, row in zip(nodes.tolist(), atoms.tolist(), capacity.tolist(), strict=True):
         if tuple(row) not in known:
             known[tuple(row)] = _patterns(row, asks, most)
         patterns = known[tuple(row)]
@@ -113,7 +113,7 @@ def _singles(
     return [*merged.values(), *cells]
 
 
-def _patterns(room: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
+def _patterns(capacity: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
     """Return the patterns of a node; empty if they are too many."""
     found: list[tuple[int, ...]] = []
     steps = 0
@@ -138,4 +138,4 @@ def _patterns(room: list[int], asks: list[list[int]], most: list[int]) -> list[t
                 return False
         return True
 
-    return found if fill(0, room, []) and len(found) <= PATTERNS_MAX else []
+    return found if fill(0, capacity, []) and len(found) <= PATTERNS_MAX else []

@@ -100,15 +100,15 @@ async def test_from_the_plan_to_the_running_preemptor():
         for name in ("default/low-0", "default/low-1"):
             assert verbs.index(("mark_disrupted", name)) < verbs.index(("evict", name))
         await stage.settled()
-        assert not stage.facts(VictimGone, GangAdmitted), "they terminate, their room is taken"
+        assert not stage.event_data(VictimGone, GangAdmitted), "they terminate, their room is taken"
         assert all(pod.nominated is None for pod in stage.cluster.seen.pods.values())
         stage.clock.advance(3)
         stage.cluster.delete_pod("low-0")
         await stage.settled()
-        assert not stage.facts(GangAdmitted), "half of the room is not enough"
+        assert not stage.event_data(GangAdmitted), "half of the room is not enough"
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        gone = stage.facts(VictimGone)
+        gone = stage.event_data(VictimGone)
         assert [(f.pod, f.via, f.unit) for f in gone] == [
             ("default/low-0", "deleted", "PodGroup/default/low"),
             ("default/low-1", "deleted", "PodGroup/default/low"),
@@ -116,7 +116,7 @@ async def test_from_the_plan_to_the_running_preemptor():
         assert all(f.gone_us - f.requested_us >= 3_000_000 for f in gone)
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
         await runs(stage)
-        (done,) = stage.facts(PreemptionCompleted)
+        (done,) = stage.event_data(PreemptionCompleted)
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 2, 2)
         assert done.duration_ms >= 3_000
         assert not stage.leader.committed.preemptions
@@ -137,7 +137,7 @@ async def test_what_people_see():
         await ordered(stage, victims)
         await asked(stage, "low-0", "low-1", "mid-0")
         text = (
-            "PodGroup default/hi (priority 10) needs the room of PodGroup/default/low (priority 0)"
+            "PodGroup default/hi (priority 10) needs the capacity of PodGroup/default/low (priority 0)"
         )
         assert ("default/low-0", text) in stage.cluster.did("mark_disrupted")
         notice = next(n for n in stage.cluster.notices if n.name == "low-0")
@@ -190,7 +190,7 @@ async def test_a_higher_priority_is_not_kept_out():
         await asked(stage, "low-0", "low-1")
         stage.cluster.change_pod("vip", node="n0", nominated=None)
         await stage.settled()
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared, end.evicted) == ("taken-over", (), 2)
         assert (end.taken_over_by, end.taken_over_by_uid, end.taken_over_nodes) == (
             "Pod/default/vip",
@@ -228,11 +228,15 @@ async def test_a_kill_between_any_two_steps_loses_nothing(gone):
                 again.cluster.delete_pod(f"low-{n}")
             await again.settled()
             assert set(evicted(again)) == {"default/low-0", "default/low-1"}
-            hows = [f.via for f in again.facts(VictimGone)]
+            hows = [f.via for f in again.event_data(VictimGone)]
             assert hows == ["unobserved"] * gone + ["deleted"] * (2 - gone)
             assert again.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
             await runs(again)
-            assert len(again.facts(PreemptionPlanned)) == len(again.facts(PreemptionCompleted)) == 1
+            assert (
+                len(again.event_data(PreemptionPlanned))
+                == len(again.event_data(PreemptionCompleted))
+                == 1
+            )
 
 
 async def test_a_kill_after_the_admission_ends_as_it_would_have():
@@ -242,7 +246,7 @@ async def test_a_kill_after_the_admission_ends_as_it_would_have():
         await ordered(stage)
         await asked(stage, "low-0", "low-1")
         await stage.settled()
-        assert stage.facts(GangAdmitted)
+        assert stage.event_data(GangAdmitted)
         await stage.killed()
         again = Stage(
             cluster=stage.cluster, database=stage.database, clock=stage.clock, preemption=False
@@ -252,7 +256,7 @@ async def test_a_kill_after_the_admission_ends_as_it_would_have():
             await again.settled()
             assert again.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
             await runs(again)
-            assert len(again.facts(PreemptionCompleted)) == 1
+            assert len(again.event_data(PreemptionCompleted)) == 1
 
 
 async def test_nothing_is_deleted_without_the_lease():
@@ -311,9 +315,9 @@ async def test_a_victim_that_ends_by_itself_counts_as_gone():
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        assert [f.via for f in stage.facts(VictimGone)] == ["ended", "deleted"]
+        assert [f.via for f in stage.event_data(VictimGone)] == ["ended", "deleted"]
         assert evicted(stage) == ["default/low-1"]
-        assert stage.facts(GangAdmitted)
+        assert stage.event_data(GangAdmitted)
 
 
 async def test_a_better_offer_spares_what_was_not_begun():
@@ -322,7 +326,7 @@ async def test_a_better_offer_spares_what_was_not_begun():
         await ordered(stage)
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
         await stage.settled()
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared, end.units_in_progress) == (
             "no-longer-needed", ("PodGroup/default/low",), (),
         )  # fmt: skip
@@ -352,7 +356,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
         await asked(stage, "low-0")
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
         await stage.settled()
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared, end.units_in_progress) == (
             "no-longer-needed", ("PodGroup/default/other",), ("PodGroup/default/low",),
         )  # fmt: skip
@@ -363,7 +367,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
             stage.cluster.delete_pod(name)
         await stage.settled()
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
-        assert [f.via for f in stage.facts(VictimGone)] == ["deleted", "deleted"]
+        assert [f.via for f in stage.event_data(VictimGone)] == ["deleted", "deleted"]
         assert not stage.leader.committed.preemptions
 
 
@@ -380,13 +384,13 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
         stage.cluster.delete_pod("low-0")
         stage.cluster.change_pod("vip", node="n0")
         await stage.one_pass()
-        assert [f.via for f in stage.facts(VictimGone)] == ["deleted"]
-        assert stage.facts(PreemptionCompleted)
+        assert [f.via for f in stage.event_data(VictimGone)] == ["deleted"]
+        assert stage.event_data(PreemptionCompleted)
         stage.start(stage.parts.evictor.run())
         await asked(stage, "low-1")
         stage.cluster.delete_pod("low-1")
         await stage.settled()
-        assert {f.pod for f in stage.facts(VictimGone)} == {"default/low-0", "default/low-1"}
+        assert {f.pod for f in stage.event_data(VictimGone)} == {"default/low-0", "default/low-1"}
         assert not stage.leader.committed.preemptions
 
 
@@ -404,7 +408,7 @@ async def test_a_preemptor_deleted_half_way():
             stage.cluster.delete_pod(name)
         stage.cluster.delete_group("hi")
         await stage.settled()
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared) == ("preemptor-deleted", ("PodGroup/default/other",))
         assert stage.names().index("PreemptionCancelled") < stage.names().index("GangRemoved")
         assert not stage.leader.committed.claimed_on
@@ -434,7 +438,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
             )
         )
         assert stage.parts.evictor.stall_reasons
-        assert not stage.facts(PreemptionCancelled), "it terminates: the room is still coming"
+        assert not stage.event_data(PreemptionCancelled), "it terminates: the room is still coming"
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
 
 
@@ -469,7 +473,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
         assert "cannot be deleted: 429: budget" in str(stage.parts.evictor.stall_reasons)
         stage.later(301)
         await stage.settled()
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared, end.units_in_progress) == (
             "deletion-rejected", ("PodGroup/default/low",), (),
         )  # fmt: skip
@@ -484,7 +488,7 @@ async def test_eviction_goes_through_the_api_that_is_set():
         await asked(stage, "low-0", "low-1")
         await stage.settled()
         assert {how for _, how in stage.cluster.did("evict")} == {"evicted"}
-        assert {f.via for f in stage.facts(VictimGone)} == {"evicted"}
+        assert {f.via for f in stage.event_data(VictimGone)} == {"evicted"}
 
 
 async def test_a_reservation_does_not_expire_while_victims_go():
@@ -503,10 +507,10 @@ async def test_a_reservation_does_not_expire_while_victims_go():
         assert stage.where("hi")
         stage.cluster.delete_pod("far-0")
         await stage.settled()
-        assert not stage.facts(ReservationReleased), "a victim that goes is progress"
+        assert not stage.event_data(ReservationReleased), "a victim that goes is progress"
         stage.later(1000)
         await stage.one_pass()
-        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert [f.reason for f in stage.event_data(ReservationReleased)] == ["expired"]
 
 
 async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
@@ -521,10 +525,10 @@ async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
         assert stage.where("hi") == {"hi-0": "n1"}
         await stage.bind("hi-0")
         await stage.settled()
-        assert not stage.facts(PreemptionCancelled)
-        (done,) = stage.facts(PreemptionCompleted)
+        assert not stage.event_data(PreemptionCancelled)
+        (done,) = stage.event_data(PreemptionCompleted)
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 1, 1)
         stage.cluster.delete_pod("low-0")
         await stage.settled()
-        assert len(stage.facts(VictimGone)) == 2
+        assert len(stage.event_data(VictimGone)) == 2
         assert not stage.leader.committed.preemptions

@@ -166,7 +166,7 @@ async def test_reservations_are_given_back_before_the_group_goes():
         await work.work()
         assert not written(stage), "reserved"
         await stage.one_pass()
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert (released.reason, len(released.pods)) == ("deleted", 2)
         await work.work()
         assert written(stage) == [""]

@@ -389,7 +389,7 @@ async def test_waiting_pods_get_an_event_with_the_reason(how):
         sent = [n for n in stage.cluster.notices if n.kind == "Pod"]
         assert sorted(n.name for n in sent) == sorted(f"g-{n}" for n in range(17))
         assert {(n.reason, n.message) for n in sent} == {
-            ("FailedScheduling", "gang default/g: no room for its minimum")
+            ("FailedScheduling", "gang default/g: no capacity for its minimum")
         }
 
 

@@ -108,10 +108,10 @@ async def test_the_deadline_binds_no_pod_and_is_recorded_first():
         errors = await asyncio.gather(*calls)
         assert all("not all of its minimum reached bind" in error for error in errors)
         assert seen == [["BindBarrierTimedOut", "ReservationReleased"]] * 2
-        (expired,) = stage.facts(BindBarrierTimedOut)
+        (expired,) = stage.event_data(BindBarrierTimedOut)
         assert expired.arrived == ("default/g-0", "default/g-1")
         assert expired.missing == ("default/g-2",)
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert (released.reason, len(released.pods)) == ("expired", 3)
         assert stage.cluster.did("bind") == []
         assert not stage.root("g").reservations
@@ -144,8 +144,8 @@ async def test_a_deadline_of_a_started_gang_gives_nothing_back():
         stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
         await stage.settled()
         assert "not all of its minimum" in await stage.bind("g-1")
-        assert len(stage.facts(BindBarrierTimedOut)) == 1
-        assert stage.facts(ReservationReleased) == []
+        assert len(stage.event_data(BindBarrierTimedOut)) == 1
+        assert stage.event_data(ReservationReleased) == []
         assert len(stage.root("g").reservations) == 2
 
 
@@ -156,7 +156,7 @@ async def test_a_member_of_an_unrecorded_leaf_does_not_break_the_deadline():
     async with await admitted(*tree, barrier_timeout_s=SOON_S) as stage:
         stage.cluster.add(a_group("new", gang=2, parent="root"), a_pod("new-0", "new", node="n0"))
         await stage.one_pass()
-        assert len(stage.facts(PodBound)) == 1
+        assert len(stage.event_data(PodBound)) == 1
         error = await asyncio.wait_for(stage.bind("a-0"), 60)
         assert "not all of its minimum" in error
 
@@ -209,7 +209,7 @@ async def test_busy_api_servers_are_asked_again():
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
         assert faults == []
-        assert stage.facts(PodBindFailed) == []
+        assert stage.event_data(PodBindFailed) == []
 
 
 async def test_a_refused_binding_is_recorded():
@@ -219,7 +219,7 @@ async def test_a_refused_binding_is_recorded():
             RequestRejected("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["409 conflict", ""]
-        assert [(f.pod, f.error) for f in stage.facts(PodBindFailed)] == [
+        assert [(f.pod, f.error) for f in stage.event_data(PodBindFailed)] == [
             ("default/g-0", "409 conflict")
         ]
 
@@ -299,11 +299,11 @@ async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
         await quiet(stage)
         stage.cluster.change_node(stage.where("g")["g-0"], unschedulable=True)
         await stage.one_pass()
-        assert stage.facts(ReservationReleased) == []
+        assert stage.event_data(ReservationReleased) == []
         stage.cluster.go.set()
         assert await call == ""
         await stage.settled()
-        assert stage.facts(ReservationReleased, DriftDetected) == []
+        assert stage.event_data(ReservationReleased, DriftDetected) == []
         assert stage.names().count("GangScheduled") == 1
 
 
@@ -325,7 +325,7 @@ async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
         await stage.one_pass()
         stage.cluster.fault = lambda verb, name: None
         assert await call
-        assert [f.reason for f in stage.facts(ReservationReleased)] == ["node-lost"]
+        assert [f.reason for f in stage.event_data(ReservationReleased)] == ["node-lost"]
         await stage.settled()
         assert stage.where("g")["g-0"] != first
 
@@ -337,16 +337,16 @@ async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
         assert await stage.bind("g-0") == ""
         stage.cluster.change_pod("g-0", node=None, phase=before.phase)  # not seen yet
         await stage.one_pass()
-        assert stage.facts(ReservationReleased) == []
+        assert stage.event_data(ReservationReleased) == []
         stage.cluster.delete_pod("g-0")
         await stage.one_pass()
         await until(lambda: not stage.parts.termination_reasons.awaited, "what became of it")
         await stage.one_pass()
-        assert [type(f) for f in stage.facts(PodBound, MemberTerminated)] == [
+        assert [type(f) for f in stage.event_data(PodBound, MemberTerminated)] == [
             PodBound,
             MemberTerminated,
         ]
-        assert stage.facts(ReservationReleased) == []
+        assert stage.event_data(ReservationReleased) == []
         assert not stage.root("g").reservations
 
 
@@ -466,7 +466,7 @@ async def test_it_stays_shut_when_others_are_seen_in_the_room():
         await stage.one_pass()
         assert all("was released" in text for text in await asyncio.gather(*calls))
         assert stage.cluster.did("bind") == []
-        (fact,) = stage.facts(ReservationReleased)
+        (fact,) = stage.event_data(ReservationReleased)
         assert (fact.reason, len(fact.pods)) == ("superseded", 2)
 
 
@@ -478,5 +478,5 @@ async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
         assert "other pods took the reserved capacity of pod default/g-2" in await stage.bind("g-2")
         assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
         await stage.one_pass()
-        (fact,) = stage.facts(ReservationReleased)
+        (fact,) = stage.event_data(ReservationReleased)
         assert (fact.reason, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])

@@ -150,9 +150,9 @@ async def test_after_an_expired_barrier_every_member_is_planned_where_it_was():
         where = stage.where("g")
         await ungated(stage, "g-0", "g-1")
         assert "not all of its minimum" in await stage.bind("g-0")
-        (expired,) = stage.facts(BindBarrierTimedOut)
+        (expired,) = stage.event_data(BindBarrierTimedOut)
         assert expired.missing == ("default/g-1", "default/g-late")
-        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert [f.reason for f in stage.event_data(ReservationReleased)] == ["expired"]
         assert {p.split("/")[1]: n for p, n in tried(stage).items()} == where
         for name in where:
             stage.cluster.change_pod(

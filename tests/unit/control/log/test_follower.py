@@ -83,7 +83,7 @@ async def test_a_take_over_reads_only_the_tail(pair):
     await first.leader.release_lease()
     await until(second.leader.may_record, "take-over")
     assert [span for span in read if span[1] is not None] == []
-    assert second.facts()[-1] == LeaseAcquired(
+    assert second.event_data()[-1] == LeaseAcquired(
         holder="other", address="http://other", previous_holder="me"
     )
     assert first.leader.role == "following"
@@ -138,8 +138,8 @@ async def test_what_a_follower_saw_is_evidence(pair):
     first.database.restore(backup)
     first.clock.advance(TTL_MS / 1000)
     await until(second.leader.may_record, "take-over", 20)
-    await until(lambda: second.facts(HistoryTruncated), "the loss is recorded")
-    (fact,) = second.facts(HistoryTruncated)
+    await until(lambda: second.event_data(HistoryTruncated), "the loss is recorded")
+    (fact,) = second.event_data(HistoryTruncated)
     assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
     assert "position 4 of epoch 1 was seen by this process" in fact.message
     assert second.leader.committed == fold(EMPTY, second.events())

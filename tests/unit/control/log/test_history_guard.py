@@ -50,11 +50,11 @@ async def noticed(stage, times=1):
         lambda: (
             leader.role == "leading"
             and not leader.in_flight
-            and len(stage.facts(HistoryTruncated)) == times
+            and len(stage.event_data(HistoryTruncated)) == times
         ),
         "HistoryTruncated",
     )
-    return stage.facts(HistoryTruncated)[-1]
+    return stage.event_data(HistoryTruncated)[-1]
 
 
 def memory_is_the_log(stage):
@@ -72,7 +72,7 @@ async def test_an_append_notices(stage):
     fact = await noticed(stage)
     assert (fact.evidence, fact.known_position, fact.known_event) == ("memory", 2, lost.event_id)
     assert (fact.found_position, fact.known_epoch) == (1, 1)
-    assert [type(f) for f in stage.facts()] == [LeaseAcquired, LeaseAcquired, HistoryTruncated]
+    assert [type(f) for f in stage.event_data()] == [LeaseAcquired, LeaseAcquired, HistoryTruncated]
     assert stage.leader.epoch > 1
     assert memory_is_the_log(stage)
 
@@ -145,7 +145,7 @@ async def test_a_restart_notices_by_what_was_published(stage):
         database=stage.database, clock=stage.clock, cluster=stage.cluster, ttl_ms=600
     ) as third:
         await third.lead()  # what is published is still the old end: it is recorded once
-        assert len(third.facts(HistoryTruncated)) == 1
+        assert len(third.event_data(HistoryTruncated)) == 1
         assert third.leader.recovery_reason == ""
 
 
@@ -232,9 +232,9 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert names.index("PodBound") > recorded
     assert names.index("GangAdmitted") > names.index("PodBound")
     assert stage.leader.may_act()
-    (bound,) = stage.facts(PodBound)
+    (bound,) = stage.event_data(PodBound)
     assert (bound.pod, bound.node, bound.plan) == ("default/a-0", node, plan)
-    assert stage.facts(DriftDetected)
+    assert stage.event_data(DriftDetected)
     assert "an older copy" in await bind
     where = stage.where("a")
     assert set(where) == {"a-1"}

@@ -46,8 +46,8 @@ async def stage():
 
 async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
     """LeaseAcquired names the process that writes from here on."""
-    assert [type(f) for f in stage.facts()] == [LeaseAcquired]
-    assert stage.facts()[0].holder == "me"
+    assert [type(f) for f in stage.event_data()] == [LeaseAcquired]
+    assert stage.event_data()[0].holder == "me"
     assert stage.leader.epoch == stage.events()[0].epoch == 1
 
 
@@ -200,7 +200,7 @@ async def test_take_over_replays_the_same_state(stage):
             lambda: other.leader.role == "leading" and not other.leader.in_flight, "take-over"
         )
         assert other.leader.epoch == 2
-        assert other.facts()[-1].previous_holder == "me"
+        assert other.event_data()[-1].previous_holder == "me"
         assert other.leader.committed.gangs == stage.leader.committed.gangs
         await agree(other)
 

@@ -84,10 +84,10 @@ async def test_members_that_come_one_by_one_are_not_counted_aloud():
         for pod in pods[:8]:
             stage.cluster.add(pod)
             await stage.settled()
-        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == ["1 present"]
+        assert [f.reasons[0][-9:] for f in stage.event_data(GangUnschedulable)] == ["1 present"]
         stage.clock.advance(5)
         await stage.settled()
-        assert [f.reasons[0][-9:] for f in stage.facts(GangUnschedulable)] == [
+        assert [f.reasons[0][-9:] for f in stage.event_data(GangUnschedulable)] == [
             "1 present",
             "8 present",
         ]
@@ -128,11 +128,11 @@ async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
         stage.inputs.save = failing
         with pytest.raises(StoreUnavailable):
             await stage.one_pass()
-        assert stage.facts(GangAdmitted) == []
+        assert stage.event_data(GangAdmitted) == []
         await until(stage.leader.may_record, "settled")
         await stage.settled()
-        assert len(stage.facts(GangAdmitted)) == 2
-        assert len(stage.facts(GangObserved)) == 2
+        assert len(stage.event_data(GangAdmitted)) == 2
+        assert len(stage.event_data(GangObserved)) == 2
 
 
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]], ids="".join)
@@ -150,7 +150,7 @@ async def test_two_gangs_that_fit_one_at_a_time(order):
         loser = stage.root(second)
         assert (loser.phase, len(loser.reservations)) == ("unschedulable", 0)
         assert "4 pods" in loser.last_decision.reasons[0]
-        assert len(list(stage.facts(GangAdmitted))) == 1
+        assert len(list(stage.event_data(GangAdmitted))) == 1
         for number in range(4):
             stage.cluster.delete_pod(f"{first}-{number}")
         stage.cluster.delete_group(first)
@@ -188,7 +188,7 @@ async def test_waiting_for_the_log_does_not_count_as_work():
 
         stage.log.append = slow_append
         await stage.one_pass()
-        assert len(stage.facts(GangAdmitted)) == 1
+        assert len(stage.event_data(GangAdmitted)) == 1
         assert stage.parts.appends.waited_ms >= 100
         await stage.one_pass()
         assert stage.parts.appends.waited_ms == 0
@@ -212,12 +212,12 @@ async def test_an_unredeemed_reservation_expires():
         stage.clock.advance(299)
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.one_pass()
-        assert stage.facts(ReservationReleased) == []
+        assert stage.event_data(ReservationReleased) == []
         stage.clock.advance(2)
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.one_pass()
-        assert [f.reason for f in stage.facts(ReservationReleased)] == ["expired"]
-        assert len(stage.facts(GangAdmitted)) == 2
+        assert [f.reason for f in stage.event_data(ReservationReleased)] == ["expired"]
+        assert len(stage.event_data(GangAdmitted)) == 2
         assert "was released" in await held
         assert "was released" in await second
 
@@ -273,13 +273,13 @@ async def test_a_plan_that_the_world_overtook_is_not_recorded():
 
         async def slow(encoded):
             verdict = await inner(encoded)
-            if not stage.facts(GangUnschedulable):
+            if not stage.event_data(GangUnschedulable):
                 stage.cluster.add(a_pod("thief", node="n0", requests={GPU: 1}))
             return verdict
 
         stage.parts.planner.plan = slow
         await stage.one_pass()
-        assert stage.facts(GangAdmitted) == []
+        assert stage.event_data(GangAdmitted) == []
 
 
 async def test_an_invalid_tree_is_recorded_and_planned_when_mended():

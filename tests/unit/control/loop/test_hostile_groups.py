@@ -32,10 +32,10 @@ async def test_a_gang_beside_them_is_admitted(shape, monkeypatch):
         await stage.lead()
         create(stage, shape(COUNT))
         await stage.settled()
-        assert [f.priority for f in stage.facts(GangAdmitted)] == [0]
-        for fact in stage.facts(GangInvalid):
+        assert [f.priority for f in stage.event_data(GangAdmitted)] == [0]
+        for fact in stage.event_data(GangInvalid):
             assert len(msgspec.json.encode(fact)) < 6_000
-        assert len(stage.facts(GangInvalid)) <= 1
+        assert len(stage.event_data(GangInvalid)) <= 1
 
 
 async def test_their_conditions_are_written_once():

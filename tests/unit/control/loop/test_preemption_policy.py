@@ -57,7 +57,7 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
     async with await leading(*room, *dear, *lows("b0", "b1"), hi, *members) as stage:
         stage.cluster.obeys = True
         await settled(stage)
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
         assert {p.group for u in plan.victims for p in u.pods} == {"low"}
         assert plan.cost["highest"] == 0
@@ -65,10 +65,10 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
         assert any("Pod/default/dear-0" in a.units for a in plan.alternatives)
         assert plan.exhausted
         assert {a.node for a in plan.assignments} == {"b0", "b1"}
-        assert {f.pod for f in stage.facts(VictimGone)} == {"default/low-0", "default/low-1"}
+        assert {f.pod for f in stage.event_data(VictimGone)} == {"default/low-0", "default/low-1"}
         await runs(stage)
-        assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionCancelled)
+        assert len(stage.event_data(PreemptionCompleted)) == 1
+        assert not stage.event_data(PreemptionCancelled)
         stored = await stage.inputs.load(plan.input_digest)
         assert stored is not None, "the decision can be replayed"
 
@@ -84,7 +84,7 @@ async def test_who_may_not_evict_waits(off):
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
         await settled(stage)
-        assert not stage.facts(PreemptionPlanned)
+        assert not stage.event_data(PreemptionPlanned)
         assert stage.root("hi").phase == "unschedulable"
 
 
@@ -95,8 +95,8 @@ async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
     low = a_pod("low", node="n0", requests=ONE, priority=1)
     async with await leading(*room, vip, low, *preemptor_tree()) as stage:
         await settled(stage)
-        assert not stage.facts(PreemptionPlanned)
-        (refused,) = stage.facts(GangUnschedulable)
+        assert not stage.event_data(PreemptionPlanned)
+        (refused,) = stage.event_data(GangUnschedulable)
         assert "yields 1 of 2" in refused.preemption_notes[0]
         assert any("yields 1 of 2" in text for text in stage.root("hi").last_decision.reasons)
 
@@ -110,18 +110,18 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
         assert stage.where("early")
         stage.cluster.add(*preemptor_tree())
         await settled(stage)
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert (released.reason, len(released.pods)) == ("superseded", 2)
         assert "PodGroup default/hi of priority 10" in released.message.replace(
             "/default/", " default/"
         )
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert not plan.victims
         assert [s.gang for s in plan.superseded] == ["default/early"]
         names = stage.names()
         assert names.index("ReservationReleased") + 1 == names.index("PreemptionPlanned")
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
-        assert not stage.facts(VictimGone)
+        assert not stage.event_data(VictimGone)
 
 
 async def test_two_preemptors_do_not_share_one_room():
@@ -132,15 +132,15 @@ async def test_two_preemptors_do_not_share_one_room():
         *room, *units, *preemptor_tree(), *preemptor_tree(name="too")
     ) as stage:
         await settled(stage)
-        plans = stage.facts(PreemptionPlanned)
+        plans = stage.event_data(PreemptionPlanned)
         taken = [{u.name for u in plan.victims} for plan in plans]
         assert len(taken) == 2
         assert taken[0].isdisjoint(taken[1])
         for name in ("low-0", "low-1", "more-0", "more-1"):
             stage.cluster.delete_pod(name)
         await settled(stage, 3)
-        assert len(stage.facts(GangAdmitted)) == 2
-        assert not stage.facts(PreemptionCancelled)
+        assert len(stage.event_data(GangAdmitted)) == 2
+        assert not stage.event_data(PreemptionCancelled)
 
 
 async def test_pods_that_terminate_already_are_waited_for():
@@ -150,12 +150,12 @@ async def test_pods_that_terminate_already_are_waited_for():
     async with await leading(*room, *units, *preemptor_tree()) as stage:
         stage.cluster.change_pod("going", deleting=True)
         await settled(stage)
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert [p.pod for p in plan.already_terminating] == ["default/going"]
         assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
         stage.cluster.delete_pod("low-0")
         await settled(stage, 3)
-        assert not stage.facts(PreemptionCancelled, GangAdmitted)
+        assert not stage.event_data(PreemptionCancelled, GangAdmitted)
         stage.cluster.delete_pod("going")
         await settled(stage, 3)
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
@@ -170,16 +170,16 @@ async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
         stage.cluster.obeys = True
         stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
         await settled(stage)
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert [p.pod for p in plan.already_terminating] == ["default/going"]
         stage.later(11)
         await settled(stage, 3)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.evicted) == ("capacity-lost", 1)
         assert "default/going is still there after its grace period" in end.message
         stage.later(6)
         await settled(stage)
-        again = stage.facts(PreemptionPlanned)[-1]
+        again = stage.event_data(PreemptionPlanned)[-1]
         assert [u.name for u in again.victims] == ["Pod/default/dear"]
         assert set(stage.where("hi").values()) == {"n0", "n2"}
 
@@ -192,13 +192,13 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
         stage.cluster.obeys = True
         await settled(stage)
         await runs(stage)
-        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert len(stage.event_data(PreemptionCompleted)) == 1
         stage.cluster.delete_group("low")
         again = a_group("low", gang=1, whole=True, priority=0)
         again["metadata"]["uid"] = "another"
         stage.cluster.add(again, a_pod("low-9", "low", requests=ONE, priority=0))
         await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 1
+        assert len(stage.event_data(PreemptionPlanned)) == 1
         stage.cluster.delete_pod("vip")
         await settled(stage, 3)
         assert stage.where("low") == {"low-9": "n2"}
@@ -207,7 +207,7 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
         stage.cluster.add(a_pod("hi-9", "hi", requests=ONE, priority=10))
         stage.later(6)
         await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 1, "its extras do not take it again"
+        assert len(stage.event_data(PreemptionPlanned)) == 1, "its extras do not take it again"
         assert stage.cluster.pod("low-9").node == "n2"
 
 
@@ -224,19 +224,19 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
     async with await leading(*room, low, hi, first, second) as stage:
         stage.cluster.obeys = True
         await settled(stage)
-        assert not stage.facts(PreemptionPlanned), "the minimum binds without preemption first"
+        assert not stage.event_data(PreemptionPlanned), "the minimum binds without preemption first"
         (bound,) = stage.where("hi")
         await stage.bind(bound)
         await settled(stage)
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert len(plan.assignments) == 1
         (waits,) = stage.where("hi")
         if more:
             stage.cluster.add(a_pod("hi-2", "hi", requests=ONE, priority=10))
         await stage.bind(waits)
         await settled(stage, 3)
-        assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionCancelled)
+        assert len(stage.event_data(PreemptionCompleted)) == 1
+        assert not stage.event_data(PreemptionCancelled)
         assert GPU in plan.shapes[0]
 
 
@@ -353,23 +353,23 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
         stage.cluster.add(*others)
         await stage.one_pass()
-        assert [f.reason for f in stage.facts(PreemptionCancelled)] == ["capacity-lost"]
+        assert [f.reason for f in stage.event_data(PreemptionCancelled)] == ["capacity-lost"]
         await stage.killed()
     stage.clock.advance(4)
     async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
         await again.lead()
         again.start(again.parts.evictor.run())
         await settled(again, 3)
-        assert len(again.facts(PreemptionPlanned)) == 1
+        assert len(again.event_data(PreemptionPlanned)) == 1
         assert again.root("hi").phase == "unschedulable"
         again.clock.advance(5)  # from the refusal on, as for every tree
         await settled(again, 3)
-        assert len(again.facts(PreemptionPlanned)) == 2
+        assert len(again.event_data(PreemptionPlanned)) == 2
 
 
 def taken(stage):
     """Name the nodes on which victims of the first plan run."""
-    plan = stage.facts(PreemptionPlanned)[0]
+    plan = stage.event_data(PreemptionPlanned)[0]
     return [pod.node for unit in plan.victims for pod in unit.pods]
 
 
@@ -387,9 +387,9 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
         assert stage.where("low") == {"low-1": "n1"}
         stage.cluster.add(hi, member)
         await settled(stage, 3)
-        (plan,) = stage.facts(PreemptionPlanned)
+        (plan,) = stage.event_data(PreemptionPlanned)
         assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert released.message == "its gang is evicted as a whole"
         assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
         await settled(stage, 3)
@@ -420,12 +420,12 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
             stage.bind("low-1")
             await until(stage.barriers.binding, "it is being bound")
             assert await stage.extender_service.preempt(stage.cluster.pod("vip"), offered) == ()
-            assert not stage.facts(PreemptionPlanned, ReservationReleased)
+            assert not stage.event_data(PreemptionPlanned, ReservationReleased)
             stage.cluster.go.set()
             return
         (answer,) = await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         assert answer.node == "n0"
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert released.message == "its gang is evicted as a whole"
         assert [p.pod for p in released.pods] == ["default/low-1"]
         names = stage.names()
@@ -448,7 +448,7 @@ async def test_victims_of_a_pending_preemption_cost_nothing():
         await settled(stage)
         stage.start(stage.parts.evictor.run())
         await settled(stage)
-        one, other = stage.facts(PreemptionPlanned)
+        one, other = stage.event_data(PreemptionPlanned)
         assert (
             [u.name for u in one.victims]
             == [u.name for u in other.victims]

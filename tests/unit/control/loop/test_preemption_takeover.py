@@ -32,7 +32,7 @@ async def making_room(*more):
     stage = await leading(*room, *lows("n0", "n1"), hi, *members, *more)
     await settled(stage)
     assert sorted(evicted(stage)) == ["default/low-0", "default/low-1"]
-    assert len(stage.facts(PreemptionPlanned)) == 1
+    assert len(stage.event_data(PreemptionPlanned)) == 1
     return stage
 
 
@@ -59,8 +59,8 @@ async def test_who_fits_elsewhere_goes_elsewhere():
         await settled(stage, 3)
         await runs(stage)
         await settled(stage, 2)
-        assert len(stage.facts(PreemptionCompleted)) == 1
-        assert not stage.facts(PreemptionCancelled)
+        assert len(stage.event_data(PreemptionCompleted)) == 1
+        assert not stage.event_data(PreemptionCancelled)
 
 
 @pytest.mark.parametrize("went", [(), ("low-0",), ("low-0", "low-1")], ids=["0", "1", "2"])
@@ -70,11 +70,11 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
         gone(stage, *went)
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
         assert end.taken_over_by_uid == stage.cluster.group("over").uid
         assert end.units_spared == ()
-        first, heir = stage.facts(PreemptionPlanned)
+        first, heir = stage.event_data(PreemptionPlanned)
         assert [s.gang for s in heir.superseded] == ["default/hi"]
         assert heir.superseded[0].plan == first.preemption
         assert {p.pod for p in heir.superseded[0].pods} == {"default/hi-0", "default/hi-1"}
@@ -86,7 +86,7 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
         assert not stage.where("hi")
         await asyncio.gather(*(stage.bind(f"over-{n}") for n in range(2)))
         await settled(stage, 2)
-        (done,) = stage.facts(PreemptionCompleted)
+        (done,) = stage.event_data(PreemptionCompleted)
         assert done.preemption == heir.preemption
         assert len(stage.cluster.did("evict")) == 2
         encoded = await stage.inputs.load(heir.input_digest)
@@ -118,12 +118,12 @@ async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
         await settled(stage, 2)
         later(stage, 6)
         await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 2
-        considered = [f.preemption_notes for f in stage.facts(GangUnschedulable)][-1]
+        assert len(stage.event_data(PreemptionPlanned)) == 2
+        considered = [f.preemption_notes for f in stage.event_data(GangUnschedulable)][-1]
         assert any("left alone" in text and "PodGroup/default/low" in text for text in considered)
         later(stage, AGAIN_S)
         await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 3
+        assert len(stage.event_data(PreemptionPlanned)) == 3
         assert "default/low-9" in evicted(stage)
 
 
@@ -135,9 +135,9 @@ async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
         assert len(stage.where("hi")) == 2
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage, 3)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
-        (released,) = stage.facts(ReservationReleased)
+        (released,) = stage.event_data(ReservationReleased)
         assert (released.reason, len(released.pods)) == ("superseded", 2)
         assert set(stage.where("over").values()) == {"n0", "n1"}
 
@@ -155,7 +155,7 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         assert stage.extender_service.filter(known, ["n0"]).passed == ("n0",)
         stage.cluster.change_pod("alone", node="n0")
         await settled(stage)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.taken_over_by, end.taken_over_nodes) == (
             "taken-over",
             "Pod/default/alone",
@@ -178,13 +178,13 @@ async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
         (bound,) = stage.where("hi")
         await stage.bind(bound)
         await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 1, "for the extra"
+        assert len(stage.event_data(PreemptionPlanned)) == 1, "for the extra"
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.taken_over_by) == ("taken-over", "PodGroup/default/over")
         assert "evicts it" in end.message
-        heir = stage.facts(PreemptionPlanned)[-1]
+        heir = stage.event_data(PreemptionPlanned)[-1]
         assert "PodGroup/default/hi" in {u.name for u in heir.victims}
 
 
@@ -193,7 +193,7 @@ async def test_what_is_left_of_the_room_stays_held_while_victims_go():
     async with await making_room() as stage:
         stage.cluster.add(*preemptor_tree(1, "over", priority=20))
         await settled(stage)
-        (end,) = stage.facts(PreemptionCancelled)
+        (end,) = stage.event_data(PreemptionCancelled)
         (lost,) = end.taken_over_nodes
         (left,) = {"n0", "n1"} - {lost}
         gone(stage, "low-0" if left == "n0" else "low-1")
@@ -203,6 +203,6 @@ async def test_what_is_left_of_the_room_stays_held_while_victims_go():
         gone(stage, "low-1" if left == "n0" else "low-0")
         await settled(stage, 2)
         assert not stage.leader.committed.claimed_on.get(left)
-        assert [f.preemption for f in stage.facts(VictimGone)].count(
-            stage.facts(PreemptionPlanned)[0].preemption
+        assert [f.preemption for f in stage.event_data(VictimGone)].count(
+            stage.event_data(PreemptionPlanned)[0].preemption
         ) == 2

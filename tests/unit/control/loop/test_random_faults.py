@@ -107,7 +107,7 @@ class Life:
         check_state(stage.leader.committed)
         promised = {
             (a.uid, fact.plan): a.node
-            for fact in stage.facts(GangAdmitted, GangExtended) for a in fact.assignments
+            for fact in stage.event_data(GangAdmitted, GangExtended) for a in fact.assignments
         }  # fmt: skip
         for binding in stage.cluster.bindings:
             assert promised[binding.pod.uid, binding.plan] == binding.node, (

@@ -70,8 +70,8 @@ async def test_a_gang_pinned_to_one_node_by_name_is_admitted_once(pods):
         stage.later(1)
         stage.cluster.add(a_node("n2", gpu=4))
         await stage.settled()
-        assert len(stage.facts(GangAdmitted)) == 1
-        assert stage.facts(ReservationReleased) == []
+        assert len(stage.event_data(GangAdmitted)) == 1
+        assert stage.event_data(ReservationReleased) == []
         assert stage.where("g") == {f"g-{n}": "n0" for n in range(pods)}
 
 
@@ -86,13 +86,13 @@ async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fau
         stage.start(stage.parts.nominator.run())  # our own writes are no change
         stage.start(stage.reporter.run())
         await passes(stage, 900)
-        admitted = len(stage.facts(GangAdmitted))
+        admitted = len(stage.event_data(GangAdmitted))
         # 4 at once, then after 1, 2, 4, ..., 256 s (511 s in all) and 300 s
         assert 10 <= admitted <= 14, f"{admitted} admissions in 15 minutes"
         assert loops_counted() == counted + 1
         pauses = [record.pause_ms for record in alarms(caplog)]
         assert pauses == [min(1000 << n, 300_000) for n in range(len(pauses))]
-        assert len(pauses) == len(stage.facts(ReservationReleased)) - 3
+        assert len(pauses) == len(stage.event_data(ReservationReleased)) - 3
         assert alarms(caplog)[0].gang == "default/g"
         await until(lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event")
         notice = next(n for n in stage.cluster.notices if n.reason == REASON)
@@ -114,7 +114,7 @@ async def test_a_loop_of_a_member_that_comes_later_is_bounded(monkeypatch, caplo
         await stage.settled()
         stage.cluster.add(a_node("n1", gpu=1))
         await passes(stage, 300)
-        assert len(stage.facts(GangExtended)) <= 14
+        assert len(stage.event_data(GangExtended)) <= 14
         assert alarms(caplog)
         assert len(stage.root("g").bound) == 2
 
@@ -127,9 +127,9 @@ async def put_off(monkeypatch, stage: Stage, caplog) -> int:
         await passes(stage, 1)
         if alarms(caplog) and alarms(caplog)[-1].pause_ms >= 128_000:
             break
-    admitted = len(stage.facts(GangAdmitted))
+    admitted = len(stage.event_data(GangAdmitted))
     await passes(stage, 3)
-    assert len(stage.facts(GangAdmitted)) == admitted, "it is put off"
+    assert len(stage.event_data(GangAdmitted)) == admitted, "it is put off"
     return admitted
 
 
@@ -153,7 +153,7 @@ async def test_a_change_that_concerns_the_tree_ends_the_back_off(monkeypatch, ca
         CHANGES[change](stage.cluster)
         for round_ in range(1, 5):
             await passes(stage, 1, 0.01)
-            assert len(stage.facts(GangAdmitted)) == before + round_
+            assert len(stage.event_data(GangAdmitted)) == before + round_
         assert len(alarms(caplog)) == alarms_before
         await passes(stage, 1, 0.01)
         assert [r.pause_ms for r in alarms(caplog)[alarms_before:]] == [1000]
@@ -166,7 +166,7 @@ async def test_another_node_lets_it_be_tried_once(monkeypatch, caplog):
         pause_ms = alarms(caplog)[-1].pause_ms
         stage.cluster.add(a_node("n1", gpu=1))
         await passes(stage, 5, 0.01)
-        assert len(stage.facts(GangAdmitted)) == before + 1
+        assert len(stage.event_data(GangAdmitted)) == before + 1
         assert alarms(caplog)[-1].pause_ms == 2 * pause_ms
 
 
@@ -175,10 +175,10 @@ async def test_once_the_fault_is_mended_the_tree_is_admitted_and_stays(monkeypat
     async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         with monkeypatch.context() as patched:
             await put_off(patched, stage, caplog)
-        released = len(stage.facts(ReservationReleased))
+        released = len(stage.event_data(ReservationReleased))
         await passes(stage, 140)
         assert stage.where("g") == {"g-0": "n0", "g-1": "n0"}
-        assert len(stage.facts(ReservationReleased)) == released
+        assert len(stage.event_data(ReservationReleased)) == released
 
 
 async def test_nodes_that_come_and_go_put_nothing_off(caplog):
@@ -193,7 +193,7 @@ async def test_nodes_that_come_and_go_put_nothing_off(caplog):
             await passes(stage, 1, 0.01)
             assert stage.root("g").reservations
             assert not used & set(stage.where("g").values())
-        assert len(stage.facts(GangAdmitted)) == 11
+        assert len(stage.event_data(GangAdmitted)) == 11
         assert not alarms(caplog)
 
 
@@ -220,7 +220,7 @@ async def test_reservations_that_expire_put_nothing_off(caplog):
         await stage.settled()
         for round_ in range(2, 12):
             await passes(stage, 1, 5.1)
-            assert len(stage.facts(GangAdmitted)) == round_
+            assert len(stage.event_data(GangAdmitted)) == round_
         assert not alarms(caplog)
 
 
@@ -236,5 +236,5 @@ async def test_room_that_others_take_has_its_own_pause_alone(caplog):
             stage.cluster.delete_pod(f"thief-{number}")
             await passes(stage, 1, 16)
             assert stage.root("g").reservations, number
-        assert len(stage.facts(ReservationReleased)) == 6
+        assert len(stage.event_data(ReservationReleased)) == 6
         assert not alarms(caplog)

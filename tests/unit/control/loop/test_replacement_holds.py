@@ -74,7 +74,7 @@ async def test_only_the_replacement_gets_it(crashes):
     node = stage.cluster.pod("g-0").node
     stage.cluster.delete_pod("g-0")
     await step()
-    (lost,) = stage.facts(MemberTerminated)
+    (lost,) = stage.event_data(MemberTerminated)
     assert lost.held_until_us > stage.clock.now_us()
     stage.clock.advance(TTL_S - 1)
     await step()
@@ -86,8 +86,8 @@ async def test_only_the_replacement_gets_it(crashes):
     await step()
     stage.clock.advance(2 * TTL_S)
     await step()
-    assert stage.facts(ReservationReleased) == []
-    assert len(stage.facts(GangExtended)) == 1
+    assert stage.event_data(ReservationReleased) == []
+    assert len(stage.event_data(GangExtended)) == 1
     await stage.killed()
 
 
@@ -101,10 +101,10 @@ async def test_without_a_replacement_the_next_in_line_has_it_in_time(crashes):
     if crashes:
         stage = await taken_over(stage)
     await settled(stage)
-    (released,) = stage.facts(ReservationReleased)
+    (released,) = stage.event_data(ReservationReleased)
     assert (released.reason, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
     assert stage.root("rival").phase == "admitted"
-    assert len(stage.facts(GangAdmitted)) == 2
+    assert len(stage.event_data(GangAdmitted)) == 2
     await stage.killed()
 
 
@@ -135,13 +135,13 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     await stage.one_pass()
     await stage.one_pass()
-    assert stage.facts(MemberTerminated) == []
+    assert stage.event_data(MemberTerminated) == []
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "unschedulable"
     asked.set()
     await until(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
     await settled(stage)
-    assert [f.held_until_us > 0 for f in stage.facts(MemberTerminated)] == [True]
+    assert [f.held_until_us > 0 for f in stage.event_data(MemberTerminated)] == [True]
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "unschedulable"
     await stage.killed()

@@ -33,7 +33,7 @@ async def lost(stage, many=1):
     """Return the losses when there are so many."""
     for _ in range(2):  # the answer, then the fact
         await stage.settled()
-    found = stage.facts(MemberTerminated)
+    found = stage.event_data(MemberTerminated)
     assert len(found) == many
     return found
 

@@ -66,7 +66,7 @@ async def test_the_answers_are_those_of_now():
         stage.clock.advance(1)
         now = predictor.context()
         assert (now.ends, now.awaited) == (answers.known, answers.awaited)
-        assert (now.actor, now.now_us, now.room_held_us) == ("me", stage.clock.us, 7_000_000)
+        assert (now.actor, now.now_us, now.replacement_hold_us) == ("me", stage.clock.us, 7_000_000)
 
 
 async def test_the_verbs_and_the_loop_predict_the_same():

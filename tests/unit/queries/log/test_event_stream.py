@@ -37,8 +37,8 @@ class Writer:
         self.script = Script(self.grant)
         return self
 
-    async def write(self, count=1, fact=None, **given):
-        await self.log.append(self.grant, self.script.some(count, fact=fact, **given))
+    async def write(self, count=1, data=None, **given):
+        await self.log.append(self.grant, self.script.some(count, data=data, **given))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_a_reader_that_comes_back_goes_on_where_it_was(writer):
 
 async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     """It falls out of what is kept, and takes its pages from the database."""
-    monkeypatch.setattr(feed_module, "KEPT_FACTS", 10)
+    monkeypatch.setattr(feed_module, "BUFFER_EVENTS", 10)
     batches = writer.feed.follow(EventFilter())
     slow, fast = [], []
     task = asyncio.create_task(reading(writer, fast))  # without an end: it keeps the feed following
@@ -95,7 +95,7 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     assert kept.start == 990
     async with aclosing(batches):
         async for batch in batches:
-            assert len(batch.events) <= feed_module.CATCH_UP_FACTS
+            assert len(batch.events) <= feed_module.CATCH_UP_EVENTS
             slow += [event.position for event, _ in batch.events]
             if len(slow) == 1000:
                 break
@@ -105,7 +105,7 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
 
 @pytest.mark.parametrize("kept_bytes", [1, 10**6])
 async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monkeypatch, kept_bytes):
-    monkeypatch.setattr(feed_module, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(feed_module, "BUFFER_BYTES", kept_bytes)
     seen = []
     wanted = EventFilter(namespace="team-b", node="n1")
     task = asyncio.create_task(reading(writer, seen, wanted, limit=10))
@@ -113,7 +113,7 @@ async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monke
         for root in ("team-a/x", "team-b/x"):
             for node in ("n1", "n2"):
                 await writer.write(
-                    fact=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), gang=root
+                    data=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), gang=root
                 )
                 await asyncio.sleep(0)
     await asyncio.wait_for(task, 60)
@@ -190,6 +190,6 @@ async def test_a_clock_that_goes_backwards_changes_nothing(writer):
     seen = []
     task = asyncio.create_task(reading(writer, seen, EventFilter(since_us=50), limit=3))
     for at_us in (10, 50, 50, 60):
-        await writer.write(at_us=at_us, fact=GangObserved(kind="PodGroup"))
+        await writer.write(at_us=at_us, data=GangObserved(kind="PodGroup"))
     await asyncio.wait_for(task, 60)
     assert seen == [2, 3, 4]

@@ -122,5 +122,5 @@ async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
         with pytest.raises(NotReady, match="append did not happen"):
             await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
-        assert not stage.facts(PreemptionPlanned)
+        assert not stage.event_data(PreemptionPlanned)
         assert not stage.leader.pending_state.preemptions

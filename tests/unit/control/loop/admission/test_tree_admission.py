@@ -40,7 +40,7 @@ async def test_a_tree_that_fits_is_recorded_and_then_has_nothing_to_place():
         await stage.lead()
         await stage.control_loop._reconciler.reconcile()
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.RECORDED
-        assert len(stage.facts(GangAdmitted)) == 1
+        assert len(stage.event_data(GangAdmitted)) == 1
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.NOT_PENDING
 
 
@@ -53,7 +53,7 @@ async def test_a_tree_without_a_plan_is_explained_later_and_its_refusal_holds():
         assert outcome is AdmissionOutcome.TO_EXPLAIN
         assert [key.name for key in progress.to_explain] == ["g"]
         await stage.one_pass()
-        assert len(stage.facts(GangUnschedulable)) == 1
+        assert len(stage.event_data(GangUnschedulable)) == 1
         stage.later(60)
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.REFUSAL_HOLDS
 
@@ -72,7 +72,7 @@ async def test_a_long_plan_is_searched_and_a_refused_tree_pauses():
 
         stage.parts.planner.plan = slow
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.SEARCHED
-        assert len(stage.facts(GangUnschedulable)) == 1
+        assert len(stage.event_data(GangUnschedulable)) == 1
         stage.later(4)
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.PAUSED
         stage.later(2)
@@ -87,7 +87,7 @@ async def test_an_invalid_tree_is_recorded_once():
         stage.cluster.change_pod("g-0", priority=3)
         outcomes = [(await attempt(stage, "g"))[0] for _ in range(2)]
         assert outcomes == [AdmissionOutcome.RECORDED, AdmissionOutcome.INVALID_AS_BEFORE]
-        assert len(stage.facts(GangInvalid)) == 1
+        assert len(stage.event_data(GangInvalid)) == 1
 
 
 async def preempting(*more):
@@ -96,7 +96,7 @@ async def preempting(*more):
     stage = Stage(*room, *lows("n0", "n1"), *preemptor_tree(), *more)
     await stage.lead()
     await stage.one_pass()
-    assert len(stage.facts(PreemptionPlanned)) == 1
+    assert len(stage.event_data(PreemptionPlanned)) == 1
     return stage
 
 
@@ -129,8 +129,8 @@ async def test_a_preemptor_that_fits_lets_a_higher_tree_preempt_first():
         outcome, progress = await attempt(stage, "hi", progress=refused)
         assert outcome is AdmissionOutcome.POSTPONED
         assert [tree.root.key.name for tree in progress.postponed] == ["hi"]
-        assert not stage.facts(GangAdmitted)
+        assert not stage.event_data(GangAdmitted)
         assert (await attempt(stage, "hi", progress=refused, last=True))[0] is (
             AdmissionOutcome.RECORDED
         )
-        assert len(stage.facts(GangAdmitted)) == 1
+        assert len(stage.event_data(GangAdmitted)) == 1

@@ -48,9 +48,9 @@ class Scene:
         tree = forest_of(view).trees[self.cluster.group("g").key]
         root = self.state.gangs.get(tree.root.uid)
         part = TreeParts().of(tree, root, self.suspicions.hints(view))
-        vetoes = self.book.holding(view, self.state, self.now_ms)
+        rejections = self.book.holding(view, self.state, self.now_ms)
         request = plan_request(
-            view, self.state, part, rows=NodeRowCache(), budget=1000, vetoes=vetoes
+            view, self.state, part, rows=NodeRowCache(), budget=1000, rejections=rejections
         )
         verdict = plan(request)
         assert isinstance(verdict, Plan)

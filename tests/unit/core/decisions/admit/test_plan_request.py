@@ -47,7 +47,9 @@ def _request(view, state, name, now_ms=0, rows=None):
     tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
     holding = NodeRejections().holding(view, state, now_ms)
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
-    return plan_request(view, state, part, rows=rows or NodeRowCache(), budget=1000, vetoes=holding)
+    return plan_request(
+        view, state, part, rows=rows or NodeRowCache(), budget=1000, rejections=holding
+    )
 
 
 def _free(request, node="n0"):
@@ -206,12 +208,12 @@ def test_vetoes_hold_for_their_time_their_tree_and_their_nodes():
         a_node("n0", gpu=8), a_node("n1", gpu=8), *a_gang("g", pods=2), *a_gang("h", pods=1)
     )
     uid, pod = cluster.group("g").uid, cluster.pod("g-0").uid
-    vetoes = [
+    rejections = [
         NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n0"), by_shape=True, until_ms=100),
         NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n1"), by_shape=False, until_ms=100),
     ]
     state = folded(EMPTY, (uid, "default/g", GangObserved(kind="PodGroup")),
-                   *((uid, "default/g", veto) for veto in vetoes))  # fmt: skip
+                   *((uid, "default/g", rejection) for rejection in rejections))  # fmt: skip
     found = _request(cluster.seen, state, "g", now_ms=99).rejected_nodes
     assert [(v.node, v.uid, v.shape) for v in found] == [("n0", None, 0), ("n1", pod, None)]
     assert not _request(cluster.seen, state, "g", now_ms=100).rejected_nodes

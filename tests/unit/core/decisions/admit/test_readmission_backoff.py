@@ -57,8 +57,10 @@ class Rounds:
         drafts = [self.draft(ReservationReleased(plan=PlanId("p"), reason=why, pods=pods))]
         if vetoed:
             one = pods[0]
-            veto = NodeRejected(pod=one.pod, uid=one.uid, node=one.node, by_shape=True, until_ms=0)
-            drafts.insert(0, self.draft(veto))
+            rejection = NodeRejected(
+                pod=one.pod, uid=one.uid, node=one.node, by_shape=True, until_ms=0
+            )
+            drafts.insert(0, self.draft(rejection))
         view, forest = self.cluster.seen, forest_of(self.cluster.seen)
         found = self.known.released(view, EMPTY, forest, drafts, self.now_ms)
         return found[0].pause_ms if found else None

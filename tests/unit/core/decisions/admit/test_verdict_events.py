@@ -47,7 +47,7 @@ class Case:
             TreeParts().of(self.tree, self.state.gangs.get(self.tree.root.uid)),
             rows=NodeRowCache(),
             budget=10_000,
-            vetoes=tuple(self.state.rejections),
+            rejections=tuple(self.state.rejections),
         )
 
     def decide(self, recipe=RECIPE):
@@ -175,12 +175,12 @@ def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
     """By pod or by shape, on a node that is used; elsewhere it does not matter."""
     case, request, found = planned
     uid = found.assignments[0].uid
-    for veto, holds in [
+    for rejection, holds in [
         (NodeRejection(node=NodeName("n0"), uid=uid), False),
         (NodeRejection(node=NodeName("n0"), shape=0), False),
         (NodeRejection(node=NodeName("n1"), uid=uid), True),
     ]:
-        now = msgspec.structs.replace(case.request(), rejected_nodes=(veto,))
+        now = msgspec.structs.replace(case.request(), rejected_nodes=(rejection,))
         assert still_holds(request, found, now) is holds
 
 

@@ -45,7 +45,7 @@ PRIORITY = 10
 
 def at(now_us, **more):
     """Return the circumstances of a moment, with room held for a minute."""
-    return msgspec.structs.replace(ME, now_us=now_us, room_held_us=HELD_US, **more)
+    return msgspec.structs.replace(ME, now_us=now_us, replacement_hold_us=HELD_US, **more)
 
 
 class Scene:

@@ -170,7 +170,7 @@ def test_no_pod_is_evicted_while_room_comes_free():
     ).preempt()  # fmt: skip
     assert isinstance(made, NoPreemption)
     assert made.cause == "comes-free"
-    assert made.reasons == ("1 pod that terminates already makes room; no eviction is needed",)
+    assert made.reasons == ("1 pod that terminates already frees enough capacity; no eviction is needed",)
 
 
 @pytest.mark.parametrize(("late_us", "waited_for"), [(0, True), (1, False)])
@@ -241,7 +241,7 @@ def test_reservations_are_taken_before_any_running_pod():
     assert isinstance(made, PreemptionPlan)
     assert made.victims == ()
     assert [(u.name, u.kind) for u in made.superseded] == [("PodGroup/default/low", "reservation")]
-    assert made.reasons == ("takes room reserved for PodGroup/default/low",)
+    assert made.reasons == ("uses capacity reserved for PodGroup/default/low",)
 
 
 @pytest.mark.parametrize("option", ["releasing", "spared"])

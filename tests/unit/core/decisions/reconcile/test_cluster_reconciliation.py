@@ -329,7 +329,7 @@ def test_a_superseded_member_releases_its_tree():
         ["default/g-0", "default/g-1"],
     )
     who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
-    assert fact.message.endswith(f"other pods took the room of default/g-0; taken by {who}")
+    assert fact.message.endswith(f"other pods took the capacity of default/g-0; taken by {who}")
     assert [pod.pod for pod in fact.taken_by] == ["default/alien"]
 
 

@@ -68,7 +68,7 @@ def test_a_reserved_node_that_is_not_offered_is_not_answered(cluster, state):
     assert (decision.outcome, decision.passed, decision.refused) == ("not-offered", (), (N1, N2))
     assert (
         decision.reason
-        == "gang default/g: room is reserved on node n0, which kube-scheduler did not offer"
+        == "gang default/g: capacity is reserved on node n0, which kube-scheduler did not offer"
     )
     assert ask(cluster, state, "g-0").passed == ()
 
@@ -142,8 +142,8 @@ def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_room(cluster):
 
 
 @pytest.mark.parametrize(("ruled", "words"), [
-    (False, "kube-scheduler refuses every node with room for its minimum"),
-    (True, "kube-scheduler refuses every node with room for its minimum; "
+    (False, "kube-scheduler refuses every node with capacity for its minimum"),
+    (True, "kube-scheduler refuses every node with capacity for its minimum; "
            "rules between pods may be the cause: pod anti-affinity over rack"),
 ])  # fmt: skip
 def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
@@ -167,7 +167,7 @@ def test_the_reason_of_an_extra_does_not_name_the_minimum(cluster, state):
     refused = GangUnschedulable(outcome="impossible", reasons=("1 of 3",))
     state = folded(state, (uid, "default/g", refused))
     cluster.add(a_pod("g-2", "g"))
-    assert ask(cluster, state, "g-2", N0).reason == "gang default/g: no room for more members"
+    assert ask(cluster, state, "g-2", N0).reason == "gang default/g: no capacity for more members"
 
 
 @pytest.mark.parametrize("units", ["every lower-priority unit (2)", "Pod/default/a, the only"])
@@ -179,7 +179,7 @@ def test_the_reason_of_a_member_names_a_useless_eviction(cluster, units):
         outcome="impossible", reasons=("0 of 2",), preemption_notes=considered
     )
     state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, refused))
-    text = "no room for its minimum, not even when every unit of lower priority is evicted"
+    text = "no capacity for its minimum, not even when every unit of lower priority is evicted"
     assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {text}"
 
 
@@ -192,7 +192,7 @@ def test_reserved_room_is_kept_from_equal_and_lower_priority(cluster, state, pri
     assert decision.passed == ((N0, N1, N2) if passes else (N2,))
     if not passes:
         assert (decision.outcome, decision.refused) == ("protected", (N0, N1))
-        assert decision.reason == "room is reserved for a gang of equal or higher priority"
+        assert decision.reason == "capacity is reserved for a gang of equal or higher priority"
 
 
 def test_room_beside_a_reservation_is_free_for_all(cluster, state):

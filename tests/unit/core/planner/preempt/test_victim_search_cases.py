@@ -123,7 +123,7 @@ def test_the_plan_names_the_alternatives():
     assert alternatives["rack=r1"] == (
         ("Pod/ns/a",), "costs more: 7 instead of 3 as highest priority of a victim",
     )  # fmt: skip
-    assert alternatives["rack=r3"] == ((), "does not make room")
+    assert alternatives["rack=r3"] == ((), "does not free enough capacity")
 
 
 def test_the_volcano_case_one_victim_where_one_will_do():
