@@ -55,9 +55,8 @@ class LeaseGrant(msgspec.Struct, frozen=True, kw_only=True):
     lease: str  # random UUID: an epoch alone can be handed out twice by a promoted lagging standby
     head: LogHead
     previous_holder: str = ""
-    previous_epoch: Epoch = Epoch(
-        0
-    )  # epoch in the lease row before; lower than one that we held: the row was replaced
+    # epoch in the lease row before; lower than one that we held: the row was replaced
+    previous_epoch: Epoch = Epoch(0)
     timeline: str = ""  # WAL timeline of the database; changes when a standby is promoted
 
 

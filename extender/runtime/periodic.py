@@ -33,9 +33,8 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
     expected: tuple[type[Exception], ...] = ()  # tried again after them; others end the task
     failure: str = ""  # log message for them
     retry_s: Seconds | None = None  # instead of `every_s` after a failure
-    condition: Callable[[], bool] = lambda: (
-        True
-    )  # asked before each run; the work waits while it is false
+    # asked before each run; the work waits while it is false
+    condition: Callable[[], bool] = lambda: True
     changes: Changes | None = None  # the wait ends at a change after the start of the last run
     settle_s: float = 0.0  # added to each wait, because changes come in bursts
 

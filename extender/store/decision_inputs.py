@@ -71,9 +71,8 @@ class PostgresDecisionInputs:
                 await self._store([decision for decision, _ in batch])
             except BaseException as error:
                 fault = error
-                if not isinstance(
-                    error, Exception
-                ):  # cancelled: every waiting caller is cancelled too
+                # cancelled: every waiting caller is cancelled too
+                if not isinstance(error, Exception):
                     batch, self._waiting = batch + self._waiting, []
                     raise
             finally:

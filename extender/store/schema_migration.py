@@ -68,9 +68,8 @@ async def upgrade(url: str) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
-    await needs_migration(
-        url
-    )  # raises for a database of a newer version, with a better message than Alembic's
+    # raises for a database of a newer version, with a better message than Alembic's
+    await needs_migration(url)
     engine = create_engine(url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S)
     try:
         with our_faults("migrating the database"):

@@ -64,9 +64,8 @@ LEASE = sa.Table(
     sa.Column("address", sa.Text, nullable=False),
     sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=True),  # NULL: released
     sa.Column("ttl_ms", sa.Integer, nullable=False),
-    sa.Column(
-        "backend", sa.Integer, nullable=True
-    ),  # pid of the writing session, for administrators
+    # pid of the writing session, for administrators
+    sa.Column("backend", sa.Integer, nullable=True),
     sa.Column("timeline", sa.Text, nullable=False),  # WAL timeline at acquisition: shows a failover
     sa.PrimaryKeyConstraint("id", name="lease_pkey"),
     sa.CheckConstraint("id = 1", name="lease_id_check"),
@@ -117,9 +116,8 @@ EVENT_REFERENCE = sa.Table(
     "event_reference",
     METADATA,
     sa.Column("kind", sa.Text, nullable=False),  # node | victim | plan
-    sa.Column(
-        "name", sa.Text, nullable=False
-    ),  # name of the node, UID of the victim, id of the plan
+    # name of the node, UID of the victim, id of the plan
+    sa.Column("name", sa.Text, nullable=False),
     sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
     sa.PrimaryKeyConstraint("kind", "name", "position", name="event_reference_pkey"),
 )

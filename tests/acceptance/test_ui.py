@@ -233,9 +233,8 @@ async def over_an_older_log(service, browser, folder):
     known = service.get("/v1/events?limit=1000")
     end = known[-1]["position"]
     await seen(browser, lambda: positions(browser)[0] >= end, "the newest event")
-    mark = (
-        service.data / "log-end.json"
-    )  # where the end of the log is published, outside of the database
+    # where the end of the log is published, outside of the database
+    mark = service.data / "log-end.json"
     await until(
         lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end published", WITHIN_S
     )

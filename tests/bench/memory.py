@@ -151,9 +151,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if not scale.wants("memory", name):
         return
     print(f"memory: about {1 + pods // 6000} min", flush=True)
-    with (
-        Stand() as stand
-    ):  # of its own: to delete that many pods would take longer than all the rest
+    # of its own: to delete that many pods would take longer than all the rest
+    with Stand() as stand:
         found = asyncio.run(measure(stand, nodes, pods, gangs))
         asyncio.run(stand.stop())
     yield [

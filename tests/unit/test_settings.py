@@ -142,9 +142,8 @@ VALUES = {
     "log_level": ("DEBUG", "LOUD"),
 }
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
-ON_SERVE = [
-    name for name in VALUES if name != "server"
-]  # that is a flag of those who ask a service
+# that is a flag of those who ask a service
+ON_SERVE = [name for name in VALUES if name != "server"]
 
 
 def flag_of(name):

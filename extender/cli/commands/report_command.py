@@ -83,9 +83,8 @@ def _print(found: Report) -> None:
     rows = found.rows
     columns = list(REPORTS[found.report].columns)
     if len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows}):
-        columns = [
-            name for name in columns if name != "gang_uid"
-        ]  # the UID adds nothing when each name has one
+        # the UID adds nothing when each name has one
+        columns = [name for name in columns if name != "gang_uid"]
     print_table(
         [HEADERS.get(name, name).replace("_", " ") for name in columns],
         [[_cell(name, row[name]) for name in columns] for row in rows],

@@ -31,12 +31,10 @@ class JournalOverlay:
         self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
         self.evicted: set[str] = set()
         self.conditions: dict[str, dict[str, Condition]] = {}
-        self.where: dict[
-            str, tuple[str, str, str, str]
-        ] = {}  # UID -> kind, source, namespace, name
-        self.gone: dict[
-            tuple[str, str, str, str], int
-        ] = {}  # how often an object of a name was deleted
+        # UID -> kind, source, namespace, name
+        self.where: dict[str, tuple[str, str, str, str]] = {}
+        # how often an object of a name was deleted
+        self.gone: dict[tuple[str, str, str, str], int] = {}
 
     def apply(self, record: Record) -> bool:
         """Fold a line; return whether it changed the state of its object.

@@ -338,9 +338,8 @@ def _of_pod_level(found: api.Pod, containers: _Exact) -> _Exact:
         return {}
     wanted = _read(found, "spec.resources.requests", needs.requests)
     for name, amount in _read(found, "spec.resources.limits", needs.limits).items():
-        if (
-            name not in containers
-        ):  # requests of containers take precedence over the pod-level limit
+        # requests of containers take precedence over the pod-level limit
+        if name not in containers:
             wanted.setdefault(name, amount)
     if found.status.resources is not None:
         _raise(wanted, _read(found, "status.resources.requests", found.status.resources.requests))

@@ -81,9 +81,8 @@ class Evictor:
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._asked: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
-        self._present: dict[
-            PlanId, frozenset[PodUid]
-        ] = {}  # pods on the claimed nodes when it was first seen
+        # pods on the claimed nodes when it was first seen
+        self._present: dict[PlanId, frozenset[PodUid]] = {}
         self._refusals: dict[PodUid, str] = {}  # errors of the last requests
         self._marked: set[tuple[PlanId, str]] = set()  # groups with DisruptionTarget, by UID
         self.stall_reasons: dict[GangUid, str] = {}  # by root: why its victims are not deleted

@@ -92,9 +92,8 @@ class _Barrier:
         self.key = key
         self.unit = key[1]  # name, for log lines
         self.arrivals: dict[PodUid, _Arrival] = {}
-        self.posted: dict[
-            PodUid, str
-        ] = {}  # bound, maybe not seen by the informers yet: leaf by UID
+        # bound, maybe not seen by the informers yet: leaf by UID
+        self.posted: dict[PodUid, str] = {}
         self.sent: set[PodUid] = set()  # Binding in flight
         self.opened = False
         self.unsure_until_ms = 0  # until then an unanswered Binding may show
@@ -223,9 +222,8 @@ class BindBarriers:
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
             barrier.missing_count -= 1
-        self.prebinding.unmark(
-            reservation.uid
-        )  # from here on its connection shows whether it waits
+        # from here on its connection shows whether it waits
+        self.prebinding.unmark(reservation.uid)
         arrival.calls.append(call)
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()

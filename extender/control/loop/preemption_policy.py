@@ -99,9 +99,8 @@ def next_preemption_us(root: GangState) -> int:
     """
     if not root.failed_preemptions:
         return 0
-    doubled = min(
-        root.failed_preemptions - 1, AGAIN_MS_MAX.bit_length()
-    )  # more would only make large numbers
+    # more would only make large numbers
+    doubled = min(root.failed_preemptions - 1, AGAIN_MS_MAX.bit_length())
     return root.failed_preemption_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
 
 

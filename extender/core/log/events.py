@@ -92,9 +92,8 @@ class GangAdmitted(EventData, frozen=True, kw_only=True):
     kind: str
     priority: int
     groups: tuple[GroupRecord, ...]
-    shapes: tuple[
-        dict[str, int], ...
-    ]  # requests: CPU in millicores, memory in bytes, the rest in units
+    # requests: CPU in millicores, memory in bytes, the rest in units
+    shapes: tuple[dict[str, int], ...]
     assignments: tuple[AssignmentRecord, ...]
     unplaced: tuple[str, ...] = ()  # members without a node, namespace/name
     topology: dict[str, dict[str, str]] = {}  # node -> topology key -> value at the time
@@ -212,9 +211,8 @@ class ReservationReleased(EventData, frozen=True, kw_only=True):
     reason: ReleaseReason
     pods: tuple[ReleasedPod, ...]
     message: str = ""
-    taken_by: tuple[
-        ReservedCapacityUser, ...
-    ] = ()  # the running pods that use it, if there are any (`superseded`)
+    # the running pods that use it, if there are any (`superseded`)
+    taken_by: tuple[ReservedCapacityUser, ...] = ()
 
 
 class GangScheduled(EventData, frozen=True, kw_only=True):
@@ -305,9 +303,8 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
     superseded: tuple[SupersededRecord, ...] = ()
-    already_terminating: tuple[
-        VictimPod, ...
-    ] = ()  # pods that already terminate on nodes of the assignments; the preemptor waits for them
+    # pods that already terminate on nodes of the assignments; the preemptor waits for them
+    already_terminating: tuple[VictimPod, ...] = ()
     planner: str = ""
     input_digest: str = ""
     search_nodes: int = 0

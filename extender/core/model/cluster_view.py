@@ -58,17 +58,15 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     usage: Map[NodeName, Usage] = Map()
     members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
-    pinned: Map[PodUid, Pod] = (
-        Map()
-    )  # unassigned, not nominated, not gated, and bound to one node by affinity
+    # unassigned, not nominated, not gated, and bound to one node by affinity
+    pinned: Map[PodUid, Pod] = Map()
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
     keeping_off: Map[PodUid, Pod] = Map()  # pods with required anti-affinity, assigned or not
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     guards: Map[GroupKey, Guard] = Map()  # only from an API server: manifests have no finalizers
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
-    ends: Map[PodUid, PodEnd] = (
-        Map()
-    )  # how removed members ended, where the cluster reported it; entries are removed after a time
+    # how removed members ended, where the cluster reported it; entries are removed after a time
+    ends: Map[PodUid, PodEnd] = Map()
     generation: int = 0  # grows with each change of a node
     revision: int = 0  # grows with each change
 

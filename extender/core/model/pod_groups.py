@@ -52,9 +52,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
     generation: int = 0  # metadata.generation
     api_version: str = ""  # to which a status is written
-    conditions: tuple[
-        tuple[str, str, str, str], ...
-    ] = ()  # (type, status, reason, message) as stored
+    # (type, status, reason, message) as stored
+    conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
 
 

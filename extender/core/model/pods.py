@@ -161,21 +161,17 @@ ENDED_BY: Mapping[str, EndCause] = {
 class PodShape(msgspec.Struct, frozen=True, gc=False):
     """All properties of a pod that decide on which nodes it fits."""
 
-    requests: tuple[
-        tuple[str, int], ...
-    ] = ()  # sorted by resource name, zero requests left out, `pods` always 1
+    # sorted by resource name, zero requests left out, `pods` always 1
+    requests: tuple[tuple[str, int], ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()  # labels the node must have, sorted
-    selectors: tuple[
-        NodeSelector, ...
-    ] = ()  # all must hold: required node affinity, and one per bound volume
+    # all must hold: required node affinity, and one per bound volume
+    selectors: tuple[NodeSelector, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
-    exclusive_claims: tuple[
-        str, ...
-    ] = ()  # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
-    unmodelled: tuple[
-        str, ...
-    ] = ()  # what the planner has no data for (unbound volumes, resource claims, rules about namespaces)
+    # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
+    exclusive_claims: tuple[str, ...] = ()
+    # what the planner has no data for (unbound volumes, resource claims, rules about namespaces)
+    unmodelled: tuple[str, ...] = ()
     rules: tuple[PodRule, ...] = ()  # about other pods
 
     @property

@@ -73,9 +73,8 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: GroupKey
     basic: bool = False
     minimum: int = 1
-    topology: tuple[
-        str, ...
-    ] = ()  # node label keys, outer to inner (SPEC D; one key upstream, L13)
+    # node label keys, outer to inner (SPEC D; one key upstream, L13)
+    topology: tuple[str, ...] = ()
     members: tuple[PlanMember, ...] = ()  # in order of priority, then age
     bound: tuple[PlanBound, ...] = ()
     groups: tuple[PlanGroup, ...] = ()
@@ -117,9 +116,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: tuple[PlanNode, ...]  # sorted by name
     shapes: tuple[PodShape, ...]
     rejected_nodes: tuple[NodeRejection, ...] = ()
-    claims_in_use: tuple[
-        str, ...
-    ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
+    # ReadWriteOncePod claims of running pods, namespace/name, sorted
+    claims_in_use: tuple[str, ...] = ()
     budget: int = 200_000  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
     explain: bool = (
@@ -169,9 +167,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unplaced: tuple[str, ...]  # members without a node, sorted
     search: SearchEffort
     reasons: tuple[str, ...] = ()  # why `unplaced` is not empty
-    given: tuple[
-        str, ...
-    ] = ()  # conditions that the planner does not model and that the plan depends on
+    # conditions that the planner does not model and that the plan depends on
+    given: tuple[str, ...] = ()
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -79,13 +79,11 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     priority: int  # of the preemptor
     may_preempt: bool = True  # False: preemptionPolicy Never
-    units: tuple[
-        PlanUnit, ...
-    ] = ()  # sorted by kind, name and UID (a name may occur with several UIDs)
+    # sorted by kind, name and UID (a name may occur with several UIDs)
+    units: tuple[PlanUnit, ...] = ()
     shapes: tuple[PodShape, ...] = ()
     gangs: tuple[PlanGang, ...] = ()
     budgets: tuple[PlanBudget, ...] = ()
     going: tuple[PlanVictim, ...] = ()  # terminating pods, sorted by pod
-    spared: tuple[
-        str, ...
-    ] = ()  # names of units that are left out because this tree had them evicted before, sorted
+    # names of units that are left out because this tree had them evicted before, sorted
+    spared: tuple[str, ...] = ()

@@ -18,9 +18,8 @@ from extender.core.model.ids import Position
 from extender.runtime.cooperative_yield import Yielder
 
 AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
-TURN = web.RequestKey(
-    "turn", contextlib.AsyncExitStack
-)  # the turn of a query, in the query process
+# the turn of a query, in the query process
+TURN = web.RequestKey("turn", contextlib.AsyncExitStack)
 
 
 async def listed(items: Iterable[Any]) -> list[bytes]:

@@ -48,9 +48,8 @@ class ReportQuery(msgspec.Struct, frozen=True, kw_only=True):
 class ReportRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a report, as the store returns them."""
 
-    rows: Sequence[
-        Sequence[object]
-    ]  # in the order of `ReportKind.columns`, at most one more than the limit
+    # in the order of `ReportKind.columns`, at most one more than the limit
+    rows: Sequence[Sequence[object]]
     head: Position  # where the log ended
     projected: Position  # position of the interval tables
 

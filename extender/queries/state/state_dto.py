@@ -28,9 +28,8 @@ class MemberAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: str
     state: str  # reserved | bound
     extra: bool  # beyond the minimum; known for reservations only
-    requests: dict[
-        str, int
-    ]  # CPU in millicores, memory in bytes, the rest in units; empty: not known
+    # CPU in millicores, memory in bytes, the rest in units; empty: not known
+    requests: dict[str, int]
 
 
 class GroupAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -130,9 +129,8 @@ class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Features of kube-apiserver and kube-scheduler, as the service found them."""
 
     served: list[str]  # built-in kinds of groups, with their versions
-    dropped_fields: list[
-        str
-    ]  # fields that kube-apiserver drops, with their kinds and the feature gate that is off
+    # fields that kube-apiserver drops, with their kinds and the feature gate that is off
+    dropped_fields: list[str]
     untested: list[str]
     admission_policy: (
         str  # on | off | unknown: whether the admission policy adds our scheduling gate to members

@@ -59,9 +59,8 @@ class Service:
 
     async def start(self) -> None:
         """Start it and wait until /readyz answers 200."""
-        if (
-            self.starts == 0
-        ):  # what was published of the database of another story is not about ours
+        # what was published of the database of another story is not about ours
+        if self.starts == 0:
             async with self._plane.api() as api:
                 await api.delete("/api/v1/namespaces/gang-extender/configmaps")
         with self.log.open("ab") as log:

@@ -97,7 +97,9 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             # 1. Deleted: groups with pods that run stay, so do their definition and the pods that run; no capacity is kept.
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
-            released = await story.until_fact("ReservationReleased", "default/held", reason="deleted")
+            released = await story.until_fact(
+                "ReservationReleased", "default/held", reason="deleted"
+            )
             assert "is being deleted" in released["data"]["message"]
             await nothing_reserved(story)
             assert await served(story, "podgroups")
@@ -152,9 +154,8 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     assert sorted(drift) == [(unknown, f"Pod/default/{name}") for name in sorted(first)]
     now = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}
     assert uids.items() <= now.items()
-    await asyncio.to_thread(
-        story.service.stop
-    )  # the log has drift, as it must: not what holds after other stories
+    # the log has drift, as it must: not what holds after other stories
+    await asyncio.to_thread(story.service.stop)
 
 
 async def is_ready(story: Story) -> bool:

@@ -37,9 +37,8 @@ class Held:
         intercept.call = self._keep
 
     async def _keep(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
-        if request.path.endswith(
-            "/bind"
-        ):  # an error would make kube-scheduler erase the nomination
+        # an error would make kube-scheduler erase the nomination
+        if request.path.endswith("/bind"):
             await self._free.wait()
         return None
 

@@ -62,7 +62,9 @@ async def until_condition(story: Story, name: str, type_: str, words: str) -> No
 
 def lost(fact: Object) -> set[tuple[str, str, str]]:
     """Return kind, field and gate of everything that is lost."""
-    return {(x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["dropped_fields"]}
+    return {
+        (x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["dropped_fields"]
+    }
 
 
 @pytest.mark.kubernetes("1.36")

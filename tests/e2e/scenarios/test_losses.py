@@ -43,7 +43,11 @@ async def losses_printed(database_url: str, gang: str) -> dict[str, tuple[str, s
     assert done.returncode == 0, done.stderr.decode()
     lines = msgspec.json.decode(done.stdout)
     return {
-        line["data"]["pod"].partition("/")[2]: (line["data"]["cause"], line["caused_by"], line["reason"])
+        line["data"]["pod"].partition("/")[2]: (
+            line["data"]["cause"],
+            line["caused_by"],
+            line["reason"],
+        )
         for line in lines
         if line["type"] == "MemberTerminated"
     }

@@ -137,9 +137,8 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     rivals = [ordinary("equal", GPU), ordinary("lower", GPU, priorityClassName="low")]
     if scope == "marker-resource":
         await story.create(rivals[0])
-        await story.until_bound(
-            1, "equal"
-        )  # never shown to us: the gang loses its room, as a whole
+        # never shown to us: the gang loses its room, as a whole
+        await story.until_bound(1, "equal")
         released = await count(story, "ReservationReleased", 1)
         assert released[0]["data"]["reason"] == "superseded"
         assert len(released[0]["data"]["pods"]) == 2

@@ -168,9 +168,8 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
 
     async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
-        refused = (await facts(story, "GangUnschedulable"))[
-            -1:
-        ]  # before its last member came: waiting
+        # before its last member came: waiting
+        refused = (await facts(story, "GangUnschedulable"))[-1:]
         words = [w for f in refused for w in (*f["reasons"], *f["preemption_notes"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
@@ -226,7 +225,9 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
 
     async def refused() -> bool:
         last = (await facts(story, "GangUnschedulable"))[-1:]
-        return any("frees capacity for no further member" in w for f in last for w in f["preemption_notes"])
+        return any(
+            "frees capacity for no further member" in w for f in last for w in f["preemption_notes"]
+        )
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
@@ -298,9 +299,8 @@ async def let_go(story: Story, *names: str) -> None:
 async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: Story) -> None:
     """While victims terminate the tree is planned again and evicts no other pod; capacity on a new node is taken at once."""
     await p15_begins(story)
-    for number in range(
-        5
-    ):  # each is a change that wakes the tree: it is planned again, and waits on
+    # each is a change that wakes the tree: it is planned again, and waits on
+    for number in range(5):
         await story.create(a_node(f"small-{number}", **{SLOT: 0}))
         await asyncio.sleep(0.5)
     assert len(await facts(story, "PreemptionPlanned")) == 1

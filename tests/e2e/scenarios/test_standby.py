@@ -96,9 +96,8 @@ class Passers:
 
     def __init__(self, story: Story) -> None:
         self.story = story
-        self.waited: list[
-            tuple[float, float]
-        ] = []  # when it came (wall clock), seconds until bound
+        # when it came (wall clock), seconds until bound
+        self.waited: list[tuple[float, float]] = []
         self.waiting: dict[str, float] = {}
 
     @contextlib.asynccontextmanager

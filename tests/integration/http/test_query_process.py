@@ -205,9 +205,8 @@ async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
         reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
 
         def enough(reader):
-            if (
-                reader.events and not killed
-            ):  # most of them are not sent yet: a reader is sent some at a time
+            # most of them are not sent yet: a reader is sent some at a time
+            if reader.events and not killed:
                 killed.append(handlers.pid)
                 os.kill(handlers.pid, signal.SIGKILL)
             return len(reader.events) >= EVENTS

@@ -215,9 +215,8 @@ async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> current_user AND usename IS NOT NULL",
         "DO $$ BEGIN LOCK TABLE gx.placement IN ACCESS EXCLUSIVE MODE; END $$",
     )
-    await alice.execute(
-        "SET default_transaction_read_only = off"
-    )  # no control, so nothing rests on it
+    # no control, so nothing rests on it
+    await alice.execute("SET default_transaction_read_only = off")
     await refused(alice, "DELETE FROM gx.placement")
     await alice.close()
 

@@ -170,9 +170,8 @@ async def test_the_server_dies_with_its_owner(data, how):
     owner.send_signal(how)
     owner.wait()
     owner.stdout.close()
-    async with EmbeddedPostgres(
-        data, settings=FAST
-    ) as server:  # at once, while the old one is still going down
+    # at once, while the old one is still going down
+    async with EmbeddedPostgres(data, settings=FAST) as server:
         assert await ask(server.url, "SELECT answer FROM kept") == 42
         assert gone(int(pid))
 

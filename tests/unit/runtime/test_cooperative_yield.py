@@ -22,9 +22,8 @@ def rests(monkeypatch):
         await sleep(0)
 
     monkeypatch.setattr(cooperative_yield, "SLICE_S", 0.0)
-    monkeypatch.setattr(
-        cooperative_yield, "RECENT_CALL_S", 600.0
-    )  # the calm comes in no test by itself
+    # the calm comes in no test by itself
+    monkeypatch.setattr(cooperative_yield, "RECENT_CALL_S", 600.0)
     monkeypatch.setattr(cooperative_yield.asyncio, "sleep", slept)
     monkeypatch.setattr(Yielder, "_called_s", -math.inf)
     monkeypatch.setattr(Yielder, "_next_s", 0.0)

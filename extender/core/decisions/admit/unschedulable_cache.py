@@ -47,9 +47,8 @@ class UnschedulableCache:
     def _only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
         key = (id(before), id(now))
         known = self._compared.get(key)
-        if (
-            known is None
-        ):  # many trees were refused with the same nodes; the entry keeps both tuples, so that the ids stay valid
+        # many trees were refused with the same nodes; the entry keeps both tuples, so that the ids stay valid
+        if known is None:
             known = (before, now, only_less(before, now))
             self._compared[key] = known
         return known[2]

@@ -44,9 +44,8 @@ class UsedCapacity(msgspec.Struct):
     held: tuple[Reservation, ...] = ()  # reservations whose pods are not assigned yet
     nominated: tuple[Pod, ...] = ()  # nominated or pinned pods, no members: those have reservations
     ports: tuple[HostPort, ...] = ()
-    claimed: tuple[
-        tuple[str, int], ...
-    ] = ()  # claims of preemptors beyond what victims use, and replacement holds
+    # claims of preemptors beyond what victims use, and replacement holds
+    claimed: tuple[tuple[str, int], ...] = ()
     reserved: bool = False  # some of it is held for another tree than that of the request
 
     def same(self, other: UsedCapacity | None) -> bool:
@@ -233,9 +232,8 @@ class NodeRowCache:
         self._nodes = _NO_NODES
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
-        self._taken: IdentityMemo[dict[int, dict[NodeName, UsedCapacity]]] = (
-            IdentityMemo()
-        )  # by priority
+        # by priority
+        self._taken: IdentityMemo[dict[int, dict[NodeName, UsedCapacity]]] = IdentityMemo()
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, gang_uid: GangUid

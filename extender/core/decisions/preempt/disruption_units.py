@@ -40,9 +40,8 @@ NEVER = "Never"
 class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
     """Input beside view and state."""
 
-    releasing: Collection[
-        GangUid
-    ] = ()  # roots whose barrier is binding members: their reservations stay
+    # roots whose barrier is binding members: their reservations stay
+    releasing: Collection[GangUid] = ()
     now_us: int = 0  # finds pods that terminate for too long; 0: no pod counts as such
 
 

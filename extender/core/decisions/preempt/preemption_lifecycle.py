@@ -70,12 +70,10 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     )
     now_us: int
     asked: Mapping[PodUid, EvictionRequest] = {}
-    seen: frozenset[PodUid] = (
-        frozenset()
-    )  # seen on their nodes while no deletion was requested by the extender
-    there: Mapping[
-        PlanId, frozenset[PodUid]
-    ] = {}  # pods on the nodes of a plan in the first pass after it
+    # seen on their nodes while no deletion was requested by the extender
+    seen: frozenset[PodUid] = frozenset()
+    # pods on the nodes of a plan in the first pass after it
+    there: Mapping[PlanId, frozenset[PodUid]] = {}
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
     def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:

@@ -48,19 +48,16 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
 
     actor: str
     cause: str
-    started: frozenset[GangUid] = (
-        frozenset()
-    )  # barriers of these roots are releasing or have released
-    binding: frozenset[PodUid] = (
-        frozenset()
-    )  # their Binding was sent, but is perhaps not in the view yet
+    # barriers of these roots are releasing or have released
+    started: frozenset[GangUid] = frozenset()
+    # their Binding was sent, but is perhaps not in the view yet
+    binding: frozenset[PodUid] = frozenset()
     posted: frozenset[PodUid] = frozenset()  # the API server accepted their Binding
     expired: frozenset[GangUid] = frozenset()  # roots with reservations older than their lifetime
     # How members that left the view ended, by the answer of the API server; None: unknown
     ends: Mapping[PodUid, PodEnd | None] = {}
-    awaited: frozenset[PodUid] = (
-        frozenset()
-    )  # members for which the answer is pending; recorded after it
+    # members for which the answer is pending; recorded after it
+    awaited: frozenset[PodUid] = frozenset()
     over: frozenset[PodUid] = frozenset()  # lost members whose replacement hold has reached its end
     now_us: int = 0
     replacement_hold_us: int = 0  # length of a replacement hold; 0: none

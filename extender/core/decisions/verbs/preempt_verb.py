@@ -55,9 +55,8 @@ class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A node and the pods that kube-scheduler would delete there."""
 
     node: NodeName
-    victims: tuple[
-        PodUid, ...
-    ]  # highest priority first, because kube-scheduler ranks nodes by the first
+    # highest priority first, because kube-scheduler ranks nodes by the first
+    victims: tuple[PodUid, ...]
     violations: int = 0
 
 

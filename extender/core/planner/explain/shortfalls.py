@@ -24,9 +24,8 @@ class Shortfall:
     leaf: CompiledGroup
     domain: int
     holds: int  # members it could have there, bound ones included
-    lacking: list[
-        str
-    ]  # resources of which there is too little, each taken alone; empty: only together
+    # resources of which there is too little, each taken alone; empty: only together
+    lacking: list[str]
 
 
 def diagnose(solved: Solved) -> tuple[str, ...]:

@@ -67,15 +67,12 @@ class InterpodConstraints:
 
     masks: dict[int, Bools] = field(default_factory=dict)  # shape -> allowed nodes
     axes: list[ExclusionAxis] = field(default_factory=list)
-    dynamic: list[AntiAffinityDomains | SpreadDomains] = field(
-        default_factory=list
-    )  # counted while a placement grows
-    keys: dict[GroupKey, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # of groups whose pods must share a domain
-    unseen: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # shape and text of rules that are left out
+    # counted while a placement grows
+    dynamic: list[AntiAffinityDomains | SpreadDomains] = field(default_factory=list)
+    # of groups whose pods must share a domain
+    keys: dict[GroupKey, tuple[str, ...]] = field(default_factory=dict)
+    # shape and text of rules that are left out
+    unseen: list[tuple[int, str]] = field(default_factory=list)
 
     def exclude(self, shapes: Collection[int], nodes: Bools) -> None:
         """Remove nodes from the masks of some shapes."""

@@ -51,9 +51,8 @@ class CompiledGroup:
     alive: bool  # admissible, as are all its ancestors
     holds: bool  # bound members alone satisfy it
     children: list[int] = field(default_factory=list)
-    members: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # kind -> positions in source.members
+    # kind -> positions in source.members
+    members: dict[int, list[int]] = field(default_factory=dict)
     pinned: int = -1  # domain of `level` that bound members fix; -1: none
     least: int = 0  # fewest new pods that can satisfy it
 

@@ -126,9 +126,8 @@ class _Model(PlacementModel):
                 if free >= 0:
                     self.model.add(taken <= free + back)
                     continue
-                used = self.model.new_bool_var(
-                    ""
-                )  # overcommitted: constrained only if a pod is placed here
+                # overcommitted: constrained only if a pod is placed here
+                used = self.model.new_bool_var("")
                 self.model.add(taken <= free + back - free * (1 - used))
                 self.model.add(taken <= max(free + sum(backs), 0) * used)
 
@@ -206,9 +205,8 @@ class _Model(PlacementModel):
     def _broken(self, running: list[int]) -> _Part:
         gangs = self.cost_model.source.gangs
         holds = self.cost_model.holding({})
-        lost: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # leaf -> unit and how many members it has there
+        # leaf -> unit and how many members it has there
+        lost: dict[int, list[tuple[int, int]]] = {}
         for i in running:
             counts: dict[int, int] = {}
             for pod in self.eviction_view.units[i].pods:

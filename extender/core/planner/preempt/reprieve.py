@@ -46,9 +46,8 @@ class VictimSets:
     """The sets that were found, and the domains without any."""
 
     found: list[VictimSet] = field(default_factory=list)
-    infeasible: list[CandidateDomain] = field(
-        default_factory=list
-    )  # evicting all units there is not enough
+    # evicting all units there is not enough
+    infeasible: list[CandidateDomain] = field(default_factory=list)
 
 
 class Reprieve:
@@ -82,9 +81,8 @@ class Reprieve:
         cuts = np.searchsorted(
             eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
         ).tolist()
-        self._rows = [
-            order[a:b] for a, b in itertools.pairwise(cuts)
-        ]  # per unit, into `removal.back`
+        # per unit, into `removal.back`
+        self._rows = [order[a:b] for a, b in itertools.pairwise(cuts)]
 
     def search(self, first: Solution) -> VictimSets:
         """Find sets of victims.
@@ -236,9 +234,8 @@ class Reprieve:
                 for node, amount in places.items():
                     used[node] += amount * problem.requests[kind][:width]
         left = eviction_view.free(gone) - used
-        near = (
-            self.eviction_view.none_gone
-        )  # the others share no node with a placed pod, nor a claim
+        # the others share no node with a placed pod, nor a claim
+        near = self.eviction_view.none_gone
         busy: Bools = np.any(used > 0, axis=1)
         near[eviction_view.unit[busy[eviction_view.node]]] = True
         near[eviction_view.holders] = True

@@ -47,9 +47,8 @@ class _Leaves:
     like: CompiledGroup
     twins: list[CompiledGroup]
     taking_part: cp_model.IntVar
-    by_domain: dict[
-        int, cp_model.IntVar
-    ]  # domain -> leaves in it; empty: a composite above chooses the domain, or none
+    # domain -> leaves in it; empty: a composite above chooses the domain, or none
+    by_domain: dict[int, cp_model.IntVar]
     pods: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)  # kind, cell
 
 

@@ -22,11 +22,12 @@ class NodeClass:
 
     kinds: list[int]  # that may run here
     nodes: list[int]
-    slots: list[int] | None  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
+    slots: (
+        list[int] | None
+    )  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
     capacity: list[int]  # free capacity of a single node, per axis
-    patterns: list[tuple[int, ...]] = field(
-        default_factory=list
-    )  # pods per kind; each node has one of these
+    # pods per kind; each node has one of these
+    patterns: list[tuple[int, ...]] = field(default_factory=list)
 
 
 PATTERNS_MAX = 40
@@ -84,9 +85,8 @@ def _singles(
     for group in problem.groups:
         for kind, members in group.members.items():
             sizes[kind] += len(members)
-    demand = (problem.requests * sizes[:, None]).sum(
-        axis=0
-    )  # more capacity than this is never used
+    # more capacity than this is never used
+    demand = (problem.requests * sizes[:, None]).sum(axis=0)
     capacity = np.minimum(problem.free[nodes], demand)
     pods = int(sizes[kinds].sum())
     asks = problem.requests[kinds].tolist()

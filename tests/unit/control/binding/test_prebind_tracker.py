@@ -155,9 +155,8 @@ async def test_after_an_expired_barrier_every_member_is_planned_where_it_was():
         assert [f.reason for f in stage.event_data(ReservationReleased)] == ["expired"]
         assert {p.split("/")[1]: n for p, n in tried(stage).items()} == where
         for name in where:
-            stage.cluster.change_pod(
-                name, nominated=None
-            )  # as kube-scheduler does after a failed bind
+            # as kube-scheduler does after a failed bind
+            stage.cluster.change_pod(name, nominated=None)
         stage.cluster.add(a_node("a-better", gpu=8))
         await stage.killed()
         async with Stage(

@@ -43,9 +43,8 @@ class Questions:
 @pytest.fixture
 def asked(monkeypatch):
     monkeypatch.setattr(Yielder, "_called_s", -math.inf)
-    monkeypatch.setattr(
-        cooperative_yield, "RECENT_CALL_S", CALM_S
-    )  # no test waits for the calm, however busy the machine
+    # no test waits for the calm, however busy the machine
+    monkeypatch.setattr(cooperative_yield, "RECENT_CALL_S", CALM_S)
     monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 3600.0)
     return Questions()
 
