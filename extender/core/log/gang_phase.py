@@ -9,10 +9,8 @@ from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EffectivePhase, GangState
 
 PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gang terminate
-HOLDS_CAPACITY: Final = (
-    "admitted",
-    "scheduled",
-)  # phases that `GangUnschedulable` and `GangInvalid` do not end
+# Phases that `GangUnschedulable` and `GangInvalid` do not end.
+HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 
 
 def effective_phase(root: GangState) -> EffectivePhase:

@@ -101,9 +101,8 @@ class GangFields(msgspec.Struct):
     admitted_us: int = 0
     failed_preemptions: int = 0  # since the last completed preemption
     failed_preemption_us: int = 0  # time of the last failed one
-    capacity_used_times: int = (
-        0  # how often other pods used its reserved capacity, at short intervals
-    )
+    # How often other pods used its reserved capacity, at short intervals.
+    capacity_used_times: int = 0
     capacity_used_us: int = 0  # time of the last such use
 
 

@@ -425,11 +425,12 @@ class StateProjector:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
 
     def _bind(self, event: RecordedEvent, data: PodBound) -> None:
-        root, uid = self._root(event), data.uid
-        before = root.reservations.get(uid) or root.lost_with_node.get(uid) or root.bound.get(uid)
-        if uid in root.reservations:
-            self._drop_held(root, uid)
-        root.lost_with_node.pop(uid, None)
+        root, uid, indexed = self._root(event), data.uid, not self._past
+        reservation = root.reservations.pop(uid, None)
+        lost = root.lost_with_node.pop(uid, None)
+        before = reservation or lost or root.bound.get(uid)
+        if indexed and reservation is not None:
+            del self._reservations_on(reservation.node)[uid]
         root.bound[uid] = BoundMember(
             plan=data.plan,
             pod=data.pod,
@@ -438,7 +439,7 @@ class StateProjector:
             node=data.node,
             requests=before.requests if before is not None else _UNKNOWN,
         )
-        if not self._past:
+        if indexed:
             self._gang_of[uid] = root.uid
         if before is None:
             self._use_holds(root, [(data.group, data.node)])
