@@ -56,7 +56,9 @@ async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
     await story.until(seen)
     if shown:
         words = await refused(story, "g-0", "g-1")
-        assert all("gang default/g: no capacity for its minimum" in w for w in words.values()), words
+        assert all("gang default/g: no capacity for its minimum" in w for w in words.values()), (
+            words
+        )
     assert await reasons(story, "absent-") == {"SchedulingGated"}
     await story.create(a_node("n1", gpu=8))  # the group grows; its nodes advertise no marker
     assert set((await story.until_bound(2, "g-")).values()) == {"n0", "n1"}

@@ -37,7 +37,9 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     assert refused["data"]["outcome"] == "impossible"
 
     async def pod_has_event() -> bool:
-        return any("no capacity for its minimum" in line for line in await story.events_of("train-3"))
+        return any(
+            "no capacity for its minimum" in line for line in await story.events_of("train-3")
+        )
 
     await eventually(pod_has_event)
     assert not story.verbs.count("POST", "/bind")

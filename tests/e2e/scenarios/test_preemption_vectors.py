@@ -226,7 +226,9 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
 
     async def refused() -> bool:
         last = (await facts(story, "GangUnschedulable"))[-1:]
-        return any("frees capacity for no further member" in w for f in last for w in f["considered"])
+        return any(
+            "frees capacity for no further member" in w for f in last for w in f["considered"]
+        )
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"

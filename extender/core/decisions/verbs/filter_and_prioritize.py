@@ -101,7 +101,9 @@ def _redeem(
     node = reservation.node
     others = tuple(name for name in offered if name != node)
     if len(others) == len(offered):
-        reason = f"gang {root}: capacity is reserved on node {node}, which kube-scheduler did not offer"
+        reason = (
+            f"gang {root}: capacity is reserved on node {node}, which kube-scheduler did not offer"
+        )
         return FilterDecision(
             outcome="not-offered", passed=(), refused=others, reason=reason, node=node
         )

@@ -202,9 +202,7 @@ class _Decision:
         all_gone = self._solve(~eviction_view.none_gone, maximise=extras)
         most = size(all_gone.solution) if all_gone.solution is not None else placed
         if free > placed and (not extras or most <= free):
-            text = (
-                f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
-            )
+            text = f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
             if len(source.going) == 1:
                 text = "1 pod that terminates already frees enough capacity; no eviction is needed"
             return _none("comes-free", text, self.nodes)
@@ -399,7 +397,10 @@ class _Decision:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
             listed.append(
                 VictimAlternative(
-                    where=place.where, units=names, cost=None, reason="does not free enough capacity"
+                    where=place.where,
+                    units=names,
+                    cost=None,
+                    reason="does not free enough capacity",
                 )
             )
         return tuple(listed)

@@ -22,7 +22,9 @@ class NodeClass:
 
     kinds: list[int]  # that may run here
     nodes: list[int]
-    slots: list[int] | None  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
+    slots: (
+        list[int] | None
+    )  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
     capacity: list[int]  # free capacity of a single node, per axis
     patterns: list[tuple[int, ...]] = field(
         default_factory=list

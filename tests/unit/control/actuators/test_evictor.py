@@ -136,9 +136,7 @@ async def test_what_people_see():
         victims = {"PodGroup/low": ["low-0", "low-1"], "CompositePodGroup/top": ["mid-0"]}
         await ordered(stage, victims)
         await asked(stage, "low-0", "low-1", "mid-0")
-        text = (
-            "PodGroup default/hi (priority 10) needs the capacity of PodGroup/default/low (priority 0)"
-        )
+        text = "PodGroup default/hi (priority 10) needs the capacity of PodGroup/default/low (priority 0)"
         assert ("default/low-0", text) in stage.cluster.did("mark_disrupted")
         notice = next(n for n in stage.cluster.notices if n.name == "low-0")
         assert (notice.reason, notice.action, notice.warning) == ("Preempted", "Preempting", False)

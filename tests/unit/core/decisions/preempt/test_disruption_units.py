@@ -170,7 +170,9 @@ def test_no_pod_is_evicted_while_room_comes_free():
     ).preempt()  # fmt: skip
     assert isinstance(made, NoPreemption)
     assert made.cause == "comes-free"
-    assert made.reasons == ("1 pod that terminates already frees enough capacity; no eviction is needed",)
+    assert made.reasons == (
+        "1 pod that terminates already frees enough capacity; no eviction is needed",
+    )
 
 
 @pytest.mark.parametrize(("late_us", "waited_for"), [(0, True), (1, False)])
