@@ -79,8 +79,7 @@ def main() -> None:
 
 
 # How many occurrences a file may have today. May only shrink: the number of a file is exact, and no file is added.
-ALLOWED: dict[str, int] = {
-}
+ALLOWED: dict[str, int] = {}
 
 if __name__ == "__main__":
     main()

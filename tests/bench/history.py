@@ -135,7 +135,9 @@ def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
     yield GangScheduled(plan=fact.plan, bound=len(fact.assignments))
     for record in fact.assignments:
         if chance.random() < 0.25:
-            yield MemberTerminated(pod=record.pod, uid=record.uid, node=record.node, cause="unknown")
+            yield MemberTerminated(
+                pod=record.pod, uid=record.uid, node=record.node, cause="unknown"
+            )
     yield GangRemoved(reason="deleted")
 
 
