@@ -1,4 +1,4 @@
--- The capacity of a lost member is held for its replacement, if the event says so; there is no hold on a lost node.
+-- The capacity of a lost member is held for its replacement, if the event has an end time for it; there is no hold on a lost node.
 CREATE FUNCTION gx.project_replacement_hold(e gx.event, d json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$

@@ -1,4 +1,4 @@
-"""A Tuesday in a small cluster, as facts with fixed times: the log behind the answers of deploy/QUESTIONS.md.
+"""A Tuesday in a small cluster, as events with fixed times: the log behind the answers of deploy/QUESTIONS.md.
 
 Two racks of four nodes with 8 GPUs each. A sweep takes half of one rack and a batch job of priority 0 a node of
 the other, so a training of priority 1000 finds no rack with four free nodes. A probe of priority 0, which takes one,
@@ -91,7 +91,7 @@ def capacity_measured(*, rack: tuple[str, int, int], one: str, total: int) -> Ca
     """Measure: the best rack (name, free, nodes), the best single node (always 8 free), the total."""
     domain, free, nodes = rack
     return CapacityMeasured(
-        as_of=Position(0),  # counted when the fact gets its place
+        as_of=Position(0),  # set when the event gets its position
         largest_free=(
             FreeDomainRecord(resource=GPU, key="", domain=one, free=8, nodes=1, total=total),
             FreeDomainRecord(
@@ -112,7 +112,7 @@ def refused(root: str, outcome: str, reason: str) -> tuple[str, AnyEventData]:
 
 
 def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
-    """Return the facts of the day, in the empty log of a grant."""
+    """Return the events of the day, in the empty log of a grant."""
     sweep, train = admitted(SWEEP, 1, 1, 2), admitted(TRAIN, 2, 1, 4)
     batch, probe = admitted(BATCH, 2, 1, 1), admitted(PROBE, 1, 3, 1)
     gone = VictimPod(pod=f"{BATCH}-0", uid=uid(f"{BATCH}-0"), node=node(2, 1), group="batch")

@@ -48,7 +48,7 @@ NODES = [NodeName(f"n{n}") for n in range(3)]
 
 
 def event_after(state, gang_uid, data):
-    """Return the event of a fact that follows a state."""
+    """Return an event that can follow a state."""
     return RecordedEvent(
         position=Position(state.position + 1),
         event_id=str(UUID(int=state.position + 1)),
@@ -69,7 +69,7 @@ def a_leaf(name="leaf", minimum=1, **rest):
 
 @st.composite
 def histories(draw):
-    """Make a history a leader could have written: every fact is possible in the state before it."""
+    """Make a history a leader could have written: every event is possible in the state before it."""
     state, events = EMPTY, []
     fresh = iter(range(10_000))
     for _ in range(draw(st.integers(0, 25))):
@@ -89,7 +89,7 @@ def histories(draw):
 
 @st.composite
 def _of_preemption(draw, state, uid, root, fresh):
-    """Make a fact of a preemption that is possible now; the plan of one where none is under way."""
+    """Make an event of the pending preemption; the plan of one where none is pending."""
     pending = state.preemptions.get(uid)
     if root is None and pending is None:
         return GangObserved(kind="PodGroup")
@@ -157,7 +157,14 @@ def _event_data(draw, uid, root, fresh):
     if root is None:
         kinds += ["observed"] * 4
     else:
-        kinds += ["admitted"] * 5 + ["refused", "invalid", "veto", "completed", "noise", "outside"]
+        kinds += ["admitted"] * 5 + [
+            "refused",
+            "invalid",
+            "rejection",
+            "completed",
+            "noise",
+            "outside",
+        ]
         kinds += ["bound", "bound", "released", "scheduled"] * bool(held) + ["lost"] * bool(bound)
         kinds += ["back"] * bool(root.lost_with_node) + ["given up"] * bool(root.replacement_holds)
     kind = draw(st.sampled_from(kinds))
@@ -209,7 +216,7 @@ def _event_data(draw, uid, root, fresh):
         v = draw(st.sampled_from(sorted(root.replacement_holds.values(), key=lambda v: v.uid)))
         pods = (ReleasedPod(pod=v.pod, uid=v.uid, node=v.node),)
         return ReservationReleased(plan=v.plan, reason="expired", pods=pods)
-    if kind == "veto":
+    if kind == "rejection":
         return NodeRejected(
             pod="ns/v",
             uid=PodUid("v"),

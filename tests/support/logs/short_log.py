@@ -1,6 +1,6 @@
 """A short log with known positions and times, for tests of queries about the past.
 
-| position | seconds | fact |
+| position | seconds | event |
 |---|---|---|
 | 1 | 0 | the lease |
 | 2 | 10 | ns/low observed |
@@ -9,7 +9,7 @@
 | 5 | 30 | b bound |
 | 6 | 30 | ns/low satisfied |
 | 7 | 40 | other/high observed |
-| 8 | 50 | other/high refused: no room |
+| 8 | 50 | other/high unschedulable: no capacity |
 | 9 | 60 | other/high preempts a; its pod h is promised n1 |
 | 10 | 70 | a evicted |
 | 11 | 70 | a lost |

@@ -21,7 +21,7 @@ replace = msgspec.structs.replace
 
 
 def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
-    """Return the request without preemption, with the room of some pods free."""
+    """Return the request without preemption, with the capacity of some pods free."""
     shapes = request.evictable.shapes
     nodes = []
     source = request.evictable
@@ -193,7 +193,7 @@ def _somewhere(request: PlanRequest, shape, gone: list[PlanVictim]) -> bool:
 
 
 def cheapest(request: PlanRequest, *, wanted: int = 1) -> tuple[int, ...] | None:
-    """Return the lowest price of any set that makes room for the tree; None when no set does.
+    """Return the lowest price of any set that frees enough capacity for the tree; None when no set does.
 
     `wanted`: pods that must be placed at least.
     """

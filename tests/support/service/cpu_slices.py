@@ -7,7 +7,7 @@ import platform
 
 from extender.runtime.cpu_slice import SET_ATTRIBUTES
 
-BYTES = 56  # room for `struct sched_attr` of kernels to come
+BYTES = 56  # enough for `struct sched_attr` of kernels to come
 RUNTIME_AT = 24
 KERNEL = tuple(map(int, platform.release().split(".")[:2]))
 GRANTED_FROM = (6, 12)

@@ -67,7 +67,7 @@ async def until(condition: Callable[[], Any], what: str = "", within_s: float = 
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {within_s:.0f} s in vain for: {what or condition}")
+            raise AssertionError(f"waited {within_s:.0f} s for: {what or condition}")
         await asyncio.sleep(0.002)
     return found
 
@@ -487,7 +487,7 @@ def check_state(state: Any) -> None:
     for root in state.gangs.values():
         for pod, hold in root.replacement_holds.items():
             assert (hold.uid, hold.gang_uid) == (pod, root.uid)
-            assert pod not in root.bound, "who runs has left no room"
+            assert pod not in root.bound, "a bound member has no replacement hold"
             replacement_holds_on.setdefault(hold.node, {})[pod] = hold
     assert state.replacement_holds_on == Map(
         {node: Map(holds) for node, holds in replacement_holds_on.items()}

@@ -348,7 +348,7 @@ class Arrivals:
         self.cluster.change_pod(pod.path, nominated=chosen.node)
 
     def _candidate(self, node: NodeName, pod: Pod) -> NodeCandidate | None:
-        """Remove all of lower priority, put back the most important ones that leave room; None where it never fits."""
+        """Remove all of lower priority, put back the most important ones that leave enough capacity; None where it never fits."""
         lower = [
             p for p in self.cluster.seen.on_node.get(node, {}).values() if p.priority < pod.priority
         ]

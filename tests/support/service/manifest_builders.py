@@ -33,7 +33,7 @@ def an_object(
 
 
 def a_node(name: str, labels: Mapping[str, str] | None = None, **resources: str | int) -> Object:
-    """Make a node; room by resource, `gpu` for short; 64 CPUs, 256 GiB and 110 pods by default."""
+    """Make a node; amounts by resource, `gpu` for short; 64 CPUs, 256 GiB and 110 pods by default."""
     resources = {GPU if key == "gpu" else key: value for key, value in resources.items()}
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110", **resources}
     return an_object(

@@ -26,7 +26,7 @@ PROBE_S = (
     2.0  # timeoutSeconds of that probe; no question of the read API has to be answered within it
 )
 THRESHOLD = (
-    20  # looks in vain before a pod that was ready is not: 4 s, as with the probe of the Deployment
+    20  # failed probes before a pod that was ready is not: 4 s, as with the probe of the Deployment
 )
 
 
@@ -75,13 +75,13 @@ class Replica:
             return 0, None
 
     async def events(self, query=""):
-        """Return facts of the log; any other answer is a failure."""
+        """Return events of the log; any other answer is a failure."""
         status, found = await self.ask(f"/v1/events{query}")
         assert status == 200, (status, found)
         return found
 
     async def until_events(self, query, count=1):
-        """Wait for so many facts that fit a question; a replica that has only just been started may be asked too."""
+        """Wait for so many events that match a query; the replica may have been started only just now."""
         deadline = time.monotonic() + WITHIN_S
         while True:
             status, found = 0, None

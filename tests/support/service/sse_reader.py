@@ -11,13 +11,13 @@ import aiohttp
 
 
 class Reader:
-    """Reads a stream, at one URL after the other; keeps every fact and the last id.
+    """Reads a stream, at one URL after the other; keeps every event and the last id.
 
     Args:
         urls: Where to ask; after a broken connection the next one is asked.
         query: Further parameters.
         slow_s: Pause after every piece that was read.
-        breaks_after: Facts after which the connection is given up, for once each time.
+        breaks_after: Events after which the connection is closed, for once each time.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         known = stage.cluster.pod("alone")
         before = stage.extender_service.filter(known, ["n0", "n2"])
         assert before.passed == ("n2",)
-        assert "made for one" in before.reason
+        assert "freed for one" in before.reason
         assert stage.extender_service.filter(known, ["n0"]).passed == ("n0",)
         stage.cluster.change_pod("alone", node="n0")
         await settled(stage)

@@ -90,7 +90,7 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     for _ in range(100):
         await writer.write(10)
         await asyncio.sleep(0)
-        assert len(kept._facts) <= 10
+        assert len(kept._events) <= 10
     await until(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
     assert kept.start == 990
     async with aclosing(batches):
