@@ -79,7 +79,9 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     at_us: int
     gangs: tuple[GangState, ...]
-    of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
+    stream_versions_of_gangs: tuple[
+        int, ...
+    ]  # versions of their streams, in the same order; 0: not known
     stream_versions: dict[GangUid, int]  # of live streams without a root
     rejections: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
@@ -265,7 +267,9 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
     roots = {root.uid: root for root in saved.gangs}
     versions = (ended or {}) | saved.stream_versions
     versions |= {
-        uid: version for uid, version in zip(roots, saved.of_roots, strict=True) if version
+        uid: version
+        for uid, version in zip(roots, saved.stream_versions_of_gangs, strict=True)
+        if version
     }
     if ended is not None:
         roots = {uid: _with_maps(root) for uid, root in roots.items()}

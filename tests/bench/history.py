@@ -113,7 +113,7 @@ def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
             )
     fact = admission(chance, name)
     yield fact
-    if chance.random() < 0.1:  # a node is vetoed and the whole tree placed again
+    if chance.random() < 0.1:  # a node is rejected and the whole tree placed again
         first = fact.assignments[0]
         if chance.random() < 0.5:
             yield NodeRejected(

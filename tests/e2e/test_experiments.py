@@ -120,7 +120,7 @@ async def test_lifting_the_gate_of_a_nominated_pod_wakes_it_at_once(
     assert recorder.calls[0].at_s - lifted_s < 1.0
 
 
-async def test_a_vetoed_nomination_is_followed_by_a_wide_call(
+async def test_a_rejected_nomination_is_followed_by_a_wide_call(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER 3.2: refused on its nominated node, the pod is offered all nodes right away."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 # After this time without such a use `GangState.capacity_used_times` starts at one again.
-TAKEN_LATELY_US: Final = 600_000_000
+CAPACITY_USE_MEMORY_US: Final = 600_000_000
 _PreemptionEvent: TypeAlias = (
     PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
 )
@@ -458,7 +458,7 @@ class StateProjector:
             elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if data.taken_by:
-            if event.at_us - root.capacity_used_us < TAKEN_LATELY_US:
+            if event.at_us - root.capacity_used_us < CAPACITY_USE_MEMORY_US:
                 root.capacity_used_times += 1
             else:
                 root.capacity_used_times = 1

@@ -55,12 +55,12 @@ async def complaints(story: Story) -> list[str]:
     ]
     if held:
         return held
-    vetoed = {fact["gang"] for fact in await story.service.events("NodeRejected")}
+    rejected = {fact["gang"] for fact in await story.service.events("NodeRejected")}
     found = []
     for verdict in await what_would_fit(story):
         gang = gangs.get(verdict.gang)
-        if verdict.kind == "Pod" or verdict.gang in vetoed:
-            continue  # a veto is knowledge that no dump has
+        if verdict.kind == "Pod" or verdict.gang in rejected:
+            continue  # a rejection is knowledge that no dump has
         if verdict.assignments:
             found.append(f"could be placed: {verdict}; the service has {gang}")
         elif gang is None or gang["state"] == "scheduled" or verdict.verdict == "placed":

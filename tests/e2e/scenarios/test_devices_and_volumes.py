@@ -153,12 +153,12 @@ def facts_of(facts: list[Object], kind: str) -> list[Object]:
 
 
 async def check_learning(story: Story, good: set[str], bound: dict[str, str]) -> list[Object]:
-    """Check that only bad nodes were vetoed, none twice for a pod, none proposed again, and no loop."""
+    """Check that only bad nodes were rejected, none twice for a pod, none proposed again, and no loop."""
     facts = await story.check_facts()
-    vetoes = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeRejected")]
-    assert vetoes, "the story has no refusal"
-    assert len(vetoes) == len(set(vetoes)), vetoes
-    assert not {node for _, node in vetoes} & good, vetoes
+    rejections = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeRejected")]
+    assert rejections, "the story has no refusal"
+    assert len(rejections) == len(set(rejections)), rejections
+    assert not {node for _, node in rejections} & good, rejections
     learned: set[tuple[str, str]] = set()
     plans = 0
     for fact in facts:
@@ -188,7 +188,7 @@ async def test_nodes_without_the_device_are_learned(controllers: None, story: St
         assert len(facts_of(facts, "GangAdmitted")) <= 3, "what was offered instead is tried next"
 
 
-async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
+async def test_rejections_hold_over_a_crash_and_end_with_a_change(
     controllers: None, story: Story
 ) -> None:
     """One node of three has a device, two are needed: refused by name; kill -9; a device comes, bound."""
@@ -242,7 +242,7 @@ async def test_nodes_without_a_volume_are_learned(controllers: None, story: Stor
 
 @pytest.mark.lived_in("long")
 async def test_a_bound_volume_is_seen(story: Story) -> None:
-    """The node of a bound volume is the only one ever proposed: one plan, no refusal, no veto."""
+    """The node of a bound volume is the only one ever proposed: one plan, no refusal, no rejection."""
     await story.create(*nodes(6))
     where = {"b-0": "n5", "b-1": "n2"}
     disks = [volume(f"disk-{node}", node, claim=name) for name, node in where.items()]

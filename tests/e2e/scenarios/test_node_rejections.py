@@ -40,15 +40,15 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     bound = await story.until_bound(4, prefix="quiet", timeout_s=60)
     assert sorted(bound.values()) == ["n1", "n2", "n3", "n4"]
     facts = await story.check_facts()
-    vetoes = [f["data"] for f in facts if f["type"] == "NodeRejected"]
-    assert {v["node"] for v in vetoes} == {"n0"}
+    rejections = [f["data"] for f in facts if f["type"] == "NodeRejected"]
+    assert {v["node"] for v in rejections} == {"n0"}
     released = [f["data"] for f in facts if f["type"] == "ReservationReleased"]
-    assert [r["reason"] for r in released] == ["node-rejected"] * len(vetoes)
-    assert len(vetoes) <= 2, "learned once for all pods of one shape"
+    assert [r["reason"] for r in released] == ["node-rejected"] * len(rejections)
+    assert len(rejections) <= 2, "learned once for all pods of one shape"
 
 
 async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(story: Story) -> None:
-    """Every node is refused: nothing is bound, the refusal rests on vetoes, no loop; then nodes come.
+    """Every node is refused: nothing is bound, the refusal rests on rejections, no loop; then nodes come.
 
     The end of the noise would not do: kube-scheduler is not woken by it where a rule names namespaces by labels.
     """
@@ -68,7 +68,7 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     except TimeoutError:
         recorded = [(f["time"][11:23], f["summary"]) for f in await story.service.events()]
         raise AssertionError(f"never refused for both nodes: {recorded[-40:]}") from None
-    assert refused["outcome"] == "unknown", "a veto is no proof"
+    assert refused["outcome"] == "unknown", "a rejection is no proof"
     (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]
     assert "pod anti-affinity over kubernetes.io/hostname" in why
     calls = story.verbs.count("POST", "/filter")

@@ -117,7 +117,7 @@ async def test_two_filter_calls_at_most_per_member_and_plan(
 
 
 @pytest.mark.lived_in("never")  # a refused member is asked again for every pod that comes to a node
-async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
+async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
     """kube-scheduler refuses two of the nodes: the tree is planned again, with two calls for each plan."""
     calls = Calls(intercept)
     term = {
@@ -135,7 +135,7 @@ async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Stor
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
     assert await story.service.events("NodeRejected"), (
-        "nothing was vetoed: the story proves nothing"
+        "nothing was rejected: the story proves nothing"
     )
     await calls.check(story, "quiet-")
 

@@ -441,7 +441,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
 
 
 async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end():
-    """429 of a budget, or a webhook that forbids it: tried again with its Retry-After, reported, abandoned after the TTL."""
+    """429 of a budget, or a webhook that forbids it: tried again with its Retry-After, reported, cancelled after the TTL."""
     async with await full(eviction_method="eviction-api") as stage:
         stage.start(stage.reporter.run())
         tries = []

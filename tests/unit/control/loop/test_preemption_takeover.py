@@ -166,7 +166,7 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         assert stage.root("hi").last_decision.outcome != "preempting"
 
 
-async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
+async def test_the_preemption_of_an_evicted_preemptor_is_cancelled():
     """`hi` runs and makes room for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)

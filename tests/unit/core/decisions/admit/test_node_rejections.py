@@ -122,7 +122,7 @@ def test_a_member_that_needs_others_is_planned_again_alone():
 
 
 def test_claims_are_a_pods_own():
-    """A device that one pod does not get may be there for another: the veto is by pod."""
+    """A device that one pod does not get may be there for another: the rejection is by pod."""
     scene = Scene()
     scene.plan()
     scene.refuse("g-0")
@@ -131,7 +131,7 @@ def test_claims_are_a_pods_own():
     assert scene.state.rejections[key].until_ms > scene.now_ms
 
 
-def test_a_veto_is_forgotten_when_pod_or_node_change():
+def test_a_rejection_is_forgotten_when_pod_or_node_change():
     """Also when the pod's claim was bound meanwhile: what the model sees now, it judges itself."""
     scene = Scene()
     scene.plan()

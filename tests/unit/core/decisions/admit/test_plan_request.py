@@ -202,8 +202,8 @@ def test_a_leaf_that_is_being_deleted_gets_no_new_members():
     assert (len(request.root.members), len(request.root.bound)) == (0, 1)
 
 
-def test_vetoes_hold_for_their_time_their_tree_and_their_nodes():
-    """A veto by shape reaches equal pods, one by pod that pod; both end in time and with their node."""
+def test_rejections_hold_for_their_time_their_tree_and_their_nodes():
+    """A rejection by shape reaches equal pods, one by pod that pod; both end in time and with their node."""
     cluster = FakeCluster(
         a_node("n0", gpu=8), a_node("n1", gpu=8), *a_gang("g", pods=2), *a_gang("h", pods=1)
     )

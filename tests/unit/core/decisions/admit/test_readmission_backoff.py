@@ -50,12 +50,12 @@ class Rounds:
     def draft(self, fact):
         return NewEvent(gang_uid=self.tree.root.uid, gang="default/g", data=fact, actor="test")
 
-    def give_back(self, why="node-lost", *, vetoed=False, after_ms=10):
+    def give_back(self, why="node-lost", *, rejected=False, after_ms=10):
         """Release all, and return the pause that follows; None where the tree is not put off."""
         self.now_ms += after_ms
         pods = tuple(ReleasedPod(pod=p.path, uid=p.uid, node=self.node) for p in self.tree.pods)
         drafts = [self.draft(ReservationReleased(plan=PlanId("p"), reason=why, pods=pods))]
-        if vetoed:
+        if rejected:
             one = pods[0]
             rejection = NodeRejected(
                 pod=one.pod, uid=one.uid, node=one.node, by_shape=True, until_ms=0
@@ -146,14 +146,14 @@ def test_pods_that_come_to_the_node_are_a_cause_of_superseded_room():
         assert rounds.give_back("superseded") is None
 
 
-def test_expiry_and_vetoes_have_pauses_of_their_own():
-    """An expiry after its time, and a release with a veto, are not counted, and do not end the row."""
+def test_expiry_and_rejections_have_pauses_of_their_own():
+    """An expiry after its time, and a release with a rejection, are not counted, and do not end the row."""
     rounds = Rounds()
     for _ in range(ROUNDS_FREE):
         rounds.round()
     for _ in range(10):
         assert rounds.round("expired", after_ms=EXPIRES_MS) is None
-        assert rounds.round("node-rejected", vetoed=True) is None
+        assert rounds.round("node-rejected", rejected=True) is None
     assert rounds.round() == PAUSE_MS
 
 

@@ -171,7 +171,7 @@ def test_a_plan_falls_with_what_it_rests_on(planned, change):
     assert not still_holds(request, found, case.request())
 
 
-def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
+def test_a_rejection_that_came_meanwhile_fells_a_plan(planned):
     """By pod or by shape, on a node that is used; elsewhere it does not matter."""
     case, request, found = planned
     uid = found.assignments[0].uid

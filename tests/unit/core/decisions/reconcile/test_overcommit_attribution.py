@@ -12,7 +12,7 @@ from extender.core.decisions.reconcile.overcommit_attribution import (
 )
 from extender.core.log.events import ReservationReleased, ReservedCapacityUser
 from extender.core.log.reservation_state import EMPTY
-from extender.core.log.state_projector import TAKEN_LATELY_US
+from extender.core.log.state_projector import CAPACITY_USE_MEMORY_US
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
@@ -93,7 +93,7 @@ def released(uid, times, apart_us):
     fact = ReservationReleased(plan=PlanId("p"), reason="superseded", pods=(), taken_by=(pod,))
     state = EMPTY
     for n in range(times):
-        state = folded(state, (uid, "default/g", fact), at_us=TAKEN_LATELY_US + n * apart_us)
+        state = folded(state, (uid, "default/g", fact), at_us=CAPACITY_USE_MEMORY_US + n * apart_us)
     return state.gangs[uid]
 
 
@@ -108,5 +108,5 @@ def test_the_pause_doubles_up_to_a_limit():
 
 def test_what_happened_long_ago_is_forgotten():
     """A tree does not wait longer when its room is taken only now and then."""
-    assert released("u", 5, TAKEN_LATELY_US).capacity_used_times == 1
-    assert released("u", 5, TAKEN_LATELY_US - 1).capacity_used_times == 5
+    assert released("u", 5, CAPACITY_USE_MEMORY_US).capacity_used_times == 1
+    assert released("u", 5, CAPACITY_USE_MEMORY_US - 1).capacity_used_times == 5

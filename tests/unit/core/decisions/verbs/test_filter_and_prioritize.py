@@ -146,7 +146,7 @@ def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_room(cluster):
     (True, "kube-scheduler refuses every node with capacity for its minimum; "
            "rules between pods may be the cause: pod anti-affinity over rack"),
 ])  # fmt: skip
-def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
+def test_a_refusal_that_rests_on_rejections_is_not_a_budget(ruled, words):
     """Nothing was searched for too short; where a rule between pods may be the cause, it is named (H10)."""
     elsewhere = {"topologyKey": "rack", "namespaceSelector": {"matchLabels": {"team": "x"}}}
     rule = {"requiredDuringSchedulingIgnoredDuringExecution": [elsewhere]}

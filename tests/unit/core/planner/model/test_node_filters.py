@@ -181,16 +181,16 @@ def test_resources():
     assert place([bare], [node("n0", free={"pods": 0})]).outcome == "impossible"
 
 
-def test_vetoes_are_not_called_impossible():
+def test_rejections_are_not_called_impossible():
     """Refused nodes may be refused wrongly: unknown, with the reason; without them impossible stands."""
     shape = PodShape(requests=(("cpu", 1000), ("pods", 1)))
-    veto = (NodeRejection(node=NodeName("n0"), shape=0),)
-    verdict = place([shape], [node("n0")], rejected_nodes=veto)
+    rejection = (NodeRejection(node=NodeName("n0"), shape=0),)
+    verdict = place([shape], [node("n0")], rejected_nodes=rejection)
     assert verdict.outcome == "unknown"
     assert "kube-scheduler refused n0" in verdict.given[0]
     assert "given that" in verdict.reasons[0]
     large = PodShape(requests=(("cpu", 9000), ("pods", 1)))
-    verdict = place([large], [node("n0")], rejected_nodes=veto)
+    verdict = place([large], [node("n0")], rejected_nodes=rejection)
     assert verdict.outcome == "impossible"
     assert verdict.given == ()
     pod = (NodeRejection(node=NodeName("n0"), uid=PodUid("p0")),)

@@ -336,7 +336,7 @@ def test_how_far_it_would_get_counts_different_pods_at_once():
 
 
 def test_an_unknown_verdict_evicts_no_pod():
-    """A refusal that rests on a budget or on vetoes is no reason to evict."""
+    """A refusal that rests on a budget or on rejections is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
     made = preempt(
         msgspec.structs.replace(
