@@ -96,6 +96,6 @@ async def test_history_names_the_cause_of_a_lost_member(
         losses["drained"][1] == losses["tainted"][1] == "a caller of the Eviction API, or the node"
     )
     assert not await story.service.events("PreemptionPlanned")
-    rows = (await story.service.get("/v1/reports/losses"))["rows"]
+    rows = (await story.service.get("/v1/reports/terminations"))["rows"]
     assert {row["cause"] for row in rows} == {"evicted", "node-lost", "preempted"}
     await story.check_facts()
