@@ -1,6 +1,6 @@
 """Act as kube-scheduler over HTTP for the demo: its order of calls and its exact JSON.
 
-Reads what kube-scheduler would watch: the manifests, and the bindings, nominations and lifted gates
+Reads what kube-scheduler would watch: the manifests, and the bindings, nominations and removed gates
 in `cluster.jsonl` of the service. The service is called as kube-scheduler calls it (EXTENDER.md 2):
 
 - a pod with a gate is not tried;
@@ -34,7 +34,7 @@ class Player:
         self.record = record
         self.bound: dict[str, str] = {}  # uid -> node
         self.nominated: dict[str, str] = {}
-        self.lifted: set[str] = set()
+        self.ungated: set[str] = set()
         self.calls: list[str] = []
         self._session: aiohttp.ClientSession | None = None
         self.reload()
@@ -61,7 +61,7 @@ class Player:
             if entry["type"] == "nominated":
                 self.nominated[entry["uid"]] = entry["node"]
             elif entry["type"] == "gate-removed":
-                self.lifted.add(entry["uid"])
+                self.ungated.add(entry["uid"])
             elif entry["type"] == "bound":
                 self.bound[entry["uid"]] = entry["node"]
 
@@ -75,7 +75,7 @@ class Player:
             )
             if pod.node is None
             and pod.uid not in self.bound
-            and (not pod.gates or (pod.gates == (GATE,) and pod.uid in self.lifted))
+            and (not pod.gates or (pod.gates == (GATE,) and pod.uid in self.ungated))
         ]
 
     def _pod_json(self, pod: Pod) -> dict:

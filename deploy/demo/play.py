@@ -188,7 +188,7 @@ async def play(service: Service) -> None:
     )
 
     heading("2. A disaggregated service: 1 prefill + 1 decode replica as the minimum, 4 + 2 wanted")
-    await wait_for(lambda: player.watch() or player.lifted, "the admission of serve")
+    await wait_for(lambda: player.watch() or player.ungated, "the admission of serve")
     await player.run_until_idle()
     gang = service.get("/v1/gangs/default/serve")
     show_tree(player, gang)
@@ -202,7 +202,7 @@ async def play(service: Service) -> None:
     player.reload()
     mine = [p for p in player.view.pods.values() if p.group is not None and p.group.name == "train"]
     await wait_for(
-        lambda: player.watch() or all(p.uid in player.lifted for p in mine),
+        lambda: player.watch() or all(p.uid in player.ungated for p in mine),
         "the admission of train",
     )
     half = sorted(mine, key=lambda p: p.path)[:4]

@@ -59,7 +59,7 @@ class Nominated(_Line, frozen=True, kw_only=True, tag="nominated"):
     node: str
 
 
-class GateLifted(_Line, frozen=True, kw_only=True, tag="gate-removed"):
+class GateRemoved(_Line, frozen=True, kw_only=True, tag="gate-removed"):
     """Our scheduling gate was removed from a pod."""
 
 
@@ -109,7 +109,7 @@ class DeletedObject(_Line, frozen=True, kw_only=True, tag="deleted"):
 _Waiting = tuple[bytes, asyncio.Future[None]]
 Record = (
     Nominated
-    | GateLifted
+    | GateRemoved
     | Bound
     | MarkedDisrupted
     | Evicted

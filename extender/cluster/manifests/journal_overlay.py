@@ -11,7 +11,7 @@ from extender.cluster.manifests.journal import (
     DeletedObject,
     EventRecorded,
     Evicted,
-    GateLifted,
+    GateRemoved,
     MarkedDisrupted,
     Nominated,
     Record,
@@ -27,7 +27,7 @@ class JournalOverlay:
     def __init__(self) -> None:
         self.bound: dict[str, Bound] = {}
         self.nominated: dict[str, str] = {}
-        self.lifted: set[str] = set()
+        self.ungated: set[str] = set()
         self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
         self.evicted: set[str] = set()
         self.conditions: dict[str, dict[str, Condition]] = {}
@@ -52,8 +52,8 @@ class JournalOverlay:
                 if uid in self.bound:
                     return False
                 self.nominated[uid] = record.node
-            case GateLifted():
-                self.lifted.add(uid)
+            case GateRemoved():
+                self.ungated.add(uid)
             case MarkedDisrupted():
                 self.disrupted[uid] = record.message
             case Evicted():
@@ -74,7 +74,7 @@ class JournalOverlay:
     def _forget(self, record: DeletedObject) -> None:
         ident = (record.kind, record.source, record.namespace, record.name)
         self.gone[ident] = self.gone.get(ident, 0) + 1
-        self.lifted.discard(record.uid)
+        self.ungated.discard(record.uid)
         self.evicted.discard(record.uid)
         for table in (self.bound, self.nominated, self.disrupted, self.conditions, self.where):
             table.pop(record.uid, None)
@@ -107,7 +107,7 @@ def _group(group: api.Group, overlay: JournalOverlay) -> api.Group:
 def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
     uid = pod.metadata.uid
     spec, status, metadata = pod.spec, pod.status, pod.metadata
-    if uid in overlay.lifted:
+    if uid in overlay.ungated:
         gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
         spec = msgspec.structs.replace(spec, scheduling_gates=gates)
     bound = overlay.bound.get(uid)

@@ -37,7 +37,7 @@ from extender.cluster.manifests.journal import (
     DeletedObject,
     EventRecorded,
     Evicted,
-    GateLifted,
+    GateRemoved,
     Journal,
     MarkedDisrupted,
     Nominated,
@@ -287,7 +287,7 @@ class ManifestCluster:
             if GATE in self._pod(pod).gates:
                 at = self._clock.now_us()
                 await self._write(
-                    GateLifted(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
+                    GateRemoved(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
                 )
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:

@@ -107,7 +107,7 @@ class FakeClock:
 class FakeCluster:
     """A `Cluster` that carries out each call at once and records it.
 
-    `fault(verb, name)` may return an exception to raise instead: verbs are nominate, lift_gate, mark_disrupted, evict,
+    `fault(verb, name)` may return an exception to raise instead: verbs are nominate, remove_gate, mark_disrupted, evict,
     bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
