@@ -194,7 +194,7 @@ class LeaseLoop:
             extra={
                 "epoch": grant.epoch,
                 "position": state.position,
-                "roots": len(state.gangs),
+                "gangs": len(state.gangs),
                 "replay_ms": self._clock.monotonic_ms() - started_ms,
             },
         )

@@ -43,7 +43,7 @@ class Settlement:
             return
         log.warning(
             "append failed, settling",
-            extra={"error": str(error), "flights": self._appends.in_flight},
+            extra={"error": str(error), "in_flight": self._appends.in_flight},
         )
         self._leader.become("settling", str(error))
         self._settling = asyncio.create_task(self._settle(), name="settle appends")
