@@ -1,7 +1,6 @@
-"""Words that this repository does not use, and the files that still have some of them.
+"""Words that this repository does not use.
 
-Owns the list of words (`banned_words.txt`), the count of their occurrences in a file, and the number that each file is allowed today.
-`tests/test_house.py` compares. After words are removed from a file, `python -m tests.house_words` lowers its number.
+Owns the list of words (`banned_words.txt`) and how they are looked for. `tests/test_house.py` checks that no file has one.
 """
 
 from __future__ import annotations
@@ -61,25 +60,3 @@ def occurrences() -> dict[str, list[str]]:
     """Return the banned words of each file that has some."""
     found = {name: list(banned_words((ROOT / name).read_text())) for name in files()}
     return {name: words for name, words in found.items() if words}
-
-
-def main() -> None:
-    """Lower the numbers of `ALLOWED` to what the files have now; a number is never raised, a file never added."""
-    counted = {name: len(words) for name, words in occurrences().items()}
-    lines = [
-        f'    "{name}": {min(number, counted[name])},'
-        for name, number in sorted(ALLOWED.items())
-        if name in counted
-    ]
-    path = Path(__file__)
-    before, marker, rest = path.read_text().partition("\nALLOWED: dict[str, int] = {\n")
-    after = rest.partition("}\n")[2]
-    path.write_text(before + marker + "".join(f"{line}\n" for line in lines) + "}\n" + after)
-    print(f"{sum(map(len, occurrences().values()))} occurrences left in {len(lines)} files")
-
-
-# How many occurrences a file may have today. May only shrink: the number of a file is exact, and no file is added.
-ALLOWED: dict[str, int] = {}
-
-if __name__ == "__main__":
-    main()

@@ -182,7 +182,7 @@ def _routes(handlers: type) -> list[tuple[str, str]]:
 
 
 def http() -> list[str]:
-    """Return all paths; the parameters, headers and answers of /v1; every field of every answer but facts (events.txt)."""
+    """Return all paths; the parameters, headers and answers of /v1; every field of every answer but events (events.txt)."""
     found = document(OPERATIONS)
     paths = {
         f"{method} {path}"
@@ -193,9 +193,9 @@ def http() -> list[str]:
     for path, methods in sorted(found["paths"].items()):
         for method, operation in sorted(methods.items()):
             lines += [*_operation(f"{method.upper()} {path}", operation), ""]
-    facts = _components(TYPES.values())
-    others = {k: v for k, v in found["components"]["schemas"].items() if k not in facts}
-    assert len(others) + len(facts) == len(found["components"]["schemas"])
+    entries = _components(TYPES.values())
+    others = {k: v for k, v in found["components"]["schemas"].items() if k not in entries}
+    assert len(others) + len(entries) == len(found["components"]["schemas"])
     lines += _component_lines({**others, **_components([Health])})
     lines += ["", *(f"problem {status} {title}" for _, status, title in KNOWN)]
     return [*lines, "", *(f"header {name}" for name in _literals(r"(?:X|Gang-Extender)-[\w-]+"))]

@@ -90,7 +90,7 @@ class Player:
             body["status"]["nominatedNodeName"] = self.nominated[pod.uid]
         return body
 
-    def _with_room(self, pod: Pod) -> list[str]:
+    def _with_capacity(self, pod: Pod) -> list[str]:
         """Return the nodes on which a pod fits, like NodeResourcesFit for the pods of the demo."""
         names = []
         for name, node in sorted(self.view.nodes.items()):
@@ -118,7 +118,7 @@ class Player:
         """Run one scheduling cycle and return the node, or None when the pod stays pending."""
         whole = self._pod_json(pod)
         offers = [[self.nominated[pod.uid]]] if pod.uid in self.nominated else []
-        offers.append(self._with_room(pod))
+        offers.append(self._with_capacity(pod))
         for offered in offers:
             if not offered:
                 continue

@@ -53,7 +53,7 @@ async def front():
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.full)])
 async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, front, kills):
     """Two services take turns, each killed while it leads. Streams of leader and follower, with and without
-    filters, and the command, from the database and from the services, have every fact once."""
+    filters, and the command, from the database and from the services, have every event once."""
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=8)))
@@ -93,7 +93,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         add(manifests, "last")
         await last.until_events("?gang=default/last&type=GangAdmitted")
         log = await last.events("?limit=1000")
-        positions = [fact["position"] for fact in log]
+        positions = [event["position"] for event in log]
         assert positions == list(range(1, len(log) + 1))
         ends.append(positions[-1])
         await asyncio.wait_for(asyncio.gather(*reading), WITHIN_S)

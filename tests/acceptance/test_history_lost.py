@@ -27,7 +27,7 @@ from extender.store import schema_migration
 from tests.acceptance.test_process_kills import (
     ROOT,
     WITHIN_S,
-    facts,
+    events,
     play_until,
     processes_naming,
     recorded,
@@ -144,22 +144,22 @@ async def after_the_copy(world, player):
     await until(
         lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded", WITHIN_S
     )
-    return facts(world.service)
+    return events(world.service)
 
 
 def count_of(world, kind, gang):
-    return sum(f["type"] == kind and f["gang"] == f"default/{gang}" for f in facts(world.service))
+    return sum(f["type"] == kind and f["gang"] == f"default/{gang}" for f in events(world.service))
 
 
 async def all_ends_well(world, player, lost, evidence):
     """The loss is recorded, what ran is in the log again, every pod gets capacity once."""
     await until(
-        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)),
+        lambda: any(f["type"] == "HistoryTruncated" for f in events(world.service)),
         "the truncation recorded",
         WITHIN_S,
     )
     await world.until_ready()
-    (truncation,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
+    (truncation,) = [f for f in events(world.service) if f["type"] == "HistoryTruncated"]
     assert truncation["data"]["evidence"] == evidence
     assert truncation["data"]["known_position"] <= lost[-1]["position"]
     assert truncation["data"]["found_position"] < truncation["data"]["known_position"]
@@ -183,7 +183,7 @@ async def all_ends_well(world, player, lost, evidence):
             player, lambda name=name: count_of(world, "PodBound", name) == SIZE, f"{name} bound"
         )
 
-    log = facts(world.service)
+    log = events(world.service)
     assert [f["position"] for f in log] == list(range(1, len(log) + 1))
     assert (
         log[: truncation["data"]["found_position"]] == lost[: truncation["data"]["found_position"]]
@@ -195,7 +195,7 @@ async def all_ends_well(world, player, lost, evidence):
     ]
     assert len(done) == 3 * SIZE, "every pod is bound once"
     assert {e["uid"]: e["node"] for e in done} == {u: f["data"]["node"] for u, f in bound.items()}
-    assert max(Counter(e["node"] for e in done).values()) <= 2, "no room was used twice"
+    assert max(Counter(e["node"] for e in done).values()) <= 2, "no capacity was used twice"
     found = [f for f in log if f["type"] == "DriftDetected"]
     ran = {
         f["data"]["pod"] for f in lost if f["type"] == "PodBound" and f["gang"] == "default/half"
@@ -247,7 +247,7 @@ async def test_a_backup_is_restored_and_the_service_restarted(world):
 @pytest.mark.full
 @pytest.mark.parametrize("world", PROGRAMS, ids=lambda path: path.parent.name, indirect=True)
 async def test_a_lagging_standby_is_promoted(world):
-    """An asynchronous standby without the last facts takes over, on a timeline of its own."""
+    """An asynchronous standby without the last events takes over, on a timeline of its own."""
     place = Path(tempfile.mkdtemp(prefix="gxs-"))
     place.chmod(0o755)
     standby = Standby(world.server, place)

@@ -63,7 +63,7 @@ async def until_answered(replica):
     deadline = time.monotonic() + WITHIN_S
     while True:
         found = await replica.events("?type=GangUnschedulable&type=GangAdmitted")
-        if len({fact["gang"] for fact in found}) >= 2:
+        if len({event["gang"] for event in found}) >= 2:
             return
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Kill the real service while it preempts: the same victims, none beside them, and the room stays the preemptor's."""
+"""Kill the real service while it preempts: the same victims, none beside them, and the capacity stays the preemptor's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def reached(service, point, number):
     ids=" and ".join,
 )
 async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, points):
-    """SIGKILL at each point: one plan, each victim gone once, the preemptor runs where its room was made."""
+    """SIGKILL at each point: one plan, each victim gone once, the preemptor runs where its capacity was made."""
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
     try:

@@ -1,4 +1,4 @@
-"""Stories through HTTP with the real service: kill it between any two facts, nothing is lost and nothing doubled.
+"""Stories through HTTP with the real service: kill it between any two events, nothing is lost and nothing doubled.
 
 The service runs as in production, on an embedded PostgreSQL and a cluster of manifests; the demo's player has
 kube-scheduler's part.
@@ -80,7 +80,7 @@ def create(service, name):
     hidden.rename(service.manifests / f"{name}.yaml")
 
 
-def facts(service):
+def events(service):
     return service.get("/v1/events?limit=1000")
 
 
@@ -154,8 +154,8 @@ POINTS = ["before the admission", "while nominating", "before the first filter",
 @pytest.mark.parametrize(
     "points", [POINTS[1::2], pytest.param(POINTS[::2], marks=pytest.mark.full)], ids=" and ".join
 )
-async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
-    """SIGKILL at points of the life of a gang: each is completed after the restart, and every fact is in the log once."""
+async def test_a_kill_between_any_two_events_loses_nothing(service, points):
+    """SIGKILL at points of the life of a gang: each is completed after the restart, and every event is in the log once."""
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
     try:
@@ -179,7 +179,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
             assert service.get(f"/v1/gangs/default/{name}")["bound"] == SIZE
     finally:
         await player.close()
-    log = facts(service)
+    log = events(service)
     assert [f["position"] for f in log] == list(range(1, len(log) + 1))
     bound = Counter(f["data"]["uid"] for f in log if f["type"] == "PodBound")
     assert set(bound.values()) == {1}
@@ -207,7 +207,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
         for a in f["data"]["assignments"]
     }
     assert where == planned, "every pod runs where its capacity was reserved"
-    assert max(Counter(where.values()).values()) <= 8, "no room was used twice"
+    assert max(Counter(where.values()).values()) <= 8, "no capacity was used twice"
     verified = subprocess.run(
         service.command("verify"),
         check=False,
@@ -259,7 +259,7 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         await renewed_for(database_url, LEASE_S)
         after = await first.events("?limit=1000")
         assert after == before
-        assert {fact["actor"] for fact in after} == {"first"}
+        assert {event["actor"] for event in after} == {"first"}
         assert second.process.poll() is None
         first.end()
         await second.until_events("?type=LeaseAcquired&after=1")

@@ -149,12 +149,12 @@ async def placed(player, pod):
     return node
 
 
-def once(facts):
+def once(events):
     """Check what must hold of every log: no gap, each binding once, no drift but of victims that ran before their group was seen."""
-    assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
-    bound = Counter(f["data"]["uid"] for f in facts if f["type"] == "PodBound")
+    assert [f["position"] for f in events] == list(range(1, len(events) + 1))
+    bound = Counter(f["data"]["uid"] for f in events if f["type"] == "PodBound")
     assert set(bound.values()) <= {1}
-    drift = [f for f in facts if f["type"] == "DriftDetected"]
+    drift = [f for f in events if f["type"] == "DriftDetected"]
     assert [f["summary"] for f in drift if "/low" not in f["data"]["object"]] == []
     return bound
 

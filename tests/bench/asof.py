@@ -47,7 +47,7 @@ PLANS = {
     "whom a pod gave way to": ("SELECT * FROM gx.victim WHERE pod = $1 ORDER BY position", ("serve/a",)),
     "the position of a time": ("SELECT position FROM gx.event WHERE at_us <= $1 ORDER BY at_us DESC, position DESC LIMIT 1", ("half_us",)),
     "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(gang, '/', 1) = $1 LIMIT 1", ("absent",)),
-    "the facts to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
+    "the events to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
     "the checkpoint in front of a position": ("SELECT c.position FROM gx.snapshot c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
 }  # fmt: skip
 
@@ -199,9 +199,9 @@ def figures(seen: dict[str, list[float]], note: str, events: int, sizes: str) ->
         ms("the whole state at any moment, as JSON", "as JSON"),
         ms("a node at any moment, folded", "state of a node"),
         ms("the difference between any two moments", "difference", ""),
-        ms("the whole state 100 facts on, as a slider asks", "slider"),
+        ms("the whole state 100 events on, as a slider asks", "slider"),
         ms("a node at any moment, by SQL", "node by SQL"),
-        ms(f"project {BATCH} facts", "batch", ""),
+        ms(f"project {BATCH} events", "batch", ""),
         Figure(
             bench="asof", what=f"project the log from nothing, {note}", unit="events/s", better="higher",
             values=tuple(events / took for took in seen["project"]), note=sizes,

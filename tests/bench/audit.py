@@ -209,7 +209,7 @@ def figures(
                 baseline_name="without questions",
                 baseline=tuple(quantile(times, part) for times in alone[what]),
                 target="1.2 x" if label == "p99" else "",
-                note=f"{events:,} events, {ASKERS} askers of up to 1,000 facts each",
+                note=f"{events:,} events, {ASKERS} askers of up to 1,000 events each",
             )
     yield Figure(
         bench="audit",
@@ -217,7 +217,7 @@ def figures(
         unit="/s",
         better="higher",
         values=tuple(rates),
-        note=f"{ASKERS} askers of up to 1,000 facts each",
+        note=f"{ASKERS} askers of up to 1,000 events each",
     )
 
 

@@ -100,7 +100,7 @@ def admission(
 
 
 def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
-    """Yield the facts of one root from its first to its last."""
+    """Yield the events of one root from its first to its last."""
     yield GangObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
     for why in ("waiting", "impossible"):
         if chance.random() < 0.4:
@@ -111,29 +111,29 @@ def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
                 input_digest=f"{chance.getrandbits(256):064x}",
                 search_nodes=7,
             )
-    fact = admission(chance, name)
-    yield fact
+    event = admission(chance, name)
+    yield event
     if chance.random() < 0.1:  # a node is rejected and the whole tree placed again
-        first = fact.assignments[0]
+        first = event.assignments[0]
         if chance.random() < 0.5:
             yield NodeRejected(
                 pod=first.pod, uid=first.uid, node=first.node, by_shape=True, until_ms=1 << 41
             )
         else:
-            names = tuple(record.pod for record in fact.assignments)
+            names = tuple(record.pod for record in event.assignments)
             yield BindBarrierTimedOut(
-                plan=fact.plan, waited_ms=20_000, arrived=names[1:], missing=names[:1]
+                plan=event.plan, waited_ms=20_000, arrived=names[1:], missing=names[:1]
             )
-        pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in fact.assignments)
-        yield ReservationReleased(plan=fact.plan, reason="node-rejected", pods=pods)
-        fact = admission(chance, name)
-        yield fact
-    for record in fact.assignments:
+        pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in event.assignments)
+        yield ReservationReleased(plan=event.plan, reason="node-rejected", pods=pods)
+        event = admission(chance, name)
+        yield event
+    for record in event.assignments:
         yield PodBound(
-            plan=fact.plan, pod=record.pod, uid=record.uid, node=record.node, group=record.group
+            plan=event.plan, pod=record.pod, uid=record.uid, node=record.node, group=record.group
         )
-    yield GangScheduled(plan=fact.plan, bound=len(fact.assignments))
-    for record in fact.assignments:
+    yield GangScheduled(plan=event.plan, bound=len(event.assignments))
+    for record in event.assignments:
         if chance.random() < 0.25:
             yield MemberTerminated(
                 pod=record.pod, uid=record.uid, node=record.node, cause="unknown"
@@ -141,8 +141,8 @@ def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
     yield GangRemoved(reason="deleted")
 
 
-def measured_room(chance: random.Random, known: int) -> CapacityMeasured:
-    """Measure the room on some node and in its domains."""
+def measured_capacity(chance: random.Random, known: int) -> CapacityMeasured:
+    """Measure the capacity on some node and in its domains."""
     name, labels = node_of(chance.randrange(NODES))
     places = {"": name, **labels}
     return CapacityMeasured(
@@ -166,7 +166,7 @@ def history(
         seed: Same seed, same events.
         epoch: Of all of them.
         pace_us: Microseconds from one to the next on average.
-        measured_every: Every so many events the room is measured; 0: never.
+        measured_every: Every so many events the capacity is measured; 0: never.
     """
     chance = random.Random(seed)
     number = position = 0
@@ -179,17 +179,17 @@ def history(
             number += 1
         if position == 0:
             gang_uid, root, version = NIL_GANG, "", 1
-            fact: AnyEventData = LeaseAcquired(holder="bench-0", address="10.0.0.1:8888")
+            event: AnyEventData = LeaseAcquired(holder="bench-0", address="10.0.0.1:8888")
         elif measured_every and position % measured_every == 0:
             gang_uid, root, version = NIL_GANG, "", 1 + position // measured_every
-            fact = measured_room(chance, position)
+            event = measured_capacity(chance, position)
         else:
             at = chance.randrange(LIVING)
-            gang_uid, root, facts, version = lives[at]
+            gang_uid, root, entries, version = lives[at]
             version += 1
-            fact = next(facts)
-            lives[at] = (gang_uid, root, facts, version)
-            if isinstance(fact, GangRemoved):
+            event = next(entries)
+            lives[at] = (gang_uid, root, entries, version)
+            if isinstance(event, GangRemoved):
                 lives[at] = lives[-1]
                 lives.pop()
         position += 1
@@ -197,7 +197,7 @@ def history(
         yield RecordedEvent(
             position=Position(position), event_id=event_id_of(chance, at_us), epoch=Epoch(epoch), at_us=at_us,
             gang_uid=gang_uid, stream_version=version, gang=root, actor="gang-extender-0",
-            cause="filter of pod serve/x" if position % 3 else "", data=fact,
+            cause="filter of pod serve/x" if position % 3 else "", data=event,
         )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ async def write_history(url: str, count: int, **paced: int) -> int:
 
 
 async def note_names(url: str) -> None:
-    """Index what the facts of a log name, as the service does behind its appends."""
+    """Index what the events of a log name, as the service does behind its appends."""
     engine = create_engine(url, name="bench")
     while await PostgresReferenceIndex(engine).note(1000):
         pass

@@ -19,7 +19,7 @@ QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
 WARM = 3  # gangs that are not counted
 PAUSE_S = 0.1  # what is written after a bind is over when the next comes
 DEADLINE_S = 60.0
-ROOM = "64"  # CPUs per node, so that no gang has to go for another
+NODE_CAPACITY = "64"  # CPUs per node, so that no gang has to go for another
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 async def measure(stand: Stand, side: Side, case: Case) -> list[float]:
     """Let gangs come one after another; ms of those that were bound."""
     await stand.sweep()
-    await stand.fleet(case.nodes, cpu=ROOM)
+    await stand.fleet(case.nodes, cpu=NODE_CAPACITY)
     await stand.start(side, case.qps)
     took = []
     try:

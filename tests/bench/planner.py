@@ -133,7 +133,10 @@ def run(scale: Scale) -> list[Figure]:
             "infeasible tree, explained", composite("root", *three, topo=zone), full, rounds=many
         ),
         measured(
-            "extras beyond room, lived in", composite("root", *some, topo=zone), lived, rounds=many
+            "extras beyond capacity, lived in",
+            composite("root", *some, topo=zone),
+            lived,
+            rounds=many,
         ),
         measured(
             "20 composites x 2 leaves, lived in", composite("root", *pairs), lived, rounds=few

@@ -30,7 +30,7 @@ from tests.controlplane.waiting import create_priority_class, eventually
 CLASSES = {"bench-low": 1000, "bench-high": 9_999_999}  # upstream's priorities
 LOW, HIGH = CLASSES
 QPS = (5000, 5000)  # as upstream measures
-ROOM = "4"  # CPUs of a node
+NODE_CAPACITY = "4"  # CPUs of a node
 GRACE_S = 1  # of victims: a deletion has two steps, as on a cluster with kubelets
 SETTLED_S = 3.0  # after everything runs: what is written about it is over
 DEADLINE_S = 90.0
@@ -110,15 +110,15 @@ def unit_of(pod: str) -> str:
     return pod if pod.startswith("low-") else pod.partition("-")[0]
 
 
-def spared(evicted: Iterable[Object], stayed: Iterable[Object], room: Mapping[str, int]) -> int:
+def spared(evicted: Iterable[Object], stayed: Iterable[Object], capacity: Mapping[str, int]) -> int:
     """Count pods of units that could be put back where they ran, all of a unit or none.
 
     Args:
         evicted: Pods as they were created.
         stayed: Pods that have a node in the end, the preemptor's among them.
-        room: Node -> CPU in millicores.
+        capacity: Node -> CPU in millicores.
     """
-    free = dict(room)
+    free = dict(capacity)
     for pod in stayed:
         free[pod["spec"]["nodeName"]] -= requests_of(pod).get("cpu", 0)
     units: dict[str, list[Object]] = {}
@@ -137,7 +137,7 @@ def spared(evicted: Iterable[Object], stayed: Iterable[Object], room: Mapping[st
 async def measure(stand: Stand, side: Side, case: Case) -> Taken:
     """Fill the cluster, let the preemptors come, and look what it took."""
     await stand.sweep()
-    await stand.fleet(case.nodes, cpu=ROOM)
+    await stand.fleet(case.nodes, cpu=NODE_CAPACITY)
     await stand.start(side, QPS)
     try:
         async with (
@@ -163,7 +163,7 @@ async def measure(stand: Stand, side: Side, case: Case) -> Taken:
         marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
         gone = [pod for pod in low if pod["metadata"]["name"] not in there]
         stay = {unit_of(name) for name in there if name.startswith("low")}
-        room = {f"n{n:05}": amount_of("cpu", ROOM) for n in range(case.nodes)}
+        capacity = {f"n{n:05}": amount_of("cpu", NODE_CAPACITY) for n in range(case.nodes)}
         on_nodes = [pod for pod in there.values() if pod["spec"].get("nodeName")]
         return Taken(
             side=side.name,
@@ -174,7 +174,7 @@ async def measure(stand: Stand, side: Side, case: Case) -> Taken:
             marks_s=marks,
             calls=calls,
             evicted=len(gone),
-            spare=spared(gone, on_nodes, room),
+            spare=spared(gone, on_nodes, capacity),
             torn=len({unit_of(pod["metadata"]["name"]) for pod in gone} & stay),
         )
     finally:

@@ -247,11 +247,11 @@ def waits_of_trees(
 
 
 async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
-    """Read from log and facts when the steps of a run began and ended."""
+    """Read from log and events when the steps of a run began and ended."""
     seen: dict[str, list[float]] = {}
-    for fact in await service.events():
-        if "default/warm" not in fact["gang"] and "/warm" not in fact["gang"]:
-            seen.setdefault(fact["type"], []).append(_after(fact["time"], wall_s))
+    for event in await service.events():
+        if "default/warm" not in event["gang"] and "/warm" not in event["gang"]:
+            seen.setdefault(event["type"], []).append(_after(event["time"], wall_s))
     for line in service.log.read_text().splitlines():
         entry = msgspec.json.decode(line) if line.startswith("{") else {}
         if entry.get("message") == "barrier open":

@@ -67,7 +67,7 @@ class Stand:
         self._stack = ExitStack()
         self._numbers = count(1)
         self._fleet = 0
-        self._room: dict[str, str] = {}
+        self._capacity: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -156,17 +156,17 @@ class Stand:
             held[namespace] = bool(made["spec"].get("schedulingGates"))
         return held == {name: name == NAMESPACE["ours"] for name in held}
 
-    async def fleet(self, size: int, **room: str) -> None:
+    async def fleet(self, size: int, **nodes: str) -> None:
         """Bring the number of nodes to `size`: 20 to a rack, 5 racks to a zone; 8 CPUs and 8 GPUs each.
 
-        `room` overrides what each has, such as `cpu="64"`.
+        `capacity` overrides what each has, such as `cpu="64"`.
         Every fifth node, so four of a rack, has one `SLOT`.
         """
-        room = {"nvidia.com/gpu": "8"} | room
-        if (size, room) == (self._fleet, self._room):
+        nodes = {"nvidia.com/gpu": "8"} | nodes
+        if (size, nodes) == (self._fleet, self._capacity):
             return
         async with self.loader() as api:
-            if size < self._fleet or room != self._room:
+            if size < self._fleet or nodes != self._capacity:
                 await api.delete("/api/v1/nodes")
                 await eventually(lambda: self._nodes_gone(api), timeout_s=120)
                 self._fleet = 0
@@ -174,8 +174,8 @@ class Stand:
                 rack = number // NODES_PER_RACK
                 labels = {RACK: f"r{rack}", ZONE: f"z{rack // RACKS_PER_ZONE}"}
                 slot = {} if number % 5 else {SLOT: "1"}
-                await api.create(a_node(f"n{number:05}", labels=labels, **room, **slot))
-        self._fleet, self._room = size, room
+                await api.create(a_node(f"n{number:05}", labels=labels, **nodes, **slot))
+        self._fleet, self._capacity = size, nodes
 
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]

@@ -128,7 +128,7 @@ class Admissions:
         self._clock = SystemClock()
         self._epoch = grant.epoch
         self._position = grant.head.position
-        self._facts = [admission(self._chance, f"model-{n}") for n in range(100)]
+        self._events = [admission(self._chance, f"model-{n}") for n in range(100)]
 
     def next(self) -> RecordedEvent:
         self._position = Position(self._position + 1)
@@ -136,7 +136,7 @@ class Admissions:
             position=self._position, event_id=self._clock.new_id(), epoch=Epoch(self._epoch),
             at_us=1_800_000_000_000_000 + self._position,
             gang_uid=GangUid(f"{self._position:032x}"), stream_version=1, gang="serve/model",
-            actor="gang-extender-0", cause="pass", data=self._facts[self._position % 100],
+            actor="gang-extender-0", cause="pass", data=self._events[self._position % 100],
         )  # fmt: skip
 
 
@@ -369,27 +369,27 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     reader = PostgresEventQueries(engine)
     inputs = PostgresDecisionInputs(engine)
 
-    async def facts(one: EventFilter) -> list[EventLine]:
+    async def entries(one: EventFilter) -> list[EventLine]:
         return [event_line(event) for event in await reader.events(one)]
 
     # by the history's own clock: what the restarts have added is of today
-    last = (await facts(EventFilter(after=Position(events - 1), limit=1)))[0]
+    last = (await entries(EventFilter(after=Position(events - 1), limit=1)))[0]
     until_us = parse_time(last.time, "end")
     minutes = {"since_us": until_us - 300_000_000, "until_us": until_us}
     half = Position(events // 2)
     wanted = {
-        "the last 100 facts": EventFilter(newest_first=True, limit=100),
-        "100 facts from the middle": EventFilter(after=half, limit=100),
+        "the last 100 events": EventFilter(newest_first=True, limit=100),
+        "100 events from the middle": EventFilter(after=half, limit=100),
         "1,000 refusals": EventFilter(types=("GangUnschedulable",), limit=1000),
         "a type without events": EventFilter(types=("HistoryTruncated",)),
-        "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
-        "a namespace without facts": EventFilter(namespace="absent"),
+        "1,000 events of a namespace": EventFilter(namespace="serve", limit=1000),
+        "a namespace without events": EventFilter(namespace="absent"),
         "1,000 admissions of five minutes": EventFilter(
             types=("GangAdmitted",), limit=1000, **minutes
         ),
     }
     works: dict[str, Callable[[int], Awaitable[object]]] = {
-        what: lambda _, one=one: facts(one) for what, one in wanted.items()
+        what: lambda _, one=one: entries(one) for what, one in wanted.items()
     }
     works["whole history of a gang, by name"] = lambda n: history(
         reader, inputs, HistoryQuery(gang=f"serve/model-{n:07}")

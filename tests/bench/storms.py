@@ -123,7 +123,7 @@ async def measure(stand: Stand, side: Side, situation: Situation, size: Size) ->
     await stand.start(side, situation.qps)
     try:
         async with stand.loader() as api, BoundWatch(api, NAMESPACE["ordinary"]) as watch:
-            await wait_for_room(stand, api, situation.waiting)
+            await wait_for_capacity(stand, api, situation.waiting)
             warm = ordinary("warm", GANG)
             await create_all(api, warm)
             await seen(watch, warm)
@@ -173,7 +173,7 @@ async def seen(watch: BoundWatch, pods: Sequence[dict[str, Any]]) -> int:
     return len(names - watch.at.keys())
 
 
-async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
+async def wait_for_capacity(stand: Stand, api: Any, waiting: Waiting) -> None:
     """Create gangs without a place, and wait until all of them are refused in every status."""
     count = waiting.gated or waiting.refused
     if not count:

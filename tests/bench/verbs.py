@@ -48,7 +48,7 @@ async def prepare(stand: Stand, nodes: int) -> dict[str, bytes]:
         async def admitted() -> list[dict[str, Any]]:
             return await service.events("GangAdmitted")
 
-        fact = (await eventually(admitted, timeout_s=60))[0]
+        event = (await eventually(admitted, timeout_s=60))[0]
 
         async def lifted() -> bool:
             pods = (await api.get(f"/api/v1/namespaces/{OURS.namespace}/pods"))["items"]
@@ -59,7 +59,7 @@ async def prepare(stand: Stand, nodes: int) -> dict[str, bytes]:
         waiting = OURS.pod("late", "g-late")
         outside = ORDINARY.pod("outside", "")
         made = [await api.create(pod) for pod in (waiting, outside)]
-        first = fact["data"]["assignments"][0]
+        first = event["data"]["assignments"][0]
         namespace, _, name = first["pod"].partition("/")
         member = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
     names = [f"n{number:05}" for number in range(nodes)]

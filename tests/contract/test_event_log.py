@@ -68,7 +68,9 @@ async def test_what_is_appended_is_read_back(log):
     events = [script.next(LeaseAcquired(holder="a", address="a:8888"), gang="", uid=NIL_GANG)]
     events += [
         script.next(
-            GangUnschedulable(outcome="impossible", reasons=('no room: "rack" \u0000 \U0001f600',)),
+            GangUnschedulable(
+                outcome="impossible", reasons=('no capacity: "rack" \u0000 \U0001f600',)
+            ),
             gang=f"ns/{number}",
             actor="extender",
             cause="filter of pod ns/pod-\u00e9",
@@ -140,7 +142,7 @@ async def test_the_end_as_it_was_at_a_position(replica):
 
 
 async def test_a_mark_is_held_or_not(log):
-    """By the id of the fact, by its hash, by both; a position that is not there holds nothing."""
+    """By the id of the event, by its hash, by both; a position that is not there holds nothing."""
     grant = await take(log)
     events = Script(grant).some(3)
     await log.append(grant, events)

@@ -77,7 +77,7 @@ async def positions(reader, **wanted):
         ({"namespace": "team-b"}, [3, 5, 7, 9]),
         ({"namespace": "team"}, []),
         ({"types": ("GangUnschedulable", "LeaseAcquired")}, [1, 3, 5, 7, 9]),
-        ({"types": ("NoSuchFact",)}, []),
+        ({"types": ("NoSuchEvent",)}, []),
         ({"since_us": 2000}, [4, 5, 6, 7, 8, 9]),
         ({"since_us": 2001, "until_us": 3000}, [6, 7]),
         ({"until_us": 0}, []),
@@ -94,7 +94,7 @@ async def test_filters(reader, wanted, expected):
     assert await positions(reader, **wanted) == expected
 
 
-async def test_facts_come_whole(store, reader):
+async def test_events_come_whole(store, reader):
     log, _ = store
     everything = [event async for page in log.read() for event in page]
     assert list(await reader.events(EventFilter())) == everything
@@ -112,7 +112,7 @@ async def test_a_name_had_two_lives(reader):
     assert tuple(await reader.incarnations("", uid=NIL_GANG)) == ()
 
 
-# What facts name
+# What events name
 
 
 def victim(pod, node):
@@ -129,7 +129,7 @@ async def naming(request, store, store_url):
     grant = await log.take(holder="a", address="", ttl_ms=60_000)
     script = Script(grant)
     assignment = AssignmentRecord(pod="ns/p", uid="uid-p", group="g", node="n1")
-    facts = [
+    entries = [
         PodBound(plan="plan-1", pod="ns/p", uid="uid-p", node="n1"),
         GangAdmitted(plan="plan-1", kind="PodGroup", priority=0, groups=(), shapes=SHAPES,
                      assignments=(assignment,), unplaced=("ns/q",)),
@@ -147,7 +147,7 @@ async def naming(request, store, store_url):
                       via="deleted", requested_us=0, gone_us=0),
         PodBindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
     ]  # fmt: skip
-    await log.append(grant, [script.next(fact, gang="ns/g") for fact in facts])
+    await log.append(grant, [script.next(entry, gang="ns/g") for entry in entries])
     if store_url is not None:
         engine = create_engine(store_url, name="test")
         assert await PostgresReferenceIndex(engine).note(request.param or 1) > 0
@@ -178,7 +178,7 @@ async def naming(request, store, store_url):
         ({"plan": "plan-0"}, []),
     ],
 )
-async def test_facts_by_what_they_name(naming, wanted, expected):
+async def test_events_by_what_they_name(naming, wanted, expected):
     """Nodes, victims and plans, however much of the log is indexed; a NUL in a text hides nothing."""
     assert await positions(naming, **wanted) == expected
 
@@ -201,7 +201,7 @@ async def test_a_page_has_the_head_and_whether_there_is_more(reader):
     ("at_us", "position"), [(0, 0), (999, 1), (1000, 3), (2999, 5), (4000, 9), (10**18, 9)]
 )
 async def test_a_time_is_a_position(reader, at_us, position):
-    """The last fact up to then, also where several were recorded at once."""
+    """The last event up to then, also where several were recorded at once."""
     assert await reader.position_at(at_us) == position
 
 

@@ -34,7 +34,7 @@ async def store(store_url):
 
 @pytest.fixture
 async def script(store):
-    """A log of ten facts; the script goes on from there."""
+    """A log of ten events; the script goes on from there."""
     log, *_ = store
     grant = await log.take(holder="a", address="", ttl_ms=60_000)
     made = Script(grant)

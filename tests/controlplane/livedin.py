@@ -2,7 +2,7 @@
 
 Owns the neighbours: a namespace of their own, nodes of their own, tenants on the nodes of the test,
 pods that come and go at a steady rate, and what the kubelets do to them. A node of the test is made
-larger by exactly what its tenants use, so the room that the test asked for is the room that is free;
+larger by exactly what its tenants use, so the capacity that the test asked for is the capacity that is free;
 whatever else looks free (cordoned, tainted, or held by a pod that is terminating) is not. Neighbours
 that come and go ask for little CPU, or for devices of nodes that only they tolerate.
 
@@ -111,7 +111,7 @@ class Neighbourhood:
         """Create a node of a test, larger by its tenants, after they are on it.
 
         Args:
-            node: With the room that shall be free.
+            node: With the capacity that shall be free.
             devices: That tenants take in any case, beside their share of what the node offers.
         """
         name = node["metadata"]["name"]
@@ -121,13 +121,13 @@ class Neighbourhood:
         await asyncio.gather(*(self._settle(pod) for pod in tenants))
         daemon = self._daemon(name)
         stay = [daemon, *(pod for pod in tenants if "refused" not in pod["metadata"]["labels"])]
-        room = {key: amount_of(key, written) for key, written in offered.items()}
-        room["pods"] += len(stay)
+        nodes = {key: amount_of(key, written) for key, written in offered.items()}
+        nodes["pods"] += len(stay)
         for pod in stay:
             for key, amount in requests_of(pod).items():
-                room[key] = room.get(key, 0) + amount
+                nodes[key] = nodes.get(key, 0) + amount
         written = {
-            key: f"{amount}m" if key == "cpu" else str(amount) for key, amount in room.items()
+            key: f"{amount}m" if key == "cpu" else str(amount) for key, amount in nodes.items()
         }
         status = {**node["status"], "allocatable": written, "capacity": written}
         await self._api.create({**node, "status": status})
@@ -222,9 +222,9 @@ class Neighbourhood:
 
     async def _own_node(self, name: str, **spec: Any) -> None:
         """Create a node with free devices that only neighbours can use, or no pod at all."""
-        room = {"cpu": "32", GPU: "16", SLOT: "16"}
+        nodes = {"cpu": "32", GPU: "16", SLOT: "16"}
         labels = {"neighbours": "pool"} if name.startswith("near-pool") else {}
-        await self._api.create(a_node(name, labels=labels, **spec, **room))
+        await self._api.create(a_node(name, labels=labels, **spec, **nodes))
 
     async def _tempt(self, node: Mapping[str, Any]) -> None:
         """Create, once per set of labels, a node that looks like the test's own but is closed."""
@@ -234,13 +234,13 @@ class Neighbourhood:
             return
         self._decoys.add(tuple(sorted(labels.items())))
         closed: Object = self._chance.choice(({"unschedulable": True}, {"taints": [TAINT]}))
-        room = {
+        nodes = {
             key: str(2 * amount_of(key, value))
             for key, value in node["status"]["allocatable"].items()
             if "/" in key
         }
         name = f"decoy-{len(self._decoys)}"
-        await self._api.create(a_node(name, labels=labels, **closed, **room))
+        await self._api.create(a_node(name, labels=labels, **closed, **nodes))
 
     async def _volume(self, name: str, node: str) -> None:
         """Create a volume of one node with its claim, both bound, as a provisioner leaves them."""

@@ -80,7 +80,7 @@ def a_node(
         unschedulable: Cordoned.
         allocatable: Overrides by resource, such as `cpu="64"`; names with a slash by `**{...}`.
     """
-    room = {"cpu": "8", "memory": "32Gi", "pods": "110"} | allocatable
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"} | allocatable
     spec: Object = {"taints": [dict(taint) for taint in taints]} if taints else {}
     if unschedulable:
         spec["unschedulable"] = True
@@ -90,8 +90,8 @@ def a_node(
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
         "spec": spec,
         "status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": capacity,
+            "allocatable": capacity,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
         },
     }

@@ -162,10 +162,10 @@ async def test_a_failed_attempt_keeps_the_nomination_only_without_default_preemp
     assert await nomination_of(api, pod) == kept
 
 
-async def test_a_nominated_gated_pod_holds_its_room_against_equal_priority_only(
+async def test_a_nominated_gated_pod_holds_its_capacity_against_equal_priority_only(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.2 B: room of a nomination is closed to equal priority, open to higher."""
+    """EXTENDER 3.2 B: capacity of a nomination is closed to equal priority, open to higher."""
     await api.create(a_node("n0", cpu="8"))
     await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url))
@@ -199,7 +199,7 @@ async def test_a_restarted_scheduler_knows_nominations_of_gated_pods_from_1_37_o
     plane.restart_scheduler()
 
     if plane.minor == "1.36":
-        # A pod that passes shows that the room was forgotten; the touch brings it back.
+        # A pod that passes shows that the capacity was forgotten; the touch brings it back.
         replacement = await api.create(a_pod("replacement", requests={"cpu": "3"}))
         await wait_until_bound(api, replacement)
         await api.delete(path_of(replacement, named=True), {"gracePeriodSeconds": 0})
@@ -301,7 +301,7 @@ async def test_a_binding_checks_the_uid_and_carries_annotations(
         await api.post(path, binding)
 
 
-async def test_held_binds_delay_no_other_pod_and_keep_their_room(
+async def test_held_binds_delay_no_other_pod_and_keep_their_capacity(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER 3.6: 60 members held at bind, ordinary pods pass, then all members are bound."""

@@ -32,7 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP, RUNBOOK = "README.md", "deploy/README.md"
 BY_CI = "a stage of .ci/run by itself"
 BY_COMPOSE = "make compose runs it"
-NEEDS_PAST = "asks for facts that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
+NEEDS_PAST = (
+    "asks for events that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
+)
 DUMP = "tests/integration/store/test_embedded.py dumps a log of the embedded server and restores it into a newer one"
 # The beginning of a command -> why it does not run here.
 NOT_RUN = {

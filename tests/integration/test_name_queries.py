@@ -72,7 +72,7 @@ INJECTIONS = (
 )
 
 
-def facts_of(script):
+def events_of(script):
     """Two lives of one name; the first loses a member to `ns/big`, and the log loses its end between them."""
     assignment = AssignmentRecord(pod="ns/job-0", uid="u-0", group="job", node="n1")
     victim = VictimPod(pod="ns/job-0", uid="u-0", node="n1", group="job")
@@ -93,8 +93,8 @@ def facts_of(script):
         evidence="memory", known_position=9, known_epoch=1, found_position=7, found_epoch=1
     )
     preempted = MemberTerminated(pod="ns/job-0", uid="u-0", node="n1", cause="preempted")
-    yield from (script.next(fact, gang="ns/job", uid="life-1") for fact in first)
-    yield from (script.next(fact, gang="ns/big", uid="big") for fact in by_big)
+    yield from (script.next(event, gang="ns/job", uid="life-1") for event in first)
+    yield from (script.next(event, gang="ns/big", uid="big") for event in by_big)
     yield script.next(preempted, gang="ns/job", uid="life-1")
     yield script.next(GangRemoved(reason="deleted"), gang="ns/job", uid="life-1")
     yield script.next(lost, gang="", uid=NIL_GANG)
@@ -109,7 +109,7 @@ def facts_of(script):
 async def written(database_url):
     async with PostgresEventLog(database_url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
-        await log.append(grant, list(facts_of(Script(grant))))
+        await log.append(grant, list(events_of(Script(grant))))
     return database_url
 
 
@@ -162,7 +162,7 @@ async def asking(url):
         yield ask
 
 
-# One request for every GET of /v1 that ends; about the facts of `facts_of` and a node and a gang that are there now.
+# One request for every GET of /v1 that ends; about the events of `events_of` and a node and a gang that are there now.
 EVERY_GET = {
     "/v1/gangs": "/v1/gangs?namespace=default",
     "/v1/gangs/{namespace}/{name}": "/v1/gangs/ns/job",
@@ -184,7 +184,7 @@ EVERY_GET = {
 NOT_THERE = ("/v1/gangs/ns/job", "/v1/gangs/ns/job/explain", "/v1/decisions/pre")
 
 
-async def test_a_hundred_readers_ask_everything_while_facts_are_written(written):
+async def test_a_hundred_readers_ask_everything_while_events_are_written(written):
     """Each answer is whole and has its position; no reader gets an older state than before, and none is refused."""
     gets = {o.path for o in OPERATIONS if o.method == "get"}
     assert set(EVERY_GET) == gets, gets ^ set(EVERY_GET)
@@ -201,7 +201,7 @@ async def test_a_hundred_readers_ask_everything_while_facts_are_written(written)
                 counts[path.partition("?")[0]] += 1
                 if path.startswith("/v1/events"):
                     head = int(reply.headers["X-Log-Position"])
-                    assert [fact["position"] for fact in answer] == list(range(4, head + 1))
+                    assert [event["position"] for event in answer] == list(range(4, head + 1))
                     assert head >= known
                     known = head
 

@@ -59,17 +59,17 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         BadInput: The body is invalid; names object, field and value.
     """
     try:
-        asked = msgspec.json.decode(body, type=PlanQuestion)
+        parsed = msgspec.json.decode(body, type=PlanQuestion)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadInput(f"body: {error}") from error
-    given = () if asked.cluster is UNSET else asked.cluster
-    if ours is None and asked.cluster is UNSET:
+    given = () if parsed.cluster is UNSET else parsed.cluster
+    if ours is None and parsed.cluster is UNSET:
         raise BadInput(
             f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
         )
     entries = (
         *_read(given, "cluster", Role.CLUSTER),
-        *_read(asked.workload, "workload", Role.WANTED),
+        *_read(parsed.workload, "workload", Role.WANTED),
     )
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
@@ -81,9 +81,9 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=asked.all_pending or not asked.workload,
-        budget=asked.budget,
-        preemption=asked.preemption,
+        all_pending=parsed.all_pending or not parsed.workload,
+        budget=parsed.budget,
+        preemption=parsed.preemption,
         order=found.order,
     )
     view = found.world.view

@@ -48,8 +48,8 @@ def requested_fields(spec: Mapping[str, Any]) -> set[str]:
     """Return the fields of a spec whose loss would change its meaning."""
     mode = spec.get("disruptionMode")
     whole = mode == "PodGroup" or (isinstance(mode, Mapping) and "all" in mode)
-    asked = {name for name in FIELDS if spec.get(name)}
-    return asked if whole else asked - {"disruptionMode"}
+    fields_set = {name for name in FIELDS if spec.get(name)}
+    return fields_set if whole else fields_set - {"disruptionMode"}
 
 
 def _spec_of(text: str) -> Mapping[str, Any]:

@@ -79,7 +79,7 @@ class Evictor:
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
-        self._asked: dict[PodUid, EvictionRequest] = {}
+        self._requested: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
         # pods on the claimed nodes when it was first seen
         self._present: dict[PlanId, frozenset[PodUid]] = {}
@@ -97,7 +97,7 @@ class Evictor:
             cause=cause,
             epoch=self._leader.epoch,
             now_us=self._clock.now_us(),
-            asked=self._asked,
+            requested=self._requested,
             seen=frozenset(self._seen),
             there=self._present,
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
@@ -111,10 +111,10 @@ class Evictor:
                 self._present[preemption.id] = frozenset(here)
             for uid in preemption.victims:
                 pod = view.pods.get(uid)
-                if pod is None or uid in self._asked:
+                if pod is None or uid in self._requested:
                     continue
                 if pod.deleting and pod.disruption_target in EVICTION_BY_REASON:
-                    self._asked[uid] = EvictionRequest(
+                    self._requested[uid] = EvictionRequest(
                         via=EVICTION_BY_REASON[pod.disruption_target], at_us=0
                     )
                 else:
@@ -139,7 +139,9 @@ class Evictor:
     def _forget(self, state: ReservationState) -> None:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}
         ids = {p.id for p in state.preemptions.values()}
-        self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
+        self._requested = {
+            uid: request for uid, request in self._requested.items() if uid in victims
+        }
         self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
         self._seen &= victims
@@ -196,12 +198,12 @@ class Evictor:
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
         # see the pod gone before the answer arrives.
         via = VIA[self._settings.eviction_method]
-        self._asked[victim.uid] = EvictionRequest(via=via, at_us=self._clock.now_us())
+        self._requested[victim.uid] = EvictionRequest(via=via, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, via)
         except (RequestRejected, ClusterUnavailable) as error:
             if isinstance(error, RequestRejected) or error.refused:
-                self._asked.pop(victim.uid, None)
+                self._requested.pop(victim.uid, None)
             raise
         await self._cluster.notice(_k8s_event(preemption, victim, text))
 
@@ -218,7 +220,7 @@ class Evictor:
         if self._cluster.not_ready_reason():
             return None  # a pass on a current view queues it again
         known = EvictionContext(
-            actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked
+            actor="", cause="", epoch=self._leader.epoch, now_us=0, requested=self._requested
         )
         wanted = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, known)
         return preemption if wanted else None

@@ -79,7 +79,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class ReportQueries(Protocol):
     """Reads rows of reports."""
 
-    async def rows(self, asked: ReportQuery) -> ReportRows:
+    async def rows(self, query: ReportQuery) -> ReportRows:
         """Return the rows of a report of `REPORTS`; one more than `limit` when there are more.
 
         Raises:

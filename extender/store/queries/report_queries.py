@@ -205,14 +205,14 @@ class PostgresReportQueries:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def rows(self, asked: ReportQuery) -> ReportRows:
+    async def rows(self, query: ReportQuery) -> ReportRows:
         """See `ReportQueries.rows`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
         """
-        text, values = query_of(asked)
-        doing = f"asking for report {asked.name} (a shorter span, or one gang, takes less time)"
+        text, values = query_of(query)
+        doing = f"asking for report {query.name} (a shorter span, or one gang, takes less time)"
         async with transaction(self._engine, doing) as connection:
             head, projected = (await connection.execute(_POSITIONS)).one()
             rows = (await connection.execute(text, values)).all()

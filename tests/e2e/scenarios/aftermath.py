@@ -1,6 +1,6 @@
 """What must hold when a story is over and everything has come to rest, whatever the story was.
 
-No capacity is reserved without a pod for it, no node holds more than it has, every fact is in the log
+No capacity is reserved without a pod for it, no node holds more than it has, every event is in the log
 once, and every tree that waits has a true reason: `gang-extender plan` on a dump of the same cluster
 has the same and finds nothing that could be placed.
 """
@@ -41,8 +41,8 @@ async def check_aftermath(story: Story, *, timeout_s: float = TIMEOUT_S) -> None
         await eventually(holds, timeout_s=timeout_s, every_s=0.3)
     except TimeoutError as error:
         raise AssertionError("\n".join([*wrong, await story.report()])) from error
-    await story.check_facts()
-    await check_room(story.api)
+    await story.check_events()
+    await check_capacity(story.api)
 
 
 async def complaints(story: Story) -> list[str]:
@@ -55,7 +55,7 @@ async def complaints(story: Story) -> list[str]:
     ]
     if held:
         return held
-    rejected = {fact["gang"] for fact in await story.service.events("NodeRejected")}
+    rejected = {event["gang"] for event in await story.service.events("NodeRejected")}
     found = []
     for verdict in await what_would_fit(story):
         gang = gangs.get(verdict.gang)
@@ -109,7 +109,7 @@ async def objects_of(api: Api, minor: str) -> list[dict[str, Any]]:
     return items
 
 
-async def check_room(api: Api) -> None:
+async def check_capacity(api: Api) -> None:
     """Check that no node holds more than it has of anything, pods of all namespaces together."""
     nodes = {n["metadata"]["name"]: n for n in (await api.get("/api/v1/nodes"))["items"]}
     used: dict[tuple[str, str], int] = {}

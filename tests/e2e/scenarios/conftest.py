@@ -24,7 +24,7 @@ from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane, native_switches
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
-from tests.e2e.scenarios.aftermath import check_aftermath, check_room
+from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
 
@@ -203,10 +203,10 @@ class Story:
         assert len(found) == count, found
         return found
 
-    async def until_fact(
+    async def until_event(
         self, kind: str, gang: str = "", *, after: int = 0, **data: Any
     ) -> dict[str, Any]:
-        """Wait for a fact and give the newest of its kind.
+        """Wait for an event and give the newest of its kind.
 
         Args:
             kind: Its type.
@@ -258,37 +258,37 @@ class Story:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    async def check_facts(self) -> list[dict[str, Any]]:
+    async def check_events(self) -> list[dict[str, Any]]:
         """Check what must hold of every log: positions without a gap, every binding once, all inside an admission."""
-        facts = await self.service.events()
-        assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
-        self._check_bound_once(facts)
-        drift = [f["summary"] for f in facts if f["type"] == "DriftDetected"]
+        entries = await self.service.events()
+        assert [f["position"] for f in entries] == list(range(1, len(entries) + 1))
+        self._check_bound_once(entries)
+        drift = [f["summary"] for f in entries if f["type"] == "DriftDetected"]
         assert not drift, drift
-        return facts
+        return entries
 
     @staticmethod
-    def _check_bound_once(facts: list[dict[str, Any]]) -> None:
+    def _check_bound_once(entries: list[dict[str, Any]]) -> None:
         """Check that a binding is recorded again only of a member whose node was gone and came back."""
         bound: dict[str, str] = {}  # uid -> node
         away: dict[str, str] = {}
-        for fact in facts:
-            data = fact["data"]
-            if fact["type"] == "PodBound":
+        for event in entries:
+            data = event["data"]
+            if event["type"] == "PodBound":
                 again = data["uid"] in bound and away.pop(data["uid"], "") != data["node"]
-                assert not again, f"a binding is recorded twice: {of_pod(facts, data['uid'])}"
+                assert not again, f"a binding is recorded twice: {of_pod(entries, data['uid'])}"
                 bound[data["uid"]] = data["node"]
-            elif fact["type"] == "MemberTerminated" and data["cause"] == "node-lost":
+            elif event["type"] == "MemberTerminated" and data["cause"] == "node-lost":
                 away[data["uid"]] = data["node"]
 
-    async def check_room(self) -> None:
+    async def check_capacity(self) -> None:
         """Check that no node holds more than it has."""
-        await check_room(self.api)
+        await check_capacity(self.api)
 
 
-def of_pod(facts: list[dict[str, Any]], uid: str) -> list[str]:
+def of_pod(entries: list[dict[str, Any]], uid: str) -> list[str]:
     """Return as text what a log has about one pod."""
-    mine = [f for f in facts if uid in json.dumps(f["data"])]
+    mine = [f for f in entries if uid in json.dumps(f["data"])]
     return [f"{f['position']} {f['time']} {f['type']}: {f['summary']}" for f in mine]
 
 

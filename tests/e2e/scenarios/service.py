@@ -133,7 +133,7 @@ class Service:
     async def events(self, *types: str) -> list[dict[str, Any]]:
         """Read the whole log, or only some types; everything that the service answers from then on includes them.
 
-        Facts are read from the database, where they are a moment before its memory has them.
+        Events are read from the database, where they are a moment before its memory has them.
         """
         found: list[dict[str, Any]] = []
         query = "".join(f"&type={t}" for t in types)

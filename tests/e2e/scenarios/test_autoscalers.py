@@ -39,15 +39,15 @@ async def reasons(story: Story, prefix: str) -> set[str]:
         pytest.param(False, id="keep"),
     ],
 )
-async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
+async def test_a_gang_without_capacity_is_shown_to_autoscalers_where_that_is_set(
     story: Story, shown: bool
 ) -> None:
     """Only a complete gang is shown, whole; a node without markers is enough for it to run."""
     await story.create(a_node("n0", gpu=8))
     await story.create(*a_gang("g", pods=2, requests=GPU))
     await story.create(*a_gang("absent", pods=1, minimum=2, requests=GPU))
-    await story.until_fact("GangUnschedulable", "default/g", outcome="impossible")
-    await story.until_fact("GangUnschedulable", "default/absent", outcome="waiting")
+    await story.until_event("GangUnschedulable", "default/g", outcome="impossible")
+    await story.until_event("GangUnschedulable", "default/absent", outcome="waiting")
     wanted = {"Unschedulable" if shown else "SchedulingGated"}
 
     async def seen() -> bool:
@@ -62,11 +62,11 @@ async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
     assert await reasons(story, "absent-") == {"SchedulingGated"}
     await story.create(a_node("n1", gpu=8))  # the group grows; its nodes advertise no marker
     assert set((await story.until_bound(2, "g-")).values()) == {"n0", "n1"}
-    await story.until_fact("GangScheduled", "default/g")
+    await story.until_event("GangScheduled", "default/g")
 
 
 async def test_what_an_autoscaler_makes_of_the_markers(story: Story) -> None:
-    """Its simulation finds room only on nodes that advertise them, or when it is configured to ignore them."""
+    """Its simulation finds capacity only on nodes that advertise them, or when it is configured to ignore them."""
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResourceGroups": ["gang-extender.dev"]}}
     config = {
         "profiles": [
@@ -122,4 +122,4 @@ async def test_an_autoscaler_removes_nodes_that_are_reserved(story: Story) -> No
     brake.gates = False
     bound = await story.until_bound(2, "g-")
     assert {first, second}.isdisjoint(bound.values())
-    await story.until_fact("GangScheduled", "default/g")
+    await story.until_event("GangScheduled", "default/g")

@@ -46,30 +46,30 @@ async def check_none_bound(story: Story, seconds: float) -> None:
 
 
 async def whole(story: Story, count: int) -> list[dict[str, Any]]:
-    """Wait for the whole gang and check that every Binding is inside an admission, in room of its own."""
+    """Wait for the whole gang and check that every Binding is inside an admission, in capacity of its own."""
     bound = await story.until_bound(count)
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
 
     async def all_recorded() -> bool:
         return len(await story.service.events("PodBound")) == count
 
     await eventually(all_recorded)
-    facts = await story.check_facts()
-    await story.check_room()
+    events = await story.check_events()
+    await story.check_capacity()
     planned = {
         (a["uid"], a["node"])
-        for f in facts
+        for f in events
         if f["type"] in ("GangAdmitted", "GangExtended")
         for a in f["data"]["assignments"]
     }
     pods = await story.pods()
     for name, node in bound.items():
         assert (pods[name]["metadata"]["uid"], node) in planned, "bound outside an admission"
-    return facts
+    return events
 
 
-def of(facts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [f for f in facts if f["type"] == kind]
+def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [f for f in events if f["type"] == kind]
 
 
 @pytest.mark.lived_in("long")
@@ -87,7 +87,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     await story.create(*nodes(8), *gang("train", 8))
     # A busy machine may need more than one deadline until the seven are there together.
     missing = ["default/train-7"]
-    expired = await story.until_fact("BindBarrierTimedOut", "default/train", missing=missing)
+    expired = await story.until_event("BindBarrierTimedOut", "default/train", missing=missing)
     assert not await story.bound()
     obstacle = False
     assert expired["data"]["arrived"] == [f"default/train-{i}" for i in range(7)]
@@ -102,10 +102,10 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
         return len([c for c in refused if "no member was bound" in c["error"]]) >= 7
 
     await eventually(members_informed)
-    facts = await whole(story, 8)
-    assert len(of(facts, "GangAdmitted")) >= 2, "it was not planned again"
-    first_bound = min(f["position"] for f in of(facts, "PodBound"))
-    assert first_bound > of(facts, "ReservationReleased")[-1]["position"]
+    events = await whole(story, 8)
+    assert len(of(events, "GangAdmitted")) >= 2, "it was not planned again"
+    first_bound = min(f["position"] for f in of(events, "PodBound"))
+    assert first_bound > of(events, "ReservationReleased")[-1]["position"]
 
 
 @pytest.mark.lived_in("long")
@@ -138,9 +138,9 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     alone = False
     story.plane.schedulers["scheduler"].start()
     await asyncio.to_thread(story.plane.wait_for_scheduler)
-    facts = await whole(story, 8)
-    assert len(of(facts, "GangAdmitted")) == 1
-    assert not of(facts, "BindBarrierTimedOut"), (
+    events = await whole(story, 8)
+    assert len(of(events, "GangAdmitted")) == 1
+    assert not of(events, "BindBarrierTimedOut"), (
         "calls of the dead scheduler kept the deadline of the new one"
     )
 
@@ -199,9 +199,9 @@ async def test_calls_of_a_dead_scheduler_bind_nothing(
         await eventually(lambda: _is(len(again) == 7))
         await check_none_bound(story, 1.5)
     alone = False
-    facts = await whole(story, 8)
-    assert len(of(facts, "GangAdmitted")) == 1
-    assert not of(facts, "PodBindFailed")
+    events = await whole(story, 8)
+    assert len(of(events, "GangAdmitted")) == 1
+    assert not of(events, "PodBindFailed")
 
 
 def open_binds(story: Story) -> int:
@@ -232,9 +232,9 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
 
     story.server.before = refuse
     await story.create(*nodes(10), *gang("train", 10))
-    facts = await whole(story, 10)
-    assert not of(facts, "PodBindFailed")
-    assert len(of(facts, "GangAdmitted")) == 1
+    events = await whole(story, 10)
+    assert not of(events, "PodBindFailed")
+    assert len(of(events, "GangAdmitted")) == 1
     assert (tries["train-1"], tries["train-4"], tries["train-8"]) == (2, 4, 8)
     await eventually(lambda: _is(not open_binds(story)))  # a line is written with its answer
     outcomes = [c["outcome"] for c in story.service.calls("bind")]
@@ -263,12 +263,12 @@ async def test_a_refused_binding_stops_no_other_binding(
     await story.create(*nodes(10), *gang("train", 10))
     bound = await story.until_bound(9)
     assert "train-3" not in bound
-    failed = await story.until_fact("PodBindFailed", "default/train")
+    failed = await story.until_event("PodBindFailed", "default/train")
     assert failed["data"]["pod"] == "default/train-3"
     assert "refused by the test" in failed["data"]["error"]
     assert await story.bound() == bound
     obstacle = False
-    facts = await whole(story, 10)
-    assert {f["data"]["pod"] for f in of(facts, "PodBindFailed")} == {"default/train-3"}
-    assert not of(facts, "BindBarrierTimedOut")
-    assert len(of(facts, "GangAdmitted")) == 1
+    events = await whole(story, 10)
+    assert {f["data"]["pod"] for f in of(events, "PodBindFailed")} == {"default/train-3"}
+    assert not of(events, "BindBarrierTimedOut")
+    assert len(of(events, "GangAdmitted")) == 1

@@ -119,7 +119,7 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
     await until_gone(story, f"{GROUPS}/compositepodgroups/b")
     await story.create(a_group("b", gang=1, composite=True))
     await story.until_bound(1)
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -139,7 +139,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
         await until_condition(story, kind, name, "Invalid", "5 levels")
     await until_event(story, "f", "5 levels")
     assert not await story.bound()
-    assert (await story.until_fact("GangInvalid", "default/root"))["data"]["problems"]
+    assert (await story.until_event("GangInvalid", "default/root"))["data"]["problems"]
 
 
 @pytest.mark.lived_in("long")
@@ -179,8 +179,8 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await until_event(
         story, "l", "waiting for PodGroup/default/late, which does not exist; create the group"
     )
-    await story.until_fact("GangRemoved", "default/root")
-    await story.check_facts()
+    await story.until_event("GangRemoved", "default/root")
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -198,7 +198,7 @@ async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: St
     assert not await story.bound()
     await story.create(*nodes(2), a_group("g", gang=2))
     await story.until_bound(2)
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -230,7 +230,7 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     await story.api.delete("/api/v1/namespaces/default/pods/train-odd")
     await story.create(member("train-even", "train", requests=GPU))
     await story.until_bound(4)
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -270,7 +270,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
     await story.create(member("z", "two", requests=GPU))
     await story.until_bound(2)
     await until_condition(story, "CompositePodGroup", "root", "Scheduled", "minimum")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -290,7 +290,7 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
     await story.create(a_group("root", gang=1, composite=True))
     await story.until_bound(1)
     await until_condition(story, "PodGroup", "leaf", "Scheduled", "minimum")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -300,7 +300,7 @@ async def test_a_group_that_comes_late(story: Story) -> None:
     await until_event(story, "p", "waiting for PodGroup/default/leaf, which does not exist")
     await story.create(a_group("leaf", gang=1))
     await story.until_bound(1)
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -322,8 +322,8 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
     assert not story.service.calls("filter"), "held by the gate: kube-scheduler never asks"
     await story.create(member("two-1", "two", requests=GPU))
     await story.until_bound(5)
-    facts = await story.check_facts()
-    assert len(one_of(facts, "GangAdmitted")["assignments"]) == 5
+    events = await story.check_events()
+    assert len(one_of(events, "GangAdmitted")["assignments"]) == 5
 
 
 @pytest.mark.lived_in("long")
@@ -336,22 +336,22 @@ async def test_a_pod_that_comes_while_its_tree_is_placed(story: Story) -> None:
 
     story.server.before = bar
     await story.create(*nodes(4), *a_gang("train", pods=3, requests=GPU))
-    first = (await story.until_fact("GangAdmitted", "default/train"))["data"]
+    first = (await story.until_event("GangAdmitted", "default/train"))["data"]
     await story.create(member("late", "train", requests=GPU))
-    extended = (await story.until_fact("GangExtended", "default/train"))["data"]
+    extended = (await story.until_event("GangExtended", "default/train"))["data"]
     assert [a["pod"] for a in extended["assignments"]] == ["default/late"]
     barred = False
     bound = await story.until_bound(4)
     assert {n: bound[n] for n in bound if n != "late"} == {
         a["pod"].partition("/")[2]: a["node"] for a in first["assignments"]
     }
-    facts = await story.check_facts()
-    one_of(facts, "GangAdmitted")
-    assert not [f for f in facts if f["type"] == "ReservationReleased"]
+    events = await story.check_events()
+    one_of(events, "GangAdmitted")
+    assert not [f for f in events if f["type"] == "ReservationReleased"]
 
 
-def one_of(facts: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    (found,) = [f["data"] for f in facts if f["type"] == kind]
+def one_of(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [f["data"] for f in events if f["type"] == kind]
     return found
 
 
@@ -366,18 +366,18 @@ async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     await story.api.patch(path, spec)
     await story.until_bound(3)
     await until_condition(story, "PodGroup", "train", "Scheduled", "minimum")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
 async def test_a_recreated_group_is_another_group(story: Story) -> None:
     """B5: the plan ends with the old UID; the new group's policy counts."""
     await story.create(*nodes(1), *a_gang("train", pods=2, requests=GPU))
-    await story.until_fact("GangUnschedulable", "default/train", outcome="impossible")
+    await story.until_event("GangUnschedulable", "default/train", outcome="impossible")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
     await story.force(path)
     await story.create(a_group("train", gang=1))
     await story.until_bound(1)
-    facts = await story.check_facts()
-    assert len({f["gang_uid"] for f in facts if f["gang"] == "default/train"}) == 2
-    assert [f["type"] for f in facts].count("GangRemoved") == 1
+    events = await story.check_events()
+    assert len({f["gang_uid"] for f in events if f["gang"] == "default/train"}) == 2
+    assert [f["type"] for f in events].count("GangRemoved") == 1

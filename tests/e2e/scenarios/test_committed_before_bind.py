@@ -1,4 +1,4 @@
-"""Volumes and claims that kube-scheduler commits before bind, and the room of lost members (DESIGN 9.7).
+"""Volumes and claims that kube-scheduler commits before bind, and the capacity of lost members (DESIGN 9.7).
 
 kube-scheduler's VolumeBinding and DynamicResources plugins commit, kube-controller-manager binds volumes and makes
 claims of templates; the test publishes the devices as a driver would.
@@ -27,7 +27,7 @@ from tests.e2e.scenarios.test_devices_and_volumes import (
     create_claiming,
     device_of,
     device_template,
-    facts_of,
+    events_of,
     gang_with_disks,
     nodes,
     things,
@@ -53,11 +53,11 @@ def controllers(site: ControlPlane) -> Iterator[None]:
     site.stop_controller_manager()
 
 
-def plans_of(facts: list[Object], gang: str) -> list[dict[str, str]]:
+def plans_of(events: list[Object], gang: str) -> list[dict[str, str]]:
     """Return pod -> node of every admission of a gang."""
     return [
         {a["pod"].partition("/")[2]: a["node"] for a in f["data"]["assignments"]}
-        for f in facts
+        for f in events
         if f["type"] == "GangAdmitted" and f["gang"] == f"default/{gang}"
     ]
 
@@ -107,7 +107,7 @@ async def test_gangs_end_consistent_after_an_expired_barrier(
         await story.create(*gang_with_disks("v", 2), *mixed)
         await create_claiming(story, "d", 2)
         for gang in ("v", "d", "m"):
-            await story.until_fact("BindBarrierTimedOut", f"default/{gang}")
+            await story.until_event("BindBarrierTimedOut", f"default/{gang}")
         assert await story.bound() == {}
         kept = (await story.api.get(f"{CLAIMS}/v-0"))["spec"]["volumeName"]
         assert kept, "it was committed before bind"
@@ -118,10 +118,10 @@ async def test_gangs_end_consistent_after_an_expired_barrier(
         await check_volumes(story, {n: bound[n] for n in ("v-0", "v-1", "m-2")})
         await check_devices(story, {n: bound[n] for n in ("d-0", "d-1")})
         assert kept == f"disk-{bound['v-0']}"
-        facts = await story.check_facts()
-        assert not facts_of(facts, "NodeRejected")
+        events = await story.check_events()
+        assert not events_of(events, "NodeRejected")
         for gang in ("v", "d", "m"):
-            first, *later = plans_of(facts, gang)
+            first, *later = plans_of(events, gang)
             assert later, gang
             assert all(plan == first for plan in later), (gang, first, later)
             assert first.items() <= bound.items(), gang
@@ -131,13 +131,13 @@ async def terminated(story: Story, name: str) -> Object:
     """Let a member terminate, as pods do; its capacity is held before it is free, so no scheduler is faster than our watch."""
     path = f"/api/v1/namespaces/default/pods/{name}"
     await story.api.delete(path, {"gracePeriodSeconds": 2})
-    lost = await story.until_fact("MemberTerminated", "default/g", pod=f"default/{name}")
+    lost = await story.until_event("MemberTerminated", "default/g", pod=f"default/{name}")
     await story.api.delete(path, {"gracePeriodSeconds": 0})
     return lost
 
 
 @pytest.mark.settings(replacement_ttl_s=str(HOLD_S))
-async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Story) -> None:
+async def test_the_capacity_of_a_lost_member_is_held_for_its_replacement(story: Story) -> None:
     """Lost, replaced, lost again: a gang and a pod that wait get nothing before the time is over, nor by a kill -9."""
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
     await story.create(*a_gang("g", pods=2, requests=GPU))
@@ -146,7 +146,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     # A pod outside of all groups that passes filter, as in a scope that has devices in it.
     alone = real(a_pod("alone", requests={**GPU, MEMBER: 1}))
     await story.api.create(alone)
-    await story.until_fact("GangUnschedulable", "default/rival")
+    await story.until_event("GangUnschedulable", "default/rival")
 
     lost = await terminated(story, "g-0")
     assert lost["data"]["held_until_us"] > 0
@@ -159,7 +159,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
     lost = await terminated(story, "g-new")
     story.service.kill()
     await story.service.start()
-    released = await story.until_fact("ReservationReleased", "default/g", reason="expired")
+    released = await story.until_event("ReservationReleased", "default/g", reason="expired")
     assert [p["pod"] for p in released["data"]["pods"]] == ["default/g-new"]
     ended_us = datetime.fromisoformat(released["time"]).timestamp() * 1e6
     assert ended_us >= lost["data"]["held_until_us"], "what was promised holds across the restart"
@@ -169,7 +169,7 @@ async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Stor
 
     found = await story.until(taken)
     assert list(found.values()) == [where["g-0"]]
-    held = [f for f in await story.check_facts() if f["type"] == "GangAdmitted"]
+    held = [f for f in await story.check_events() if f["type"] == "GangAdmitted"]
     early = [
         f for f in held if f["gang"] == "default/rival" and f["position"] < released["position"]
     ]

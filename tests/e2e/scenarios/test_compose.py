@@ -26,8 +26,10 @@ async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:
     for text in (first, again):
         for pod, node in bound.items():
             assert any(pod in line and node in line for line in text.splitlines()), text
-    assert bound.items() <= (await story.bound("serve-")).items(), "what finds room later is more"
-    await story.check_facts()
+    assert bound.items() <= (await story.bound("serve-")).items(), (
+        "what finds capacity later is more"
+    )
+    await story.check_events()
 
 
 async def play(story: Story) -> str:

@@ -84,7 +84,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     runs, held, waits = (a_gang(n, pods=2, requests=GPU) for n in ("runs", "held", "waits"))
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(6)), *runs)
     first = await story.until_bound(2, "runs-")
-    await story.until_fact("GangScheduled", "default/runs")
+    await story.until_event("GangScheduled", "default/runs")
     uids = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}
     watching = asyncio.create_task(watch())
     try:
@@ -92,12 +92,12 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             await story.create(*held)
             await reached()
             await story.create(*waits[:-1])
-            await story.until_fact("GangUnschedulable", "default/waits", outcome="waiting")
+            await story.until_event("GangUnschedulable", "default/waits", outcome="waiting")
 
             # 1. Deleted: groups with pods that run stay, so do their definition and the pods that run; no capacity is kept.
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
-            released = await story.until_fact(
+            released = await story.until_event(
                 "ReservationReleased", "default/held", reason="deleted"
             )
             assert "is being deleted" in released["data"]["message"]
@@ -114,7 +114,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
 
             await story.until(gone)
             for name in ("runs", "held", "waits"):
-                await story.until_fact("GangRemoved", f"default/{name}")
+                await story.until_event("GangRemoved", f"default/{name}")
             assert await story.service.get("/v1/gangs") == []
 
         # 3. Nothing is promised to members of groups without a definition.
@@ -127,7 +127,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
         pods = await story.pods()
         assert not any(pod["status"].get("nominatedNodeName") for pod in pods.values())
 
-        # 4. They come back, and the groups: what ran is found running, the rest gets room.
+        # 4. They come back, and the groups: what ran is found running, the rest gets capacity.
         await bring_back(story)
         await story.create(runs[0], held[0], waits[0], member("waits-1", "waits", requests=GPU))
         bound = await story.until_bound(6)
@@ -145,10 +145,10 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
         await asyncio.gather(watching, return_exceptions=True)
     assert all("gang-extender.dev: not synced" in reason for reason in reasons), set(reasons)
     await nothing_reserved(story)
-    await story.check_room()
-    facts = await story.service.events()
+    await story.check_capacity()
+    events = await story.service.events()
     drift = [
-        (f["data"]["kind"], f["data"]["object"]) for f in facts if f["type"] == "DriftDetected"
+        (f["data"]["kind"], f["data"]["object"]) for f in events if f["type"] == "DriftDetected"
     ]
     unknown = "bound-by-unknown-plan"  # the log had closed the book on the tree whose plan it was
     assert sorted(drift) == [(unknown, f"Pod/default/{name}") for name in sorted(first)]

@@ -88,7 +88,7 @@ async def reserved(story: Story) -> int:
 
 
 async def nothing_reserved(story: Story) -> None:
-    """Wait until no pending plan holds room."""
+    """Wait until no pending plan holds capacity."""
 
     async def free() -> bool:
         return await reserved(story) == 0
@@ -110,8 +110,8 @@ async def released(story: Story, why: str, gang: str = "") -> dict[str, Any]:
     return await story.until(look)
 
 
-def planned(fact: dict[str, Any]) -> dict[str, str]:
-    return {a["pod"].partition("/")[2]: a["node"] for a in fact["data"]["assignments"]}
+def planned(event: dict[str, Any]) -> dict[str, str]:
+    return {a["pod"].partition("/")[2]: a["node"] for a in event["data"]["assignments"]}
 
 
 def names(pods: Iterable[dict[str, Any]]) -> set[str]:
@@ -157,23 +157,23 @@ async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
         async with held_before_bind(story, 3) as reached:
             await story.create(*a_gang(name, pods=3, requests=GPU, nodeSelector={"pool": "p"}))
             await reached()
-            before = planned(await story.until_fact("GangAdmitted", f"default/{name}"))
+            before = planned(await story.until_event("GangAdmitted", f"default/{name}"))
             lost = before[f"{name}-1"]
             await vanish(story, lost, how)
-            fact = await released(story, "node-lost", f"default/{name}")
+            event = await released(story, "node-lost", f"default/{name}")
             assert not await story.bound(name)
-        assert f"node {lost} {words}: default/{name}-1" in fact["data"]["message"]
-        assert names(fact["data"]["pods"]) == set(before), "the tree is released as a whole"
+        assert f"node {lost} {words}: default/{name}-1" in event["data"]["message"]
+        assert names(event["data"]["pods"]) == set(before), "the tree is released as a whole"
         bound = await story.until_bound(3, name)
         assert lost not in bound.values()
-        await story.until_fact("GangScheduled", f"default/{name}")
+        await story.until_event("GangScheduled", f"default/{name}")
         await nothing_reserved(story)
         await story.api.delete(f"{GROUPS}/podgroups/{name}")
         await story.api.delete(PODS, {"gracePeriodSeconds": 0})
         if how != "deleted":
             await story.api.delete(f"/api/v1/nodes/{lost}")
         await story.create(*racks(lost))
-    await story.check_facts()
+    await story.check_events()
 
 
 async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> None:
@@ -195,24 +195,24 @@ async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> N
     story.server.before = let_two_pass
     await story.create(*racks("a0 a1 a2 a3"), *a_gang("g", pods=3, requests=GPU))
     first = await story.until_bound(2)
-    before = planned(await story.until_fact("GangAdmitted"))
+    before = planned(await story.until_event("GangAdmitted"))
 
     async def stuck() -> bool:
         return bool(third)
 
     await eventually(stuck)
     await vanish(story, before[third], "cordoned")
-    fact = await released(story, "node-lost")
-    assert names(fact["data"]["pods"]) == {third}
-    assert f"node {before[third]} was cordoned: default/{third}" in fact["data"]["message"]
+    event = await released(story, "node-lost")
+    assert names(event["data"]["pods"]) == {third}
+    assert f"node {before[third]} was cordoned: default/{third}" in event["data"]["message"]
     blocked = False  # a Binding to the cordoned node that is still tried would get through now
     bound = await story.until_bound(3)
     spare = {"a0", "a1", "a2", "a3"} - set(before.values())
     assert {bound[third]} == spare, await story.report()
     assert {pod: bound[pod] for pod in first} == first
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     await nothing_reserved(story)
-    await story.check_facts()
+    await story.check_events()
 
 
 async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story) -> None:
@@ -221,41 +221,41 @@ async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story
     async with held_before_bind(story, 2) as reached:
         await story.create(*a_gang("g", pods=2, requests=GPU, topo=RACK))
         await reached()
-        before = planned(await story.until_fact("GangAdmitted"))
+        before = planned(await story.until_event("GangAdmitted"))
         old = next(iter(before.values()))[0]
         lost = before["g-0"]
         await story.api.patch(f"/api/v1/nodes/{lost}", {"metadata": {"labels": {RACK: "c"}}})
-        fact = await released(story, "node-lost")
+        event = await released(story, "node-lost")
         assert not await story.bound()
-    assert f"node {lost} is not in {RACK}={old} any more: default/g-0" in fact["data"]["message"]
+    assert f"node {lost} is not in {RACK}={old} any more: default/g-0" in event["data"]["message"]
     bound = await story.until_bound(2)
     assert {node[0] for node in bound.values()} == {"a", "b"} - {old}
-    changed = await story.until_fact("NodeTopologyChanged")
+    changed = await story.until_event("NodeTopologyChanged")
     assert changed["data"] == {"node": lost, "before": {RACK: old}, "after": {RACK: "c"}}
     await nothing_reserved(story)
-    facts = await story.check_facts()
-    assert [f["type"] for f in facts].count("NodeTopologyChanged") == 1
+    events = await story.check_events()
+    assert [f["type"] for f in events].count("NodeTopologyChanged") == 1
 
 
 @pytest.mark.lived_in("long")
 async def test_a_member_deleted_before_its_bind(story: Story) -> None:
-    """The whole tree gives its room back and waits; with the member back it is planned again and bound."""
+    """The whole tree gives its capacity back and waits; with the member back it is planned again and bound."""
     await story.create(*racks("a0 a1 a2"))
     async with held_before_bind(story, 3) as reached:
         await story.create(*a_gang("g", pods=3, requests=GPU))
         await reached()
         await story.api.delete(f"{PODS}/g-1", {"gracePeriodSeconds": 0})
-        fact = await released(story, "deleted")
-    assert names(fact["data"]["pods"]) == {"g-0", "g-1", "g-2"}
-    assert "deleted before it was bound: default/g-1" in fact["data"]["message"]
-    await story.until_fact("GangUnschedulable", after=fact["position"], outcome="waiting")
+        event = await released(story, "deleted")
+    assert names(event["data"]["pods"]) == {"g-0", "g-1", "g-2"}
+    assert "deleted before it was bound: default/g-1" in event["data"]["message"]
+    await story.until_event("GangUnschedulable", after=event["position"], outcome="waiting")
     await nothing_reserved(story)
     assert not await story.bound()
     await story.create(member("g-1", "g", requests=GPU))
     await story.until_bound(3)
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     await nothing_reserved(story)
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -269,10 +269,10 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
         await story.create(root, *leaves, *pods)
         await reached()
         await story.force(f"{GROUPS}/podgroups/right")
-        fact = await released(story, "deleted")
+        event = await released(story, "deleted")
         await nothing_reserved(story)
-    assert names(fact["data"]["pods"]) == {"left-0", "right-0"}
-    assert re.match("PodGroup default/right (was|is being) deleted:", fact["data"]["message"])
+    assert names(event["data"]["pods"]) == {"left-0", "right-0"}
+    assert re.match("PodGroup default/right (was|is being) deleted:", event["data"]["message"])
     assert not await story.bound()
     await story.create(leaves[1])
     await story.until_bound(2)
@@ -282,28 +282,28 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
         await story.create(*pods)
         await reached()
         await story.force(f"{GROUPS}/compositepodgroups/serve")
-        await story.until_fact("GangRemoved")
+        await story.until_event("GangRemoved")
         assert await gang_of(story, "serve") is None
         assert await reserved(story) == 0
     assert not await story.bound()
     await story.create(root)
     await story.until_bound(2)
     await nothing_reserved(story)
-    await story.check_facts()
+    await story.check_events()
 
 
 async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -> None:
     """MemberTerminated, the others untouched; the replacement goes to the pinned rack (H08) or waits (V26)."""
     await story.create(*racks("a0 a1 b0 b1"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
     first = await story.until_bound(2)
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     rack = first["g-0"][0]
     before = await story.pods()
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-0"}}
     await story.api.post(
         f"{PODS}/g-0/eviction", {**eviction, "deleteOptions": {"gracePeriodSeconds": 0}}
     )
-    lost = await story.until_fact("MemberTerminated")
+    lost = await story.until_event("MemberTerminated")
     assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "evicted")
     await story.create(member("g-2", "g", requests=GPU))
     bound = await story.until_bound(2)
@@ -323,8 +323,8 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     await story.create(member("g-3", "g", requests=GPU))
 
     async def refused() -> bool:
-        facts = await story.service.events("GangUnschedulable")
-        return bool(facts) and facts[-1]["data"]["outcome"] == "impossible"
+        events = await story.service.events("GangUnschedulable")
+        return bool(events) and events[-1]["data"]["outcome"] == "impossible"
 
     await eventually(refused)
     assert await reserved(story) == 0
@@ -338,7 +338,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     status = (await story.api.get(f"{GROUPS}/podgroups/g"))["status"]
     found = {c["type"]: c["status"] for c in status["conditions"]}
     assert found["PodGroupInitiallyScheduled"] == "True"
-    await story.check_facts()
+    await story.check_events()
 
 
 async def _lost(story: Story, count: int) -> bool:
@@ -349,9 +349,9 @@ async def test_a_node_that_registers_again_brings_its_members_along(story: Story
     """The Node of a running kubelet is deleted: members are lost with it, and bound again when it is back."""
     await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
     first = await story.until_bound(2)
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     await story.api.delete(f"/api/v1/nodes/{first['g-0']}")
-    lost = await story.until_fact("MemberTerminated")
+    lost = await story.until_event("MemberTerminated")
     assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "node-lost")
     await story.create(*racks(first["g-0"]))
 
@@ -364,23 +364,23 @@ async def test_a_node_that_registers_again_brings_its_members_along(story: Story
     assert last["position"] > lost["position"]
     assert (last["data"]["pod"], last["data"]["node"]) == ("default/g-0", first["g-0"])
     assert await story.bound() == first
-    await story.check_facts()
+    await story.check_events()
 
 
 async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
     await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
     first = await story.until_bound(2)
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     moved = first["g-1"]
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "z"}}})
-    changed = await story.until_fact("NodeTopologyChanged", "default/g")
+    changed = await story.until_event("NodeTopologyChanged", "default/g")
     assert changed["data"] == {"node": moved, "before": {RACK: "a"}, "after": {RACK: "z"}}
     await story.create(member("g-2", "g", requests=GPU))
 
     async def refused_since() -> dict[str, Any] | None:
-        facts = await story.service.events("GangUnschedulable")
-        return next((f for f in facts if f["position"] > changed["position"]), None)
+        events = await story.service.events("GangUnschedulable")
+        return next((f for f in events if f["position"] > changed["position"]), None)
 
     refused = await eventually(refused_since)
     assert any(RACK in reason for reason in refused["data"]["reasons"]), refused
@@ -398,6 +398,6 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "a"}}})
     bound = await story.until_bound(3)
     assert {k: v for k, v in bound.items() if k != "g-2"} == first
-    facts = await story.check_facts()
-    assert [f["type"] for f in facts].count("NodeTopologyChanged") == 2
+    events = await story.check_events()
+    assert [f["type"] for f in events].count("NodeTopologyChanged") == 2
     await no_leak(story)

@@ -29,10 +29,10 @@ def labelled(name: str, group: str, app: str, **spec: Any) -> Object:
     return made
 
 
-def check_rounds(facts: list[Object], most: int) -> None:
+def check_rounds(events: list[Object], most: int) -> None:
     """Check that what was learned led somewhere soon."""
-    kinds = [f["type"] for f in facts]
-    assert kinds.count("GangAdmitted") <= most, [(f["type"], f["summary"]) for f in facts]
+    kinds = [f["type"] for f in events]
+    assert kinds.count("GangAdmitted") <= most, [(f["type"], f["summary"]) for f in events]
 
 
 @pytest.mark.lived_in("long")
@@ -47,9 +47,9 @@ async def test_one_member_per_node(story: Story) -> None:
     await story.create(*(labelled(f"g-{n}", "g", "g", affinity=apart) for n in range(4)))
     bound = await story.until_bound(4, prefix="g-", timeout_s=60)
     assert set(bound.values()) == {"b0", "b1", "b2", "b3"}
-    facts = await story.check_facts()
-    check_rounds(facts, 1)
-    assert not [f for f in facts if f["type"] == "NodeRejected"]
+    events = await story.check_events()
+    check_rounds(events, 1)
+    assert not [f for f in events if f["type"] == "NodeRejected"]
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -66,7 +66,7 @@ async def test_a_member_that_needs_another(story: Story, first: str) -> None:
     await story.create(*((a, b) if first == "needs" else (b, a)))
     bound = await story.until_bound(2, prefix="g-", timeout_s=60)
     assert bound["g-a"][1] == bound["g-b"][1], bound
-    check_rounds(await story.check_facts(), 3)
+    check_rounds(await story.check_events(), 3)
 
 
 async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
@@ -81,7 +81,7 @@ async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
     assert not await story.bound()
     await story.create(a_pod("db", node="n1", metadata={"labels": {"app": "db"}}))
     assert await story.until_bound(1, prefix="g-", timeout_s=60) == {"g-0": "n1"}
-    check_rounds(await story.check_facts(), 1)
+    check_rounds(await story.check_events(), 1)
 
 
 async def test_a_rule_that_the_planner_does_not_see_is_reported(story: Story) -> None:
@@ -113,7 +113,7 @@ async def test_members_spread_over_zones(story: Story) -> None:
     )
     bound = await story.until_bound(7, prefix="g-", timeout_s=90)
     assert sorted(Counter(node[0] for node in bound.values()).values()) == [2, 2, 3]
-    check_rounds(await story.check_facts(), 2)
+    check_rounds(await story.check_events(), 2)
 
 
 async def test_members_that_all_want_one_zone(story: Story) -> None:
@@ -130,7 +130,7 @@ async def test_members_that_all_want_one_zone(story: Story) -> None:
     await story.create(*(labelled(f"g-{n}", "g", "g", affinity=near) for n in range(4)))
     bound = await story.until_bound(4, prefix="g-", timeout_s=60)
     assert {node[0] for node in bound.values()} == {"b"}
-    check_rounds(await story.check_facts(), 1)
+    check_rounds(await story.check_events(), 1)
 
 
 async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
@@ -144,6 +144,6 @@ async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
     await story.create(*(labelled(f"g-{n}", "g", "g") for n in range(2)))
     bound = await story.until_bound(2, prefix="g-", timeout_s=60)
     assert set(bound.values()) == {"b0", "b1"}
-    facts = await story.check_facts()
-    check_rounds(facts, 1)
-    assert not [f for f in facts if f["type"] == "NodeRejected"]
+    events = await story.check_events()
+    check_rounds(events, 1)
+    assert not [f for f in events if f["type"] == "NodeRejected"]

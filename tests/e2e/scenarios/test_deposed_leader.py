@@ -116,7 +116,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
         await story.create(*a_gang("g", pods=4, requests=GPU))
     await asyncio.wait_for(asleep.wait(), 120)
     story.verbs.target = second.url
-    first_facts = await second.events()
+    first_events = await second.events()
 
     async def leads() -> bool:
         return "reconciled" in (await role_of(second))["names"] and await second.ready()
@@ -130,20 +130,20 @@ async def test_a_leader_that_slept_has_no_further_effect(
 
     await story.until(knows)
     await story.until_bound(2 if effect == "deletion" else 4, "hi" if effect == "deletion" else "g")
-    await story.until_fact("GangScheduled")
+    await story.until_event("GangScheduled")
     written = [(m, p) for m, p in story.server.seen[seen:] if m in WRITES]
-    facts = await second.events()
+    events = await second.events()
     log_lines = [
         line for line in story.service.log.read_text().splitlines() if '"call"' not in line
     ]
-    assert written == [], (written, [f["actor"] for f in facts], *log_lines[-12:])
-    taken = next(f for f in facts if f["type"] == "LeaseAcquired" and f["actor"] == "second")
-    assert taken["position"] > first_facts[-1]["position"] - 1
-    assert {f["actor"] for f in facts if f["position"] >= taken["position"]} == {"second"}
+    assert written == [], (written, [f["actor"] for f in events], *log_lines[-12:])
+    taken = next(f for f in events if f["type"] == "LeaseAcquired" and f["actor"] == "second")
+    assert taken["position"] > first_events[-1]["position"] - 1
+    assert {f["actor"] for f in events if f["position"] >= taken["position"]} == {"second"}
     assert await story.service.ready(), "it follows, and answers"
     if effect == "deletion":
         assert not await story.bound("single")
-    gone = [f["data"]["uid"] for f in facts if f["type"] == "VictimGone"]
+    gone = [f["data"]["uid"] for f in events if f["type"] == "VictimGone"]
     assert len(gone) == len(set(gone)) == (2 if effect == "deletion" else 0)
 
 
@@ -164,11 +164,11 @@ async def test_a_kube_scheduler_that_slept_binds_nothing_elsewhere(story: Story)
     scheduler = story.plane.schedulers["scheduler"]
     scheduler.pause()
     try:
-        admitted = await story.until_fact("GangAdmitted")
+        admitted = await story.until_event("GangAdmitted")
         await story.create(a_node("n2", gpu=8), a_node("n3", gpu=8))
         for node in ("n0", "n1"):
             await story.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
-        again = await story.until_fact("GangAdmitted", after=admitted["position"])
+        again = await story.until_event("GangAdmitted", after=admitted["position"])
         assert {a["node"] for a in again["data"]["assignments"]} == {"n2", "n3"}
     finally:
         scheduler.resume()
@@ -177,4 +177,4 @@ async def test_a_kube_scheduler_that_slept_binds_nothing_elsewhere(story: Story)
     assert set(bound.values()) == {"n2", "n3"}
     refused = [c["error"] for c in story.service.calls("bind") if c["outcome"] == "refused"]
     assert any("has its reservation on node" in error for error in refused), refused
-    await story.check_facts()
+    await story.check_events()

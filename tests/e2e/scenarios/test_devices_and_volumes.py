@@ -148,31 +148,31 @@ def gang_with_disks(name: str, pods: int) -> list[Object]:
 # --- what must hold in every story ----------------------------------------------------------------------
 
 
-def facts_of(facts: list[Object], kind: str) -> list[Object]:
-    return [f["data"] for f in facts if f["type"] == kind]
+def events_of(events: list[Object], kind: str) -> list[Object]:
+    return [f["data"] for f in events if f["type"] == kind]
 
 
 async def check_learning(story: Story, good: set[str], bound: dict[str, str]) -> list[Object]:
     """Check that only bad nodes were rejected, none twice for a pod, none proposed again, and no loop."""
-    facts = await story.check_facts()
-    rejections = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeRejected")]
+    events = await story.check_events()
+    rejections = [(v["pod"], v["node"]) for v in events_of(events, "NodeRejected")]
     assert rejections, "the story has no refusal"
     assert len(rejections) == len(set(rejections)), rejections
     assert not {node for _, node in rejections} & good, rejections
     learned: set[tuple[str, str]] = set()
     plans = 0
-    for fact in facts:
-        if fact["type"] == "NodeRejected":
-            learned.add((fact["data"]["pod"], fact["data"]["node"]))
-        elif fact["type"] in ("GangAdmitted", "GangExtended"):
+    for event in events:
+        if event["type"] == "NodeRejected":
+            learned.add((event["data"]["pod"], event["data"]["node"]))
+        elif event["type"] in ("GangAdmitted", "GangExtended"):
             plans += 1
-            proposed = {(a["pod"], a["node"]) for a in fact["data"]["assignments"]}
-            assert not proposed & learned, (fact["position"], proposed & learned)
+            proposed = {(a["pod"], a["node"]) for a in event["data"]["assignments"]}
+            assert not proposed & learned, (event["position"], proposed & learned)
     asked = [line["pod"] for line in story.service.calls("filter")]
     if story.neighbours is None:  # with any, every pod that comes to a node wakes a refused member
         for name in bound:
             assert asked.count(f"default/{name}") <= CALLS_PER_PLAN * plans, (name, plans)
-    return facts
+    return events
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -184,8 +184,8 @@ async def test_nodes_without_the_device_are_learned(controllers: None, story: St
         await create_claiming(story, "d", 2)
         bound = await story.until_bound(2, prefix="d-")
         assert set(bound.values()) == {"n6", "n7"}
-        facts = await check_learning(story, {"n6", "n7"}, bound)
-        assert len(facts_of(facts, "GangAdmitted")) <= 3, "what was offered instead is tried next"
+        events = await check_learning(story, {"n6", "n7"}, bound)
+        assert len(events_of(events, "GangAdmitted")) <= 3, "what was offered instead is tried next"
 
 
 async def test_rejections_hold_over_a_crash_and_end_with_a_change(
@@ -218,9 +218,9 @@ async def test_rejections_hold_over_a_crash_and_end_with_a_change(
             await story.api.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"driver": "ready"}}})
             bound = await story.until_bound(2, prefix="d-")
             assert set(bound.values()) == {"n1", "n2"}
-            later = facts_of((await story.check_facts())[before:], "GangAdmitted")
+            later = events_of((await story.check_events())[before:], "GangAdmitted")
             assert later
-            assert {a["node"] for fact in later for a in fact["assignments"]} == {"n1", "n2"}
+            assert {a["node"] for event in later for a in event["assignments"]} == {"n1", "n2"}
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -250,9 +250,9 @@ async def test_a_bound_volume_is_seen(story: Story) -> None:
     async with things(story, LOCAL, *disks, *claims):
         await story.create(*gang_with_disks("b", 2))
         assert await story.until_bound(2, prefix="b-") == where
-        facts = await story.check_facts()
-        assert len(facts_of(facts, "GangAdmitted")) == 1
-        assert not facts_of(facts, "NodeRejected")
+        events = await story.check_events()
+        assert len(events_of(events, "GangAdmitted")) == 1
+        assert not events_of(events, "NodeRejected")
         assert {line["outcome"] for line in story.service.calls("filter")} == {"redeemed"}
 
 
@@ -278,7 +278,7 @@ async def test_a_full_csi_node_is_learned(story: Story) -> None:
         await story.create(*gang_with_disks("c", 2))
         bound = await story.until_bound(2, prefix="c-")
         assert set(bound.values()) == {"n1", "n2"}
-        facts = await check_learning(story, {"n1", "n2"}, bound)
-        assert not any(v["by_shape"] for v in facts_of(facts, "NodeRejected")), (
+        events = await check_learning(story, {"n1", "n2"}, bound)
+        assert not any(v["by_shape"] for v in events_of(events, "NodeRejected")), (
             "volumes are a pod's own"
         )

@@ -1,4 +1,4 @@
-"""Differences between cluster and log, planted one by one: a fact, a metric, a line, and repair by facts alone.
+"""Differences between cluster and log, planted one by one: an event, a metric, a line, and repair by events alone.
 
 A client with all rights does what no client should: binds, re-nominates, removes gates, writes to the log.
 """
@@ -29,7 +29,7 @@ PLAN = "gang-extender.dev/plan"
 
 
 class Held:
-    """A gang of two with its room and its gates off, kept from the bind verb until `let_go`."""
+    """A gang of two with its capacity and its gates off, kept from the bind verb until `let_go`."""
 
     def __init__(self, story: Story, intercept: Intercept) -> None:
         self.story = story
@@ -48,8 +48,8 @@ class Held:
     async def admitted(self, name: str = "a", pods: int = 2) -> dict[str, str]:
         """Return pod -> node of the reservations, once all are nominated and let go."""
         await self.story.create(*a_gang(name, pods=pods, requests=GPU))
-        fact = await self.story.until_fact("GangAdmitted", f"default/{name}")
-        where = {a["pod"].partition("/")[2]: a["node"] for a in fact["data"]["assignments"]}
+        entry = await self.story.until_event("GangAdmitted", f"default/{name}")
+        where = {a["pod"].partition("/")[2]: a["node"] for a in entry["data"]["assignments"]}
 
         async def carried_out() -> bool:
             found = await self.story.pods()
@@ -74,7 +74,7 @@ async def bind(story: Story, pod: str, node: str, plan: str = "") -> None:
 
 
 async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
-    """Wait for the facts of a kind, exactly one per pod, with metric and line; return all facts."""
+    """Wait for the events of a kind, exactly one per pod, with metric and line; return all events."""
 
     async def look() -> bool:
         return len(await of_kind(story, kind)) >= len(pods)
@@ -114,19 +114,19 @@ async def whole(story: Story, name: str, pods: int) -> None:
         return len(bound) == pods and shown == bound and gang["bound"] == pods
 
     await eventually(same)
-    await story.check_room()
+    await story.check_capacity()
 
 
 async def looked(story: Story, name: str) -> None:
     """Wait until the service has seen what was done to pods before; they come in order."""
     huge = {"nvidia.com/gpu": 999}
     await story.create(*a_gang(name, pods=1, requests=huge))
-    await story.until_fact("GangUnschedulable", f"default/{name}", outcome="impossible")
+    await story.until_event("GangUnschedulable", f"default/{name}", outcome="impossible")
 
 
-def types_of(facts: list[dict[str, Any]], pod: str) -> list[str]:
-    """Return the types of the facts about one pod."""
-    return [f["type"] for f in facts if f["data"].get("pod") == f"default/{pod}"]
+def types_of(entries: list[dict[str, Any]], pod: str) -> list[str]:
+    """Return the types of the events about one pod."""
+    return [f["type"] for f in entries if f["data"].get("pod") == f"default/{pod}"]
 
 
 async def nodes(story: Story, count: int) -> None:
@@ -134,14 +134,14 @@ async def nodes(story: Story, count: int) -> None:
 
 
 async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, story: Story) -> None:
-    """The member counts where it runs, its room is free again, the rest of the gang follows."""
+    """The member counts where it runs, its capacity is free again, the rest of the gang follows."""
     held = Held(story, intercept)
     await nodes(story, 3)
     where = await held.admitted()
     (free,) = {"n0", "n1", "n2"} - set(where.values())
     await bind(story, "a-0", free)
-    facts = await drift_reported(story, "bound-elsewhere", "a-0")
-    (bound,) = [f for f in facts if f["type"] == "PodBound"]
+    entries = await drift_reported(story, "bound-elsewhere", "a-0")
+    (bound,) = [f for f in entries if f["type"] == "PodBound"]
     assert bound["data"]["node"] == free
     held.let_go()
     await whole(story, "a", 2)
@@ -152,18 +152,20 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     """Gate removed and bound by another client, while the gang waits for a member."""
     await nodes(story, 2)
     await story.create(*a_gang("a", pods=2, requests=GPU)[:-1])
-    await story.until_fact("GangUnschedulable", "default/a")
+    await story.until_event("GangUnschedulable", "default/a")
     gate = {
         "spec": {"schedulingGates": [{"$patch": "delete", "name": "gang-extender.dev/admission"}]}
     }
     await story.api.patch(f"{PODS}/a-0", gate, "strategic")
     await bind(story, "a-0", "n1")
-    facts = await drift_reported(story, "bound-outside-admission", "a-0")
-    assert types_of(facts, "a-0") == ["PodBound"]
+    entries = await drift_reported(story, "bound-outside-admission", "a-0")
+    assert types_of(entries, "a-0") == ["PodBound"]
     (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
     await story.create(member("a-1", "a", containers=[container]))
     await whole(story, "a", 2)
-    assert (await story.bound())["a-1"] == "n0", "the room of the stranger's pod is not given twice"
+    assert (await story.bound())["a-1"] == "n0", (
+        "the capacity of the stranger's pod is not given twice"
+    )
     await asyncio.to_thread(story.service.stop)
 
 
@@ -184,16 +186,18 @@ async def test_a_binding_names_an_unknown_plan(intercept: Intercept, story: Stor
 async def test_the_log_has_a_member_bound_where_it_is_not(
     story: Story, database_url: str, plant: str
 ) -> None:
-    """A false fact in the log, with a good hash: the cluster is right, and the log is corrected by facts."""
+    """A false event in the log, with a good hash: the cluster is right, and the log is corrected by events."""
     await nodes(story, 3)
     await story.create(*a_gang("a", pods=2, requests=GPU))
     await story.until_bound(2)
-    await story.until_fact("GangScheduled", "default/a")
+    await story.until_event("GangScheduled", "default/a")
     name = "a-0"
-    if plant == "waiting":  # another gang, which has no room: the log will have that one of it runs
+    if (
+        plant == "waiting"
+    ):  # another gang, which has no capacity: the log will have that one of it runs
         name = "b-0"
         await story.create(*a_gang("b", pods=2, requests=GPU))
-        await story.until_fact("GangUnschedulable", "default/b")
+        await story.until_event("GangUnschedulable", "default/b")
     pod = (await story.pods())[name]
     runs_on = pod["spec"].get("nodeName")
     (false,) = {"n0", "n1", "n2"} - set((await story.bound()).values())
@@ -201,8 +205,8 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     forged = await forge(database_url, pod, NodeName(false))
     await story.service.start()
     kind = "bound-elsewhere" if plant == "elsewhere" else "not-bound"
-    facts = await drift_reported(story, kind, name)
-    after = facts[forged:]
+    entries = await drift_reported(story, kind, name)
+    after = entries[forged:]
     lost = [f for f in after if f["type"] == "MemberTerminated"]
     assert [(f["data"]["pod"], f["data"]["node"]) for f in lost] == [(f"default/{name}", false)]
     again = [f["data"]["node"] for f in after if f["type"] == "PodBound"]
@@ -226,7 +230,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
         label = pod["metadata"]["labels"]["gang-extender.dev/pod-group"]
         mine = [e for e in events if e.gang == f"default/{label}"]
         grant = await log.take(holder="e2e", address="", ttl_ms=1000)
-        fact = PodBound(
+        entry = PodBound(
             plan=PlanId(""),
             pod=f"default/{pod['metadata']['name']}",
             uid=PodUid(pod["metadata"]["uid"]),
@@ -243,7 +247,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
             gang=mine[-1].gang,
             actor="forger",
             cause="",
-            data=fact,
+            data=entry,
         )
         await log.append(grant, [event])
         await log.release(grant)
@@ -256,7 +260,7 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
 ) -> None:
     """An altered nomination is reported once, an erased one never (kube-scheduler erases too); neither is written again.
 
-    The reservation stands, and the member goes where its room is.
+    The reservation stands, and the member goes where its capacity is.
     """
     held = Held(story, intercept)
     await nodes(story, 3)
@@ -273,27 +277,27 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     held.let_go()
     await whole(story, "a", 2)
     assert await story.bound() == where
-    facts = await story.service.events()
-    assert [f["type"] for f in facts if f["gang"] == "default/a"].count("GangAdmitted") == 1
+    entries = await story.service.events()
+    assert [f["type"] for f in entries if f["gang"] == "default/a"].count("GangAdmitted") == 1
     assert len(await story.service.events("DriftDetected")) == int(how == "altered")
     await asyncio.to_thread(story.service.stop)
 
 
 async def test_a_pod_is_made_again_under_its_name(intercept: Intercept, story: Story) -> None:
-    """Life, not drift: the room of the one that is gone is given back by a fact, the new one is another."""
+    """Life, not drift: the capacity of the one that is gone is given back by an event, the new one is another."""
     held = Held(story, intercept)
     await nodes(story, 2)
     await held.admitted()
     old = (await story.pods())["a-0"]["metadata"]["uid"]
     await story.api.delete(f"{PODS}/a-0", {"gracePeriodSeconds": 0})
-    fact = await story.until_fact("ReservationReleased", "default/a")
-    assert fact["data"]["reason"] == "deleted"
-    assert old in [p["uid"] for p in fact["data"]["pods"]]
+    entry = await story.until_event("ReservationReleased", "default/a")
+    assert entry["data"]["reason"] == "deleted"
+    assert old in [p["uid"] for p in entry["data"]["pods"]]
     (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
     await story.create(member("a-0", "a", containers=[container]))
     held.let_go()
     await whole(story, "a", 2)
-    facts = await story.check_facts()
-    assert old not in [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
-    assert [f["type"] for f in facts].count("GangAdmitted") == 2
-    assert [f["type"] for f in facts].count("ReservationReleased") == 1
+    entries = await story.check_events()
+    assert old not in [f["data"]["uid"] for f in entries if f["type"] == "PodBound"]
+    assert [f["type"] for f in entries].count("GangAdmitted") == 2
+    assert [f["type"] for f in entries].count("ReservationReleased") == 1

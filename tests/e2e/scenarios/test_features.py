@@ -60,18 +60,18 @@ async def until_condition(story: Story, name: str, type_: str, words: str) -> No
     await story.until(shown)
 
 
-def lost(fact: Object) -> set[tuple[str, str, str]]:
+def lost(event: Object) -> set[tuple[str, str, str]]:
     """Return kind, field and gate of everything that is lost."""
     return {
-        (x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["dropped_fields"]
+        (x["object"].split()[-1], x["field"], x["gate"]) for x in event["data"]["dropped_fields"]
     }
 
 
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.lived_in("long")
 async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
-    """Gates off in kube-apiserver: the fact names what is lost, and no gang is placed without its constraint."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
+    """Gates off in kube-apiserver: the event names what is lost, and no gang is placed without its constraint."""
+    found = await story.until_event("ControlPlaneFeaturesDetected", admission_policy="on")
     assert found["data"]["served"] == [
         f"{VERSIONS['1.36']} PodGroup",
         f"{VERSIONS['1.36']} Workload",
@@ -88,7 +88,7 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
     assert "kube-apiserver drops" in check["reason"]
 
     await story.create(*nodes(0, 4), *gang(story, "lost", 2, topo=RACK))
-    invalid = await story.until_fact("GangInvalid", "default/lost")
+    invalid = await story.until_event("GangInvalid", "default/lost")
     (problem,) = invalid["data"]["problems"]
     assert "PodGroup/default/lost was created with spec.schedulingConstraints" in problem
     assert "switch feature gate TopologyAwareWorkloadScheduling on in kube-apiserver" in problem
@@ -102,7 +102,7 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
     places = await story.until_bound(2, "ours")
     assert len({int(node[1:]) // 2 for node in places.values()}) == 1
     assert not await story.bound("lost")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.long
@@ -110,7 +110,7 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
 @pytest.mark.lived_in("never")
 async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -> None:
     """CompositePodGroup off in kube-apiserver: a leaf that lost its parent is not placed as a root of its own."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
+    found = await story.until_event("ControlPlaneFeaturesDetected", admission_policy="on")
     parent = ("PodGroup", "spec.parentCompositePodGroupName", "CompositePodGroup")
     assert parent in lost(found)
     version = VERSIONS["1.37"]
@@ -123,12 +123,12 @@ async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -
         a_group("child", gang=2, parent="root", version=version, metadata=above),
         *members("child", 2),
     )
-    invalid = await story.until_fact("GangInvalid", "default/orphan")
+    invalid = await story.until_event("GangInvalid", "default/orphan")
     assert "switch feature gate CompositePodGroup on" in invalid["data"]["problems"][0]
     await story.until_bound(2, "child")
-    await story.until_fact("GangScheduled", "default/root")
+    await story.until_event("GangScheduled", "default/root")
     assert not await story.bound("orphan")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.long
@@ -136,12 +136,12 @@ async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -
 @pytest.mark.lived_in("never")
 async def test_without_any_gate_our_kinds_work_with_the_field(story: Story) -> None:
     """GenericWorkload off, as by default: the field is dropped, its name is kept as our label, the gang is placed."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", admission_policy="on")
+    found = await story.until_event("ControlPlaneFeaturesDetected", admission_policy="on")
     assert found["data"]["served"] == []
     assert lost(found) == {("Pod", "spec.schedulingGroup", "GenericWorkload")}
     await story.create(*nodes(0, 2), a_group("ours", gang=2, topo=RACK), *members("ours", 2))
     await story.until_bound(2, "ours")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -149,14 +149,14 @@ async def test_without_any_gate_our_kinds_work_with_the_field(story: Story) -> N
 @pytest.mark.lived_in("long")
 async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> None:
     """Native scheduling on: our plans decide, its cycles carry them out, and each condition has one writer."""
-    found = await story.until_fact("ControlPlaneFeaturesDetected", native_group_scheduling="on")
+    found = await story.until_event("ControlPlaneFeaturesDetected", native_group_scheduling="on")
     assert "GenericWorkload=true" in found["data"]["message"]
     await story.create(*nodes(0, 3), *gang(story, "train", 5, 4))
     await until_condition(story, "train", EXPLAINED, "PodGroup default/train needs 4 pods")
     assert not await story.bound()
-    await story.create(*nodes(3, 1))  # room for the minimum, none for the fifth
+    await story.create(*nodes(3, 1))  # capacity for the minimum, none for the fifth
     await story.until_bound(4, "train")
-    await story.until_fact("GangScheduled", "default/train")
+    await story.until_event("GangScheduled", "default/train")
     await until_condition(story, "train", EXPLAINED, "the minimum of the tree is met")
 
     await story.create(*nodes(4, 1))
@@ -172,13 +172,13 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
         EXPLAINED: {"gang-extender"},
     }
     await kept_from_bind(story)
-    await story.check_facts()
+    await story.check_events()
 
 
 async def kept_from_bind(story: Story) -> None:
     """Trees that kube-scheduler would keep from bind for ever hold no capacity, and report why."""
     await story.create(*nodes(5, 4), a_group("ours", gang=2), *members("ours", 2))
-    refused = await story.until_fact("GangUnschedulable", "default/ours")
+    refused = await story.until_event("GangUnschedulable", "default/ours")
     (reason,) = refused["data"]["reasons"]
     assert "name the group by label gang-extender.dev/pod-group instead" in reason
     await story.create(a_group("mixed", gang=2, version=VERSIONS[story.plane.minor]))

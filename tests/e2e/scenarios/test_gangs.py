@@ -29,7 +29,7 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
 async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     """One node short binds nothing, ever; when the node comes all bind without a change to a pod."""
     await story.create(*nodes(7), *gang("train", 8))
-    await story.until_fact("GangUnschedulable", "default/train", outcome="impossible")
+    await story.until_event("GangUnschedulable", "default/train", outcome="impossible")
     for _ in range(30):
         assert not await story.bound()
         await asyncio.sleep(0.1)
@@ -46,9 +46,9 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     await story.create(a_node("n7", gpu=8))
     bound = await story.until_bound(8)
     assert len(set(bound.values())) == 8
-    await story.until_fact("GangScheduled", "default/train")
-    await story.check_facts()
-    admitted = await story.until_fact("GangAdmitted")
+    await story.until_event("GangScheduled", "default/train")
+    await story.check_events()
+    admitted = await story.until_event("GangAdmitted")
     assert {a["pod"]: a["node"] for a in admitted["data"]["assignments"]} == {
         f"default/{pod}": node for pod, node in bound.items()
     }
@@ -86,7 +86,7 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
         assert not await story.bound()
         await story.create(a_node("n3", gpu=8))
         await story.until_bound(4)
-        await story.check_facts()
+        await story.check_events()
     finally:
         from tests.e2e.scenarios.conftest import DEPLOY, _policy_works
 
@@ -114,8 +114,8 @@ async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None
         leaf = pod.rpartition("-")[0]
         counts[leaf] = counts.get(leaf, 0) + 1
     assert entry.get("any") or counts == {leaf.lower(): n for leaf, n in want.items()}
-    await story.check_facts()
-    await story.check_room()
+    await story.check_events()
+    await story.check_capacity()
 
 
 async def restart_when_dead(story: Story) -> None:
@@ -128,22 +128,22 @@ async def _is(value: bool) -> bool:
 
 
 async def finish(story: Story, count: int) -> None:
-    """After the restart the gang is whole, in the room of its admission, and every fact is there once."""
+    """After the restart the gang is whole, in the capacity of its admission, and every event is there once."""
     bound = await story.until_bound(count)
-    await story.until_fact("GangScheduled")
-    facts = await story.check_facts()
-    await story.check_room()
+    await story.until_event("GangScheduled")
+    events = await story.check_events()
+    await story.check_capacity()
     planned = {
         (a["uid"], a["node"])
-        for f in facts
+        for f in events
         if f["type"] in ("GangAdmitted", "GangExtended")
         for a in f["data"]["assignments"]
     }
     pods = await story.pods()
     for name, node in bound.items():
         assert (pods[name]["metadata"]["uid"], node) in planned, "bound outside an admission"
-    assert len([f for f in facts if f["type"] == "GangAdmitted"]) == 1
-    assert len([f for f in facts if f["type"] == "PodBound"]) == count
+    assert len([f for f in events if f["type"] == "GangAdmitted"]) == 1
+    assert len([f for f in events if f["type"] == "PodBound"]) == count
 
 
 @pytest.mark.lived_in("long")
@@ -229,7 +229,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
         assert len(owners) == 1, f"round {round_}: half placed gangs {bound}"
         winner = owners.pop()
         loser = ({f"a{round_}", f"b{round_}"} - {winner}).pop()
-        await story.until_fact("GangUnschedulable", f"default/{loser}", outcome="impossible")
+        await story.until_event("GangUnschedulable", f"default/{loser}", outcome="impossible")
         if round_ == 0:
 
             async def pod_has_event(pod: str = f"{loser}-0") -> bool:
@@ -247,7 +247,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
             await story.api.delete(
                 f"/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/{name}"
             )
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("long")
@@ -275,8 +275,8 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     assert not await story.bound()
     await story.create(tree[0])
     await story.until_bound(4)
-    await story.until_fact("GangScheduled", "default/serve")
-    await story.check_facts()
+    await story.until_event("GangScheduled", "default/serve")
+    await story.check_events()
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -320,13 +320,13 @@ async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> N
             await story.api.post(path, thing)
         await story.create(*nodes(3), *pods)
         if newest:
-            await story.until_fact("GangUnschedulable", "default/pair", outcome="impossible")
+            await story.until_event("GangUnschedulable", "default/pair", outcome="impossible")
             assert not await story.bound()
         else:  # two gangs of their own: one of them fits
             await story.until_bound(2)
         await story.create(a_node("n3", gpu=8))
         await story.until_bound(4)
-        await story.check_facts()
+        await story.check_events()
         version = "v1alpha3" if newest else "v1alpha2"
 
         async def condition_is_true() -> bool:

@@ -58,7 +58,7 @@ async def half_bound(
     intercept.call = keep_two
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(8)))
     await story.create(*a_gang("waiting", pods=4, requests=GPU)[:-1])
-    await story.until_fact("GangUnschedulable", "default/waiting")
+    await story.until_event("GangUnschedulable", "default/waiting")
     await backup.take()
     await story.create(*a_gang("a", pods=4, minimum=2, requests=GPU))
     bound = await story.until_bound(2, prefix="a-")
@@ -77,7 +77,7 @@ async def half_bound(
 
 async def recovered(story: Story) -> dict[str, Any]:
     """Wait until the loss is in the log and the service answers again."""
-    truncation = await story.until_fact("HistoryTruncated")
+    truncation = await story.until_event("HistoryTruncated")
     await eventually(story.service.ready)
     return truncation
 
@@ -88,26 +88,26 @@ async def all_ends_well(
     """Compared first, then promised; every pod is bound once, no node holds more than it has."""
     truncation = await recovered(story)
     assert truncation["data"]["found_position"] < truncation["data"]["known_position"]
-    assert truncation["epoch"] > max(fact["epoch"] for fact in lost)
+    assert truncation["epoch"] > max(event["epoch"] for event in lost)
     await story.until_bound(4, prefix="a-")
     await story.create(member("waiting-3", "waiting", containers=_containers()))
     await story.until_bound(8)
 
     async def recorded() -> bool:
-        satisfied = {fact["gang"] for fact in await story.service.events("GangScheduled")}
+        satisfied = {event["gang"] for event in await story.service.events("GangScheduled")}
         return "default/waiting" in satisfied and len(await story.service.events("PodBound")) == 8
 
     await eventually(recorded)
-    await story.check_room()
+    await story.check_capacity()
     assert bound.items() <= (await story.bound()).items(), "pods that ran were left alone"
-    facts = await story.service.events()
-    assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
-    uids = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
+    events = await story.service.events()
+    assert [f["position"] for f in events] == list(range(1, len(events) + 1))
+    uids = [f["data"]["uid"] for f in events if f["type"] == "PodBound"]
     assert len(uids) == len(set(uids)) == 8
-    drift = [f for f in facts if f["type"] == "DriftDetected"]
+    drift = [f for f in events if f["type"] == "DriftDetected"]
     assert {f["data"]["object"] for f in drift} == {f"Pod/default/{pod}" for pod in bound}
     assert {f["data"]["kind"] for f in drift} == {"bound-by-unknown-plan"}
-    promised = [f["position"] for f in facts if f["type"] in ("GangAdmitted", "GangExtended")]
+    promised = [f["position"] for f in events if f["type"] in ("GangAdmitted", "GangExtended")]
     later = [p for p in promised if p > truncation["position"]]
     assert min(later) > max(f["position"] for f in drift), "promised before it was compared"
     assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]

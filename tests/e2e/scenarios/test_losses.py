@@ -65,7 +65,7 @@ async def test_history_names_the_cause_of_a_lost_member(
     async with Kubelet(story.api, grace_factor=0.0):
         on = {node: pod for pod, node in (await story.until_bound(4, "g-")).items()}
         assert set(on) == set(nodes)
-        await story.until_fact("GangScheduled")
+        await story.until_event("GangScheduled")
 
         selector = "--pod-selector=gang-extender.dev/pod-group=g"
         await story.kubectl("drain", "drained", "--force", selector, "--timeout=60s")
@@ -76,7 +76,7 @@ async def test_history_names_the_cause_of_a_lost_member(
             *of_class([a_pod("boss", requests=WHOLE_NODE, nodeSelector={"only": "wanted"})], "high")
         )
         for node in nodes:
-            await story.until_fact("MemberTerminated", pod=f"default/{on[node]}")
+            await story.until_event("MemberTerminated", pod=f"default/{on[node]}")
 
         async def boss_runs() -> bool:
             return (await story.bound()).get("boss") == "wanted"
@@ -98,4 +98,4 @@ async def test_history_names_the_cause_of_a_lost_member(
     assert not await story.service.events("PreemptionPlanned")
     rows = (await story.service.get("/v1/reports/terminations"))["rows"]
     assert {row["cause"] for row in rows} == {"evicted", "node-lost", "preempted"}
-    await story.check_facts()
+    await story.check_events()

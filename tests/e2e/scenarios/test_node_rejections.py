@@ -34,15 +34,15 @@ def noisy(node: str) -> dict[str, Any]:
 
 
 async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Story) -> None:
-    """n0 has room, kube-scheduler will not have a member there; the whole gang goes to the others."""
+    """n0 has capacity, kube-scheduler will not have a member there; the whole gang goes to the others."""
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(5)), noisy("n0"))
     await story.create(*a_gang("quiet", pods=4, requests=GPU, affinity=away_from_noise()))
     bound = await story.until_bound(4, prefix="quiet", timeout_s=60)
     assert sorted(bound.values()) == ["n1", "n2", "n3", "n4"]
-    facts = await story.check_facts()
-    rejections = [f["data"] for f in facts if f["type"] == "NodeRejected"]
+    events = await story.check_events()
+    rejections = [f["data"] for f in events if f["type"] == "NodeRejected"]
     assert {v["node"] for v in rejections} == {"n0"}
-    released = [f["data"] for f in facts if f["type"] == "ReservationReleased"]
+    released = [f["data"] for f in events if f["type"] == "ReservationReleased"]
     assert [r["reason"] for r in released] == ["node-rejected"] * len(rejections)
     assert len(rejections) <= 2, "learned once for all pods of one shape"
 
@@ -53,14 +53,14 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     The end of the noise would not do: kube-scheduler is not woken by it where a rule names namespaces by labels.
     """
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(2)), noisy("n0"), noisy("n1"))
-    # Both fit on one node, or the gang would be refused for want of room as soon as one node is out.
+    # Both fit on one node, or the gang would be refused for want of capacity as soon as one node is out.
     half = {"nvidia.com/gpu": 4}
     await story.create(*a_gang("quiet", pods=2, requests=half, affinity=away_from_noise()))
 
     async def given() -> dict[str, Any] | None:
-        for fact in reversed(await story.service.events("GangUnschedulable")):
-            if any("kube-scheduler refused n0, n1" in t for t in fact["data"]["reasons"]):
-                return fact["data"]
+        for event in reversed(await story.service.events("GangUnschedulable")):
+            if any("kube-scheduler refused n0, n1" in t for t in event["data"]["reasons"]):
+                return event["data"]
         return None
 
     try:  # two nodes, each up to 12 s and more to be sure of
@@ -77,4 +77,4 @@ async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(st
     assert not await story.bound("quiet")
     await story.create(*(a_node(f"m{i}", gpu=8) for i in range(2)))
     assert set((await story.until_bound(2, prefix="quiet", timeout_s=90)).values()) <= {"m0", "m1"}
-    await story.check_facts()
+    await story.check_events()

@@ -79,7 +79,7 @@ async def drop(story: Story, *pods: str) -> None:
 
 
 async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
-    """Wait until so many facts of a kind are there."""
+    """Wait until so many events of a kind are there."""
 
     async def look() -> list[dict[str, Any]] | None:
         found = await story.service.events(kind)
@@ -108,7 +108,7 @@ async def test_an_absent_gang_and_a_stopped_extender_hinder_no_ordinary_pod(stor
     """Marker scope: ordinary pods never reach us; a gang that waits, and then our absence, change nothing."""
     gang = a_gang("absent", pods=7, minimum=8, requests=GPU)
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), *gang)
-    await story.until_fact("GangUnschedulable")
+    await story.until_event("GangUnschedulable")
     await story.create(*(ordinary(f"one-{n}", CPU) for n in range(20)), ordinary("gpu-1", GPU))
     await story.until_bound(20, "one-")
     await story.until_bound(1, "gpu-1")
@@ -121,8 +121,8 @@ async def test_an_absent_gang_and_a_stopped_extender_hinder_no_ordinary_pod(stor
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
-    """Equal and lower priority never get reserved room (marker: once it is nominated); higher priority takes it, recorded."""
+async def test_reserved_capacity_in_every_scope(story: Story, scope: str) -> None:
+    """Equal and lower priority never get reserved capacity (marker: once it is nominated); higher priority takes it, recorded."""
     await use_scope(story, scope)
     await create_priority_class(story.api, "low", -10)
     await create_priority_class(story.api, "high", 1000)
@@ -130,14 +130,16 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
     await story.create(*a_gang("absent", pods=1, minimum=2, requests=GPU))
     await story.create(*a_gang("g", pods=2, requests=GPU), ordinary("cpu", CPU))
-    await story.until_bound(1, "cpu")  # neither the absent gang nor the reserved room is in its way
-    await story.until_fact("GangAdmitted", "default/g")
+    await story.until_bound(
+        1, "cpu"
+    )  # neither the absent gang nor the reserved capacity is in its way
+    await story.until_event("GangAdmitted", "default/g")
 
-    # 1. The room is in the log, kube-scheduler has no sign of it yet.
+    # 1. The capacity is in the log, kube-scheduler has no sign of it yet.
     rivals = [ordinary("equal", GPU), ordinary("lower", GPU, priorityClassName="low")]
     if scope == "marker-resource":
         await story.create(rivals[0])
-        # never shown to us: the gang loses its room, as a whole
+        # never shown to us: the gang loses its capacity, as a whole
         await story.until_bound(1, "equal")
         released = await count(story, "ReservationReleased", 1)
         assert released[0]["data"]["reason"] == "superseded"
@@ -172,10 +174,10 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     brake.gates = False
     bound = await story.until_bound(2, "g-")
     assert set(bound.values()) == {"n0", "n1", "n2"} - {node}
-    await story.until_fact("GangScheduled", "default/g")
+    await story.until_event("GangScheduled", "default/g")
     assert sum(line["reserved"] for line in await story.service.get("/v1/gangs")) == 0
-    await story.check_facts()
-    await story.check_room()
+    await story.check_events()
+    await story.check_capacity()
 
     # 4. Without the extender: who still gets a node is the price of the scope.
     await asyncio.to_thread(story.service.stop)
@@ -213,16 +215,16 @@ def of_daemonset(name: str, node: str, requests: dict[str, Any], **spec: Any) ->
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.lived_in("long")
-async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str) -> None:
+async def test_capacity_that_is_reserved_and_not_nominated(story: Story, scope: str) -> None:
     """A pod of higher priority takes it, and so does a DaemonSet's; each time the whole tree plans again."""
     await use_scope(story, scope)
     await create_priority_class(story.api, "high", 1000)
     brake = Brake(story)
     await story.create(*(a_node(name, gpu=8) for name in ("n0", "n1")))
     await story.create(*a_gang("g", pods=2, requests=GPU))
-    await story.until_fact("GangAdmitted", "default/g")
+    await story.until_event("GangAdmitted", "default/g")
 
-    # 1. Beside reserved room everything of a DaemonSet passes; no gang loses anything.
+    # 1. Beside reserved capacity everything of a DaemonSet passes; no gang loses anything.
     await story.create(*(of_daemonset(f"log-{n}", n, CPU) for n in ("n0", "n1")))
     assert await story.until_bound(2, "log-") == {"log-n0": "n0", "log-n1": "n1"}
     assert not await story.service.events("ReservationReleased")
@@ -256,9 +258,9 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     assert await story.until_bound(2, "net-") == {"net-n2": "n2", "net-n3": "n3"}
     brake.gates = False
     assert set((await story.until_bound(2, "g-")).values()) == {"n2", "n3"}
-    await story.until_fact("GangScheduled", "default/g")
-    await story.check_facts()
-    await story.check_room()
+    await story.until_event("GangScheduled", "default/g")
+    await story.check_events()
+    await story.check_capacity()
     asked = {line["pod"] for line in story.service.calls("filter")}
     assert ("default/driver-n1" in asked) == (scope != "marker-resource"), asked
     assert ("default/log-n0" in asked) == (scope == "everything"), asked

@@ -1,4 +1,4 @@
-"""Others who bind into reserved room: a second kube-scheduler, spec.nodeName, DaemonSets, an autoscaler.
+"""Others who bind into reserved capacity: a second kube-scheduler, spec.nodeName, DaemonSets, an autoscaler.
 
 None of them sees what we hold. Each time the outcome is the same: noticed from the pod watch, recorded with who it
 was, the tree planned again as a whole, nothing promised twice, no gang half placed by us.
@@ -55,13 +55,13 @@ def who(released: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(t["pod"], t["scheduler"], t["via"]) for t in released["data"]["taken_by"]]
 
 
-async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None:
+async def test_a_second_scheduler_binds_into_reserved_capacity(story: Story) -> None:
     """Before the nomination, after it, in the middle of the barrier, and when some of the gang are bound."""
     async with a_second_scheduler(story):
         await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
         brake = Brake(story)
         await story.create(*a_gang("g", pods=2, requests=GPU))
-        await story.until_fact("GangAdmitted", "default/g")
+        await story.until_event("GangAdmitted", "default/g")
 
         # 1. In the log only; 2. nominated as well: the second scheduler looks at neither.
         for turn in (0, 1):
@@ -94,14 +94,14 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         assert set((await story.until_bound(2, "g-")).values()).isdisjoint(
             (await story.bound("thief-")).values()
         )
-        await story.until_fact("GangScheduled", "default/g")
+        await story.until_event("GangScheduled", "default/g")
 
         # 4. Some of it are bound: only what was taken is given back, and the gang is completed.
         await story.create(*(a_node(f"m{i}", gpu=8) for i in range(3)))
         await _one_binding_fails(story, "h-2")
         await story.create(*a_gang("h", pods=3, requests=GPU))
         await story.until_bound(2, "h-")
-        first = planned(await story.until_fact("GangAdmitted", "default/h"))
+        first = planned(await story.until_event("GangAdmitted", "default/h"))
         await story.create(thief("thief-3", first["h-2"]))
         await story.until_bound(1, "thief-3")
         released = (await count(story, "ReservationReleased", 4))[-1]
@@ -111,7 +111,7 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         bound = await story.until_bound(3, "h-")
         assert {n: bound[n] for n in ("h-0", "h-1")} == {n: first[n] for n in ("h-0", "h-1")}
         assert bound["h-2"] == "m3"
-        await story.until_fact("GangScheduled", "default/h")
+        await story.until_event("GangScheduled", "default/h")
     assert len(await story.service.events("ReservationReleased")) == 4, "no loop"
     lines = story.service.lines("reserved capacity was used")
     assert [line["scheduler"] for line in lines] == [OTHER] * 4
@@ -130,7 +130,7 @@ async def _one_binding_fails(story: Story, pod: str) -> None:
 
 @pytest.mark.long
 async def test_who_names_the_node_itself(story: Story) -> None:
-    """A pod made with spec.nodeName takes reserved room over and over; each time the whole gang plans again, later."""
+    """A pod made with spec.nodeName takes reserved capacity over and over; each time the whole gang plans again, later."""
     brake = Brake(story)
     brake.nominations = False
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
@@ -150,8 +150,8 @@ async def test_who_names_the_node_itself(story: Story) -> None:
     await story.until_bound(2, "g-")
     name = 'gang_extender_reserved_capacity_used_by_others_total{via="unaware"}'
     assert await story.service.metric(name) == 4
-    await story.check_facts()
-    await story.check_room()
+    await story.check_events()
+    await story.check_capacity()
 
 
 async def _seconds_between(story: Story, admitted: list[dict[str, Any]]) -> list[float]:
@@ -164,7 +164,7 @@ async def _seconds_between(story: Story, admitted: list[dict[str, Any]]) -> list
 
 
 @pytest.mark.long
-async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) -> None:
+async def test_capacity_is_left_for_daemonsets_that_are_known_to_come(story: Story) -> None:
     """A pod that waits for its only node is planned for before it is there; one that does not fit holds nothing up."""
     await create_priority_class(story.api, "low", -10)
     half = {"nvidia.com/gpu": 4}
@@ -175,8 +175,8 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
         await story.create(of_daemonset("idle", "n0", half, priorityClassName="low"))
         await story.create(of_daemonset("giant", "n0", {"nvidia.com/gpu": 16}))
         await story.create(*a_gang("w", pods=1, requests=GPU), *a_gang("h", pods=1, requests=half))
-        await story.until_fact("GangUnschedulable", "default/w")
-        await story.until_fact("GangAdmitted", "default/h")
+        await story.until_event("GangUnschedulable", "default/w")
+        await story.until_event("GangAdmitted", "default/h")
     finally:
         story.plane.schedulers["scheduler"].resume()
     await story.until_bound(1, "h-")
@@ -188,10 +188,10 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
     await story.create(a_node("n1", gpu=8))
     await story.until_bound(1, "w-")
     await story.create(a_node("n2", gpu=8), *a_gang("g", pods=1, requests=GPU))
-    await story.until_fact("GangAdmitted", "default/g")
+    await story.until_event("GangAdmitted", "default/g")
     await story.create(of_daemonset("net", "n2", half, priorityClassName="high"))
     await story.until_bound(1, "net")
-    released = await story.until_fact("ReservationReleased", reason="superseded")
+    released = await story.until_event("ReservationReleased", reason="superseded")
     assert who(released) == [("default/net", "default-scheduler", "pinned")]
     story.server.before = None
     await story.create(a_node("n3", gpu=8))

@@ -183,15 +183,15 @@ async def all_whole(story: Story, names: list[str], pods: int = 4) -> list[dict[
         return satisfied >= {f"default/{name}" for name in names}
 
     await eventually(recorded)
-    facts = await story.check_facts()
-    await story.check_room()
+    events = await story.check_events()
+    await story.check_capacity()
     for name in names:
-        mine = [f["type"] for f in facts if f["gang"] == f"default/{name}"]
+        mine = [f["type"] for f in events if f["gang"] == f"default/{name}"]
         # an outage that outlasts the barrier's deadline is a reason to plan again, nothing else is
         assert mine.count("GangAdmitted") == 1 + mine.count("BindBarrierTimedOut"), (name, mine)
         assert mine.count("PodBound") == pods, (name, mine)
         assert mine.count("GangScheduled") == 1, (name, mine)
-    return facts
+    return events
 
 
 def verified(database_url: str) -> None:
@@ -315,9 +315,9 @@ async def test_the_barrier_ends_while_postgres_is_frozen(
         obstacle = False
         await outage.end()
     await story.until_bound(4)
-    await story.until_fact("GangScheduled")
-    await story.check_facts()
-    await story.check_room()
+    await story.until_event("GangScheduled")
+    await story.check_events()
+    await story.check_capacity()
 
 
 async def apiserver_goes_away(story: Story, how: str, *, seconds: float) -> None:
@@ -384,7 +384,7 @@ async def test_watches_are_cut_again_and_again(intercept: Intercept, story: Stor
     scissors = asyncio.create_task(cut())
     try:
         await story.until_bound(8)
-        await room_goes_on(story)
+        await capacity_goes_on(story)
         await eventually(lambda: _is(cuts >= 20))
     finally:
         scissors.cancel()
@@ -419,7 +419,7 @@ async def test_watches_are_too_old(intercept: Intercept, story: Story, flavour: 
     await story.until_bound(8)
     intercept.watch = too_old
     intercept.cut_watches()
-    deleted = asyncio.create_task(room_goes_on(story, wait=False))
+    deleted = asyncio.create_task(capacity_goes_on(story, wait=False))
     await eventually(lambda: _is(gone >= 10))
     await deleted
     broken = False
@@ -431,8 +431,8 @@ async def _is(value: bool) -> bool:
     return value
 
 
-async def room_goes_on(story: Story, *, wait: bool = True) -> None:
-    """Gang `a` is deleted; `c` needs its room."""
+async def capacity_goes_on(story: Story, *, wait: bool = True) -> None:
+    """Gang `a` is deleted; `c` needs its capacity."""
     await story.create(*gang("c"))
     for i in range(4):
         await story.api.delete(f"/api/v1/namespaces/default/pods/a-{i}")
@@ -446,8 +446,8 @@ async def same_as_the_cluster(story: Story) -> None:
     bound = await story.bound()
 
     async def gangs() -> bool:
-        facts = await story.service.events("MemberTerminated", "GangRemoved")
-        return {f["gang"] for f in facts} >= {"default/a"}
+        events = await story.service.events("MemberTerminated", "GangRemoved")
+        return {f["gang"] for f in events} >= {"default/a"}
 
     await eventually(gangs)
     now = {

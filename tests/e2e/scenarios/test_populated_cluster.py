@@ -29,7 +29,7 @@ def used_on(pods: list[dict[str, Any]], node: str, *, passing: bool) -> dict[str
     return used
 
 
-async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> None:
+async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -> None:
     """With any neighbours, a test's node offers what the test wrote; the rest is as in DESIGN 9.11."""
     neighbours = story.neighbours
     assert neighbours is not None
@@ -46,11 +46,11 @@ async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> No
     nodes = {n["metadata"]["name"]: n for n in (await story.api.get("/api/v1/nodes"))["items"]}
     full = []
     for name in names:
-        room = nodes[name]["status"]["allocatable"]
+        capacity = nodes[name]["status"]["allocatable"]
         used = used_on(pods, name, passing=False)
-        free = {key: amount_of(key, room[key]) - used.get(key, 0) for key in room}
+        free = {key: amount_of(key, capacity[key]) - used.get(key, 0) for key in capacity}
         assert free == {"cpu": 64_000, "memory": 256 * 2**30, "pods": 110, "nvidia.com/gpu": 8}
-        full.append(used["cpu"] / amount_of("cpu", room["cpu"]))
+        full.append(used["cpu"] / amount_of("cpu", capacity["cpu"]))
         assert used["nvidia.com/gpu"], "devices are in use as well"
     assert min(full) >= 0.29, full
     assert max(full) <= 0.96, full
@@ -85,7 +85,7 @@ async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> No
 
 
 async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) -> None:
-    """Both are recorded as lost, their room goes to the replacements, the others stay where they are."""
+    """Both are recorded as lost, their capacity goes to the replacements, the others stay where they are."""
     neighbours = story.neighbours
     assert neighbours is not None
     neighbours.kubelet.refuse("train-1", reason="OutOfnvidia.com/gpu")
@@ -95,8 +95,8 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
     await neighbours.kubelet.lose("train-2")
 
     async def lost() -> bool:
-        facts = await story.service.events("MemberTerminated")
-        return {f["data"]["pod"] for f in facts} == {"default/train-1", "default/train-2"}
+        events = await story.service.events("MemberTerminated")
+        return {f["data"]["pod"] for f in events} == {"default/train-1", "default/train-2"}
 
     await eventually(lost)
     await story.create(member("train-4", "train", requests=GPU))
@@ -106,4 +106,4 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
     assert {name: bound[name] for name in ("train-0", "train-3")} == {
         name: first[name] for name in ("train-0", "train-3")
     }
-    await story.until_fact("GangScheduled", "default/train")
+    await story.until_event("GangScheduled", "default/train")

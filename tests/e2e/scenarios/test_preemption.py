@@ -1,7 +1,7 @@
 """Preemption by whole units on the real control plane: who goes, who stays, and a kill between any two steps.
 
 Pods have no grace period and no kubelet, so a deletion is seen at once; where a story wants a victim that
-lingers it gives it a finalizer. Where ordinary pods compete for the room, the contended-resource scope of
+lingers it gives it a finalizer. Where ordinary pods compete for the capacity, the contended-resource scope of
 deploy/kubernetes/scopes shows them to us; in the marker scope nominations of gated members keep them out.
 """
 
@@ -74,16 +74,16 @@ def at(node: str, name: str, group: str) -> dict[str, Any]:
     return a_pod(name, group, requests=ONE, nodeSelector=selector)
 
 
-async def facts(story: Story, kind: str) -> list[dict[str, Any]]:
+async def entries(story: Story, kind: str) -> list[dict[str, Any]]:
     return [f["data"] for f in await story.service.events(kind)]
 
 
 async def completed(story: Story) -> dict[str, Any]:
-    await story.until_fact("PreemptionCompleted")
-    planned = await facts(story, "PreemptionPlanned")
+    await story.until_event("PreemptionCompleted")
+    planned = await entries(story, "PreemptionPlanned")
     assert len(planned) == 1, await story.report()
     (plan,) = planned
-    assert not await facts(story, "PreemptionCancelled")
+    assert not await entries(story, "PreemptionCancelled")
     return plan
 
 
@@ -106,7 +106,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert len(rack) == 1
     assert victims == {f"default/single-{r}{n}" for r in rack for n in range(2)}
     assert len(await story.bound("single")) == 2
-    gone = await facts(story, "VictimGone")
+    gone = await entries(story, "VictimGone")
     assert {(f["pod"], f["via"]) for f in gone} == {(pod, "deleted") for pod in victims}
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
@@ -119,8 +119,8 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert f"PodGroup default/hi (priority {HIGH}) needs the capacity" in preempted[0]["note"]
 
 
-async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Story) -> None:
-    """Marker scope: their controller is fast, our filter is not asked, and kube-scheduler keeps the room by nominations."""
+async def test_victims_that_are_made_again_do_not_take_the_capacity_back(story: Story) -> None:
+    """Marker scope: their controller is fast, our filter is not asked, and kube-scheduler keeps the capacity by nominations."""
     await story.create(*classes(), *racks("a"), *singles("a0", "a1"))
 
     async def made_again() -> None:
@@ -151,7 +151,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     others = of_class([a_pod("keeps", node="b1", requests=ONE)], "high")
     await story.create(*classes(), *racks("a", "b"), *others, *unit)
     await story.until_bound(4)
-    await story.until_fact("GangScheduled", "default/unit")
+    await story.until_event("GangScheduled", "default/unit")
     await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     pod = (await story.pods())["right-0"]
@@ -175,7 +175,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     }  # fmt: skip
 
     async def all_gone() -> bool:
-        return len(await facts(story, "VictimGone")) == 3
+        return len(await entries(story, "VictimGone")) == 3
 
     await story.until(all_gone)
     assert "keeps" in await story.bound()
@@ -184,13 +184,13 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize("step", ["planned", "first", "all", "admitted"])
 async def test_a_kill_at_every_step(story: Story, step: str) -> None:
-    """SIGKILL after the plan, the first deletion, the last one, and the admission: the same victims, the same room."""
+    """SIGKILL after the plan, the first deletion, the last one, and the admission: the same victims, the same capacity."""
     await use_scope(story, "contended-resource")
     await story.create(*classes(), *racks("a", "b"), *singles("b0", "b1"))
     members = [at(f"a{n}", f"unit-{n}", "unit") for n in range(2)]
     await story.create(*of_class([a_group("unit", gang=2, whole=True), *members], "low"))
     await story.until_bound(4)
-    await story.until_fact("GangScheduled", "default/unit")
+    await story.until_event("GangScheduled", "default/unit")
     struck = asyncio.Event()
     asked = deleted = 0
 
@@ -216,7 +216,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     story.service.kill()
     story.server.before = story.server.after = None
     waiting = of_class([a_pod("late", requests=ONE)], "patient")
-    await story.create(*waiting)  # wants the room that was made, while only the log guards it
+    await story.create(*waiting)  # wants the capacity that was made, while only the log guards it
     await asyncio.sleep(1)
     await story.service.start()
     plan = await completed(story)
@@ -226,7 +226,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
         {"default/unit-0", "default/unit-1"},
         {"default/single-b0", "default/single-b1"},
     )
-    gone = {f["pod"] for f in await facts(story, "VictimGone")}
+    gone = {f["pod"] for f in await entries(story, "VictimGone")}
     assert gone == victims
     assert {node[0] for node in bound.values()} == {"a" if "default/unit-0" in victims else "b"}
     assert "late" not in await story.bound()
@@ -262,13 +262,15 @@ async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> No
     gang = [a_group("train", gang=2), *(at(f"a{n}", f"train-{n}", "train") for n in range(2))]
     await story.create(*classes(), *racks("a"), a_node("c0", gpu=1), *of_class(gang, "low"))
     await story.until_bound(2, "train")
-    await story.until_fact("GangScheduled", "default/train")
+    await story.until_event("GangScheduled", "default/train")
     await story.create(*singles("c0"))
     await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
     assert (await story.until_bound(1, "vip")) == {"vip": "c0"}
     assert len(await story.bound("train")) == 2
     assert "single-c0" not in await story.pods()
-    assert not await facts(story, "PreemptionPlanned"), "a pod alone is kube-scheduler's own affair"
+    assert not await entries(story, "PreemptionPlanned"), (
+        "a pod alone is kube-scheduler's own affair"
+    )
 
 
 @pytest.mark.lived_in("long")
@@ -279,7 +281,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     gang = of_class([a_group("train", gang=2, whole=True), *members], "low")
     await story.create(*classes(), *racks("a"), *gang)
     await story.until_bound(2, "train")
-    await story.until_fact("GangScheduled", "default/train")
+    await story.until_event("GangScheduled", "default/train")
     await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
     await story.until_bound(1, "vip")
     plan = await completed(story)
@@ -287,7 +289,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert {p["pod"] for p in plan["victims"][0]["pods"]} == {"default/train-0", "default/train-1"}
 
     async def all_gone() -> bool:
-        return len(await facts(story, "VictimGone")) == 2
+        return len(await entries(story, "VictimGone")) == 2
 
     await story.until(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
@@ -319,7 +321,7 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
 
     await allow(0)
     await story.create(*preemptor(1))
-    plan = await story.until_fact("PreemptionPlanned")
+    plan = await story.until_event("PreemptionPlanned")
     assert plan["data"]["cost"]["violations"] == 1
 
     async def group_has_message() -> bool:
@@ -332,5 +334,5 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)
     await completed(story)
-    assert {f["via"] for f in await facts(story, "VictimGone")} == {"evicted"}
+    assert {f["via"] for f in await entries(story, "VictimGone")} == {"evicted"}
     await story.api.delete(pdb)

@@ -16,7 +16,7 @@ from tests.e2e.scenarios.test_preemption import (
     ONE,
     classes,
     conditions,
-    facts,
+    entries,
     of_class,
     preemptor,
     racks,
@@ -70,7 +70,7 @@ async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
 
     await story.until(on_the_pod, every_s=0.5)
     assert set(await story.bound()) == {"single-a0", "single-a1", "equal-0", "equal-1"}
-    assert not await facts(story, "PreemptionPlanned")
+    assert not await entries(story, "PreemptionPlanned")
 
 
 async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
@@ -110,7 +110,7 @@ async def test_describe_names_the_preemptor_of_a_unit(story: Story) -> None:
     unit = whole({"left": ["a0"], "right": ["a1"]})
     await story.create(*classes(), *racks("a"), *unit)
     await story.until_bound(2)
-    await story.until_fact("GangScheduled", "default/unit")
+    await story.until_event("GangScheduled", "default/unit")
     await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     expected = (

@@ -25,7 +25,7 @@ import pytest
 from extender.control.loop.preemption_policy import AGAIN_MS
 from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.e2e.scenarios.conftest import Story
-from tests.e2e.scenarios.test_preemption import conditions, facts
+from tests.e2e.scenarios.test_preemption import conditions, events
 from tests.support.planning.spec_vectors import by_id, of_kind
 from tests.support.service.manifest_builders import (
     GROUP_LABEL,
@@ -147,9 +147,9 @@ async def all_run(story: Story, names: set[str]) -> bool:
 
 
 async def completed(story: Story) -> Object:
-    await story.until_fact("PreemptionCompleted")
-    (plan,) = await facts(story, "PreemptionPlanned")
-    assert not await facts(story, "PreemptionCancelled")
+    await story.until_event("PreemptionCompleted")
+    (plan,) = await events(story, "PreemptionPlanned")
+    assert not await events(story, "PreemptionCancelled")
     return plan
 
 
@@ -169,14 +169,14 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
     async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
         # before its last member came: waiting
-        refused = (await facts(story, "GangUnschedulable"))[-1:]
+        refused = (await events(story, "GangUnschedulable"))[-1:]
         words = [w for f in refused for w in (*f["reasons"], *f["preemption_notes"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
 
     await story.until(refusal_shown)
     assert set(await story.bound()) == before
-    assert not await facts(story, "PreemptionPlanned")
+    assert not await events(story, "PreemptionPlanned")
 
 
 @pytest.mark.lived_in("long")
@@ -203,7 +203,7 @@ async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
 @pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
-    """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and evicts no pod."""
+    """A tree runs in Z1: a third child gets the capacity of a low pod there; a fourth would need Z2, and evicts no pod."""
     one = {SLOT: 1}
     nodes = [a_node("z1", {"zone": "Z1"}, **{SLOT: 3}), a_node("z2", {"zone": "Z2"}, **{SLOT: 1})]
     low = [a_pod(f"low-{z}", node=z, requests=one, priority=1) for z in ("z1", "z2")]
@@ -216,7 +216,7 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     scene = [*nodes, *low, root, *child(1), *child(2)]
     await story.create(*as_classes(scene))
     await story.until(lambda: all_run(story, {"pg1-0", "pg2-0"}))
-    assert not await facts(story, "PreemptionPlanned")
+    assert not await events(story, "PreemptionPlanned")
     await story.create(*(t for t in as_classes(child(3)) if t["kind"] != "PriorityClass"))
     await story.until(lambda: all_run(story, {"pg3-0"}))
     await completed(story)
@@ -224,14 +224,14 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     await story.create(*(t for t in as_classes(child(4)) if t["kind"] != "PriorityClass"))
 
     async def refused() -> bool:
-        last = (await facts(story, "GangUnschedulable"))[-1:]
+        last = (await events(story, "GangUnschedulable"))[-1:]
         return any(
             "frees capacity for no further member" in w for f in last for w in f["preemption_notes"]
         )
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
-    assert len(await facts(story, "PreemptionPlanned")) == 1
+    assert len(await events(story, "PreemptionPlanned")) == 1
 
 
 LINGER = (
@@ -274,7 +274,7 @@ async def p15_begins(story: Story) -> None:
 async def grace_periods_over(story: Story) -> bool:
     """Return whether all terminating pods count as pods that stay: their grace period is over for good.
 
-    Until then their room is expected to come free, and a plan may count on it.
+    Until then their capacity is expected to come free, and a plan may count on it.
     """
     late = datetime.now(UTC) - timedelta(microseconds=STUCK_AFTER_US) - timedelta(seconds=2)
     pods = (await story.api.get("/api/v1/pods"))["items"]
@@ -303,34 +303,36 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     for number in range(5):
         await story.create(a_node(f"small-{number}", **{SLOT: 0}))
         await asyncio.sleep(0.5)
-    assert len(await facts(story, "PreemptionPlanned")) == 1
+    assert len(await events(story, "PreemptionPlanned")) == 1
     assert set(await story.bound()) == {"a1", "a2", "b3", "b4"}
     await story.create(a_node("new", **{SLOT: 2}))
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
     assert set((await story.bound("hi")).values()) == {"new"}
-    (ended,) = await facts(story, "PreemptionCancelled")
+    (ended,) = await events(story, "PreemptionCancelled")
     assert ended["reason"] == "no-longer-needed"
     assert sorted(ended["units_in_progress"]) == ["Pod/default/a1", "Pod/default/a2"]
     await let_go(story, "a1", "a2")
 
     async def gone() -> bool:
-        return {f["pod"] for f in await facts(story, "VictimGone")} == {
+        return {f["pod"] for f in await events(story, "VictimGone")} == {
             "default/a1",
             "default/a2",
         }
 
     await story.until(gone)
     assert set(await story.bound()) == {"b3", "b4", "hi-0", "hi-1"}
-    assert len(await facts(story, "PreemptionPlanned")) == 1
+    assert len(await events(story, "PreemptionPlanned")) == 1
 
 
 @pytest.mark.lived_in("long")
-async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story: Story) -> None:
+async def test_p15_capacity_that_is_lost_ends_the_nominations_and_it_backs_off(
+    story: Story,
+) -> None:
     """Its victims are gone and a node is closed meanwhile: no nomination stays, and only later it takes one pod more."""
     await p15_begins(story)
     await story.api.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
     await let_go(story, "a1", "a2")
-    lost = await story.until_fact("PreemptionCancelled")
+    lost = await story.until_event("PreemptionCancelled")
     assert lost["data"]["reason"] == "capacity-lost"
 
     async def cleared() -> bool:
@@ -338,11 +340,11 @@ async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story
 
     await story.until(cleared)
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
-    await story.until_fact("PreemptionCompleted")
+    await story.until_event("PreemptionCompleted")
     first, second = await story.service.events("PreemptionPlanned")
     assert [len(plan["data"]["victims"]) for plan in (first, second)] == [2, 1]
     waited = datetime.fromisoformat(second["time"]) - datetime.fromisoformat(lost["time"])
-    # counted from the decision, a moment before its fact is written
+    # counted from the decision, a moment before its event is written
     assert waited >= timedelta(milliseconds=AGAIN_MS) * 0.8
     left = set(await story.bound())
     assert len(left & {"b3", "b4"}) == 1

@@ -80,7 +80,7 @@ class Lagging:
 async def test_a_lagging_standby_is_promoted(
     intercept: Intercept, story: Story, group: Replicas, own_postgres: EmbeddedPostgres, who: str
 ) -> None:
-    """The leader that wrote the lost facts notices; or the follower that only read them, when the leader went with the primary."""
+    """The leader that wrote the lost events notices; or the follower that only read them, when the leader went with the primary."""
     folder = Path(tempfile.mkdtemp(prefix="gxs-"))
     folder.chmod(0o755)
     standby = Standby(own_postgres, folder)

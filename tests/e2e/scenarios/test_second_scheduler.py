@@ -116,13 +116,13 @@ async def test_gangs_go_to_the_pool_and_ordinary_pods_stay_out(
     await story.create(ordinary("solo", GPU), *a_gang("g", pods=2, requests=GPU))
     assert set((await story.until_bound(2, "g-")).values()) == {"p0", "p1"}
     assert await story.until_bound(1, "solo") == {"solo": "o0"}
-    await story.until_fact("GangScheduled", "default/g")
+    await story.until_event("GangScheduled", "default/g")
     # The pool is empty again, and still no other pod gets in; nor do gangs get out.
     await story.create(in_pool("p2"), ordinary("crowd", GPU))
     assert "untolerated taint" in (await refused(story, "crowd"))["crowd"]
     await story.create(a_node("o1", gpu=8), *a_gang("h", pods=2, requests=GPU))
     assert await story.until_bound(1, "crowd") == {"crowd": "o1"}
-    await story.until_fact("GangUnschedulable", "default/h", outcome="impossible")
+    await story.until_event("GangUnschedulable", "default/h", outcome="impossible")
     await story.create(of_daemonset("driver", "p2", CPU))
     assert "untolerated taint" in (await refused(story, "driver"))["driver"]
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}

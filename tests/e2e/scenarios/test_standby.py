@@ -148,7 +148,7 @@ class Strike(msgspec.Struct, frozen=True):
     """A point at which the leader is killed; it counts what it sees on one of the four ways."""
 
     way: str  # "api", "verb", "sent" or "answered"
-    what: str  # what is counted; facts by type
+    what: str  # what is counted; events by type
     at: int = 1  # the how manieth
     preempts: bool = False
 
@@ -168,7 +168,7 @@ STRIKES = {
     "preemption: between deletions": Strike("api", "deletion", 2, preempts=True),
     "preemption: victims going": Strike("api", "all deleted", SIZE, preempts=True),
     "preemption: victims seen to be gone": Strike("answered", "VictimGone", preempts=True),
-    "preemption: room made, members let go": Strike("api", "gate", 2, preempts=True),
+    "preemption: capacity made, members let go": Strike("api", "gate", 2, preempts=True),
 }
 
 
@@ -234,10 +234,10 @@ class Killer:
     async def _sent(self, name: str, data: bytes) -> bool:
         if name != "append":
             return False
-        fact = self._strike.what.encode()
-        if self._strike.way == "sent" and fact in data:
+        event = self._strike.what.encode()
+        if self._strike.way == "sent" and event in data:
             return self._hit("sent", self._strike.what)
-        if self._strike.way == "answered" and fact in data:
+        if self._strike.way == "answered" and event in data:
             self._asked.add(name)
         return False
 
@@ -275,21 +275,21 @@ async def linger_no_more(story: Story, number: int, *, after: Callable[[], bool]
 
 
 async def clear(story: Story, name: str, number: int) -> None:
-    """Take a gang that has run away again, so that the next one has its room."""
+    """Take a gang that has run away again, so that the next one has its capacity."""
     for pod in await story.pods():
         if pod.startswith((f"{name}-", f"low{number}-")):
             await story.api.delete(f"{PODS}/{pod}", {"gracePeriodSeconds": 0})
     await story.api.delete(f"/apis/{OURS}/namespaces/default/podgroups/{name}")
-    await story.until_fact("GangRemoved", f"default/{name}")
+    await story.until_event("GangRemoved", f"default/{name}")
 
 
 class Gap(msgspec.Struct, frozen=True):
     """What one kill cost, in seconds."""
 
     point: str
-    lease: float  # last fact of the old leader to the first of the new
+    lease: float  # last event of the old leader to the first of the new
     decision: float  # ... to the first of the new one that is about a gang
-    killed: float  # kill to the first fact of the new leader
+    killed: float  # kill to the first event of the new leader
     answers: float  # kill to the new leader's first pass, when filter is answered
     bound: float  # kill to the last member bound
     began: float  # wall clock of the kill
@@ -315,21 +315,21 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
         assert group.leader is not killed
         await story.until_bound(SIZE, f"{name}-")
         bound_s = time.time()
-        await story.until_fact("GangScheduled", f"default/{name}")
+        await story.until_event("GangScheduled", f"default/{name}")
         if strike.preempts:
-            await story.until_fact("PreemptionCompleted", f"default/{name}")
+            await story.until_event("PreemptionCompleted", f"default/{name}")
     finally:
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
-    facts = await story.service.events()
+    events = await story.service.events()
     first = next(
         f
-        for f in reversed(facts)
+        for f in reversed(events)
         if f["type"] == "LeaseAcquired" and f["actor"] == group.leader.holder
     )
-    last = facts[first["position"] - 2]
-    decided = next(f for f in facts[first["position"] :] if f["gang"])
-    await check_gang(story, facts, name, strike)
+    last = events[first["position"] - 2]
+    decided = next(f for f in events[first["position"] :] if f["gang"])
+    await check_gang(story, events, name, strike)
     await killed.service.start()
     await clear(story, name, number)
     await group.until_ready()
@@ -339,13 +339,13 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
     )  # fmt: skip
 
 
-def at(fact: dict[str, Any]) -> float:
-    return datetime.fromisoformat(fact["time"]).timestamp()
+def at(event: dict[str, Any]) -> float:
+    return datetime.fromisoformat(event["time"]).timestamp()
 
 
-async def check_gang(story: Story, facts: list[dict[str, Any]], name: str, strike: Strike) -> None:
+async def check_gang(story: Story, events: list[dict[str, Any]], name: str, strike: Strike) -> None:
     """Check a gang: nothing twice, no pod outside of an admission, and no victim but the planned ones."""
-    mine = [f for f in facts if f["gang"] == f"default/{name}"]
+    mine = [f for f in events if f["gang"] == f"default/{name}"]
     planned = {
         (a["uid"], a["node"])
         for f in mine
@@ -377,9 +377,9 @@ def report_of(gaps: list[Gap], passers: Passers, scope: str) -> str:
     """Return what was measured, as lines of text."""
     lines = [f"scope {scope}, lease {LEASE_S:g} s, {len(gaps)} kills; seconds:"]
     for text, read in (
-        ("last fact of the old leader to the first of the new", lambda g: g.lease),
-        ("last fact of the old leader to the first about a gang", lambda g: g.decision),
-        ("kill to the first fact of the new leader", lambda g: g.killed),
+        ("last event of the old leader to the first of the new", lambda g: g.lease),
+        ("last event of the old leader to the first about a gang", lambda g: g.decision),
+        ("kill to the first event of the new leader", lambda g: g.killed),
         ("kill to its first answer", lambda g: g.answers),
         ("kill to the gang bound", lambda g: g.bound),
     ):
@@ -391,7 +391,7 @@ def report_of(gaps: list[Gap], passers: Passers, scope: str) -> str:
         )
     for point in STRIKES:
         some = [f"{g.lease:.2f}/{g.answers:.2f}" for g in gaps if g.point == point]
-        lines.append(f"  {point}: {', '.join(some)} (facts/answers)")
+        lines.append(f"  {point}: {', '.join(some)} (events/answers)")
     spans = [(g.began, g.began + g.answers) for g in gaps]
     inside = sorted(w for came, w in passers.waited if any(a <= came <= b for a, b in spans))
     outside = sorted(w for came, w in passers.waited if not any(a <= came <= b for a, b in spans))
@@ -421,7 +421,7 @@ async def test_fifty_kills(story: Story, group: Replicas, scope: str) -> None:
             gaps.append(await kill_once(group, number, point))
             print(f"{number} {gaps[-1]}", flush=True)
     print(f"\n{report_of(gaps, passers, scope)}", flush=True)
-    await story.check_facts()
+    await story.check_events()
 
 
 # -- rolling updates ---------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ async def test_a_rolling_update_refuses_no_call(story: Story, group: Replicas) -
     )
     assert errors.outside(windows) == 0
     assert group.front.refused == []
-    await story.check_facts()
+    await story.check_events()
 
 
 async def _is(value: bool) -> bool:
@@ -574,18 +574,18 @@ async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, ho
     assert await watched.until_led() is not first
     seen = len(story.server.seen)
     await story.until_bound(2 * SIZE)
-    await story.until_fact("GangScheduled", "default/held")
-    await story.until_fact("GangScheduled", "default/ghost")
+    await story.until_event("GangScheduled", "default/held")
+    await story.until_event("GangScheduled", "default/ghost")
     first.database.mend()
     await until_ready(first)
     assert "lease" in await first.checks()
     assert f"held by {watched.leader.holder}" in (await first.checks())["lease"]["reason"]
-    facts = await story.check_facts()
+    events = await story.check_events()
     assert writes(story, seen) == [], "the deposed leader wrote to the API server"
-    taken = max(f["position"] for f in facts if f["type"] == "LeaseAcquired")
-    assert {f["actor"] for f in facts if f["position"] >= taken} == {watched.leader.holder}
+    taken = max(f["position"] for f in events if f["type"] == "LeaseAcquired")
+    assert {f["actor"] for f in events if f["position"] >= taken} == {watched.leader.holder}
     for name in ("held", "ghost"):
-        mine = [f["type"] for f in facts if f["gang"] == f"default/{name}"]
+        mine = [f["type"] for f in events if f["gang"] == f"default/{name}"]
         assert mine.count("GangAdmitted") == 1
         assert mine.count("PodBound") == SIZE
 
@@ -606,8 +606,8 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
         second.database.cut(how)
     await story.create(*a_gang("g", pods=SIZE, requests={GPU: 8}))
     await story.until_bound(SIZE, "g-")
-    await story.until_fact("GangScheduled", "default/g")
-    facts = await story.service.events()
+    await story.until_event("GangScheduled", "default/g")
+    events = await story.service.events()
     if how == "stopped":
         await asyncio.sleep(LEASE_S + 2)
         os.kill(second.service.pid, signal.SIGCONT)
@@ -624,7 +624,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
             assert not await second.leads()
             assert not (await second.checks())["log"]["ok"]
             if how == "lagging":  # it could: the database answers everything else
-                assert len(await _log_of(second)) == len(facts)
+                assert len(await _log_of(second)) == len(events)
             await asyncio.sleep(0.2)
         second.database.mend()
         if how == "lagging":
@@ -632,7 +632,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
     await story.create(*a_gang("h", pods=SIZE, requests={GPU: 8}))
     assert await group.until_led() is second
     await story.until_bound(SIZE, "h-")
-    later = (await story.check_facts())[len(facts) :]
+    later = (await story.check_events())[len(events) :]
     assert later[0]["type"] == "LeaseAcquired"
     assert {f["actor"] for f in later} == {second.holder}
     await first.service.start()

@@ -41,8 +41,8 @@ class Calls:
     async def check(self, story: Story, *gangs: str) -> None:
         """Check that no pod was filtered more than twice for each plan that has a place for it."""
         plans: Counter[str] = Counter()
-        for fact in await story.service.events("GangAdmitted", "GangExtended"):
-            plans.update(a["pod"].partition("/")[2] for a in fact["data"]["assignments"])
+        for event in await story.service.events("GangAdmitted", "GangExtended"):
+            plans.update(a["pod"].partition("/")[2] for a in event["data"]["assignments"])
         over = {p: (n, plans[p]) for p, n in self.filtered.items() if n > 2 * plans[p]}
         assert not over, f"pod: (filter calls, plans) {over}\n{await story.report()}"
         for gang in gangs:
@@ -113,7 +113,7 @@ async def test_two_filter_calls_at_most_per_member_and_plan(
     await story.create(a_node("n62", gpu=8), member("a-30", "a", requests=GPU))
     await story.until_bound(31, "a-")
     await calls.check(story, "a-", "b-", "c-")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.lived_in("never")  # a refused member is asked again for every pod that comes to a node
@@ -146,7 +146,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
     calls = Calls(intercept)
     calls.kept_back = "late-11"
     await story.create(*nodes(12), *gang("late", 12))
-    await story.until_fact("BindBarrierTimedOut", "default/late")
+    await story.until_event("BindBarrierTimedOut", "default/late")
     calls.kept_back = ""
     await story.until_bound(12, "late-")
     assert len(await story.service.events("GangAdmitted")) >= 2
@@ -154,7 +154,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
 
 
 async def test_members_that_wait_cost_nothing(story: Story) -> None:
-    """300 held members of gangs without room: no call of kube-scheduler, and after a while no write of ours.
+    """300 held members of gangs without capacity: no call of kube-scheduler, and after a while no write of ours.
 
     Nor do ordinary pods that come and go wake a member.
     """
@@ -208,7 +208,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
         if name.startswith(("ta-", "tc-")):
             assert pod["spec"]["schedulingGates"]
             assert not pod["status"].get("nominatedNodeName")
-    await story.check_facts()
+    await story.check_events()
 
 
 @pytest.mark.kubernetes(
@@ -229,18 +229,18 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     story.server.after = look
     await story.create(*nodes(38), *a_gang("big", pods=300))
     await story.until_bound(300, "big-", timeout_s=150)
-    await story.until_fact("GangScheduled", "default/big")
+    await story.until_event("GangScheduled", "default/big")
 
     async def all_recorded() -> bool:
         return len(await story.service.events("PodBound")) == 300
 
     await eventually(all_recorded)
-    facts = await story.check_facts()
-    kinds = Counter(f["type"] for f in facts)
+    events = await story.check_events()
+    kinds = Counter(f["type"] for f in events)
     assert kinds["GangAdmitted"] == 1, "it was planned more than once"
     assert not kinds["PodBindFailed"]
     assert not kinds["BindBarrierTimedOut"]
     assert not kinds["ReservationReleased"]
-    await story.check_room()
+    await story.check_capacity()
     if "fairness=false" in request.node.callspec.params["site"]:
         assert refused, "no request was refused: the story proves nothing"

@@ -186,7 +186,7 @@ async def test_an_object_that_cannot_be_read_does_not_stop_the_others(
 async def test_a_pod_created_again_between_two_watches_is_another_pod(
     cluster: KubernetesCluster, fake: FakeApi
 ) -> None:
-    """Same name, other UID: the old one is gone from the view and so is its room."""
+    """Same name, other UID: the old one is gone from the view and so is its capacity."""
     fake.put("nodes", a_node("n1"))
     fake.put("pods", a_pod("p", nodeName="n1"))
     await synced(cluster, fake)

@@ -23,7 +23,7 @@ from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
-ROOM = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
+NODES = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 
 
 @asynccontextmanager
@@ -94,7 +94,7 @@ async def test_a_decision_of_the_preempt_verb_has_its_input_in_numbers():
 
 
 async def test_the_history_of_a_victim_of_the_preempt_verb_has_its_decisions(capsys):
-    """Every fact about the gang is there, and the decision of the verb among them, over HTTP and on the command line."""
+    """Every event about the gang is there, and the decision of the verb among them, over HTTP and on the command line."""
     async with preempted_by_the_verb() as (stage, client):
         lines = await got(client, "/v1/gangs/default/low/history?decisions=true")
         decided = {line["type"]: line["decision"] for line in lines if line.get("decision")}
@@ -127,11 +127,11 @@ async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():
     ]
     hi, *members = preemptor_tree(pods=3)
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
-    async with Stage(*ROOM, *gangs, hi, *members) as stage, asking(stage) as client:
+    async with Stage(*NODES, *gangs, hi, *members) as stage, asking(stage) as client:
         await stage.lead()
         await stage.settled()
-        (fact,) = stage.event_data(PreemptionPlanned)
-        stored = await stage.inputs.load(fact.input_digest)
+        (entry,) = stage.event_data(PreemptionPlanned)
+        stored = await stage.inputs.load(entry.input_digest)
         assert len(stored.parts) > 2 * BUCKETS  # units have parts of their own
         found = await got(client, f"/v1/decisions/{position_of(stage, PreemptionPlanned)}")
         asked = found["decision"]["input"]
@@ -144,7 +144,7 @@ async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():
 
 async def test_an_admission_without_victims_has_no_units():
     """A plan that was found at once rests on nodes alone."""
-    async with Stage(*ROOM, *a_gang("g", pods=4)) as stage, asking(stage) as client:
+    async with Stage(*NODES, *a_gang("g", pods=4)) as stage, asking(stage) as client:
         await stage.lead()
         await stage.settled()
         asked = await got(client, f"/v1/decisions/{position_of(stage, GangAdmitted)}")
@@ -157,15 +157,15 @@ async def test_an_admission_without_victims_has_no_units():
 async def test_a_damaged_input_is_still_a_corrupt_log(what):
     """Bytes that are no input are a 500 that names the digest, not numbers made up."""
     async with preempted_by_the_verb() as (stage, client):
-        (fact,) = stage.event_data(PreemptionPlanned)
-        assert fact.preemption != PlanId("")
-        stored = stage.database.inputs[fact.input_digest]
+        (entry,) = stage.event_data(PreemptionPlanned)
+        assert entry.preemption != PlanId("")
+        stored = stage.database.inputs[entry.input_digest]
         changed = (
             {"head": b"[]"} if what == "head" else {"parts": (b'["units"]', *stored.parts[1:])}
         )
-        stage.database.inputs[fact.input_digest] = type(stored)(
+        stage.database.inputs[entry.input_digest] = type(stored)(
             **{f: getattr(stored, f) for f in stored.__struct_fields__} | changed
         )
         async with client.get(f"/v1/decisions/{position_of(stage, PreemptionPlanned)}") as reply:
             assert reply.status == 500
-            assert fact.input_digest in await reply.text()
+            assert entry.input_digest in await reply.text()

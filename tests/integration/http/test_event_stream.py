@@ -58,8 +58,8 @@ async def serving(url):
 
 
 async def test_a_hundred_readers_while_writing(database_url):
-    """Of every kind: fast, slow, with filters, cut off again and again; each has every fact once, in order."""
-    facts = 600
+    """Of every kind: fast, slow, with filters, cut off again and again; each has every event once, in order."""
+    entries = 600
     async with PostgresEventLog(database_url) as log, serving(database_url) as (url, _):
         grant = await take(log)
         script = Script(grant)
@@ -75,13 +75,13 @@ async def test_a_hundred_readers_while_writing(database_url):
         ]
 
         def enough(reader):
-            return reader.last_id == str(facts)
+            return reader.last_id == str(entries)
 
         async with asyncio.timeout(200):
             reading = [asyncio.create_task(reader.read(enough)) for reader in readers]
             chance = random.Random(1)
-            while script.position < facts:
-                count = min(chance.randint(1, 20), facts - script.position)
+            while script.position < entries:
+                count = min(chance.randint(1, 20), entries - script.position)
                 bound = PodBound(plan="p", pod="ns/p", uid="u", node=f"n{chance.randint(0, 2)}")
                 await log.append(grant, script.some(count, data=chance.choice((bound, None))))
                 await asyncio.sleep(0.002)
@@ -90,7 +90,7 @@ async def test_a_hundred_readers_while_writing(database_url):
     every = [e.position for e in log_now]
     bound = [e.position for e in log_now if isinstance(e.data, PodBound)]
     at_n1 = [e.position for e in log_now if isinstance(e.data, PodBound) and e.data.node == "n1"]
-    assert len(every) == facts
+    assert len(every) == entries
     for number, reader in enumerate(readers):
         wanted = {4: bound, 3: at_n1}.get(number % 5, every)
         assert reader.positions == wanted, number
@@ -98,7 +98,7 @@ async def test_a_hundred_readers_while_writing(database_url):
 
 
 async def test_a_reader_that_takes_nothing_costs_nothing(database_url):
-    """The service keeps what the sockets hold and the newest facts, not what one reader has not taken."""
+    """The service keeps what the sockets hold and the newest events, not what one reader has not taken."""
     async with PostgresEventLog(database_url) as log, serving(database_url) as (url, feed):
         grant = await take(log)
         script = Script(grant)
@@ -130,7 +130,7 @@ async def test_a_reader_that_takes_nothing_costs_nothing(database_url):
 
 
 async def test_a_postgres_that_dies_again_and_again(tmp_path):
-    """Killed and restarted under writers and readers: the streams stay, and have every fact once."""
+    """Killed and restarted under writers and readers: the streams stay, and have every event once."""
     folder = Path(tempfile.mkdtemp(prefix="gxt-"))
     folder.chmod(0o755)
     try:
@@ -238,7 +238,7 @@ async def test_pages_link_and_tags(database_url):
                     async with session.get(url + link) as reply:
                         assert reply.headers["X-Log-Position"] == "25"
                         tag = reply.headers["ETag"]
-                        seen += [fact["position"] for fact in await reply.json()]
+                        seen += [entry["position"] for entry in await reply.json()]
                         target = reply.links.get("next")
                     async with session.get(url + link, headers={"If-None-Match": tag}) as again:
                         assert (again.status, await again.read()) == (304, b"")

@@ -16,7 +16,7 @@ from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
-ROOM = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
+NODES = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
 
 
 def as_state(stage):
@@ -26,8 +26,11 @@ def as_state(stage):
 
 
 async def test_a_gang_has_one_form():
-    """A gang that preempts and the one it takes the room of: state, times and members as in GET /v1/state."""
-    async with Stage(*ROOM, *lows("n0", "n1"), *preemptor_tree()) as stage, asking(stage) as client:
+    """A gang that preempts and the one it takes the capacity of: state, times and members as in GET /v1/state."""
+    async with (
+        Stage(*NODES, *lows("n0", "n1"), *preemptor_tree()) as stage,
+        asking(stage) as client,
+    ):
         await stage.lead()
         await stage.settled()
         wanted = as_state(stage)
@@ -48,7 +51,7 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
     gang = a_gang("g", pods=1, topo=RACK, namespace="default")
     free = a_node("n9", {RACK: "r9"}, gpu=1)
     async with (
-        Stage(*ROOM, *lows("n0", "n1"), *preemptor_tree(), free, *gang) as stage,
+        Stage(*NODES, *lows("n0", "n1"), *preemptor_tree(), free, *gang) as stage,
         asking(stage) as client,
     ):
         await stage.lead()
@@ -72,7 +75,7 @@ async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_choose
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)
     async with (
-        Stage(*ROOM, first, a_pod("p", "twin", requests=ONE)) as stage,
+        Stage(*NODES, first, a_pod("p", "twin", requests=ONE)) as stage,
         asking(stage) as client,
     ):
         await stage.lead()
@@ -104,7 +107,7 @@ async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_choose
 
 async def test_a_gang_that_ended_is_found_no_more():
     """What is found by name follows the log: the end of a gang, and a new one of its name."""
-    async with Stage(*ROOM, *a_gang("g", pods=1)) as stage, asking(stage) as client:
+    async with Stage(*NODES, *a_gang("g", pods=1)) as stage, asking(stage) as client:
         await stage.lead()
         await stage.settled()
         first = await got(client, "/v1/gangs/default/g")

@@ -200,7 +200,7 @@ async def test_a_question_that_dies_with_its_process_is_asked_again(filled_url):
 
 
 async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
-    """No fact is missed and none comes twice."""
+    """No event is missed and none comes twice."""
     async with apart(filled_url) as (client, handlers):
         reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
 

@@ -498,8 +498,8 @@ async def test_gangs_and_their_history(served):
     async with served.client.get("/v1/gangs/default/g") as reply:
         assert [m["pod"] for m in (await reply.json())["members"]] == ["default/g-0", "default/g-1"]
     async with served.client.get("/v1/gangs/default/g/history") as reply:
-        facts = await reply.json()
-    assert [f["type"] for f in facts] == ["GangObserved", "GangAdmitted"]
+        events = await reply.json()
+    assert [f["type"] for f in events] == ["GangObserved", "GangAdmitted"]
     keys = {
         "position",
         "time",
@@ -513,7 +513,7 @@ async def test_gangs_and_their_history(served):
         "summary",
         "data",
     }
-    assert all(set(f) == keys for f in facts)
+    assert all(set(f) == keys for f in events)
     async with served.client.get("/v1/events?type=GangAdmitted&limit=1") as reply:
         assert [f["type"] for f in await reply.json()] == ["GangAdmitted"]
     async with served.client.get("/v1/preemptions?preemptor=default/g") as reply:

@@ -24,7 +24,7 @@ from tests.support.service.node_state import past_node
 
 @pytest.fixture
 async def client():
-    """The story's log behind the API, on a cluster where n1 has room and an ordinary pod."""
+    """The story's log behind the API, on a cluster where n1 has capacity and an ordinary pod."""
     database, clock = FakeDatabase(), FakeClock()
     for event in story():
         row = encode_event(event)[0]

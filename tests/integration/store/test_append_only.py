@@ -92,7 +92,7 @@ async def test_two_rows_swapped_are_found(database_url):
         await everything(database_url)
 
 
-async def test_a_fact_of_the_future_stops_the_reader(database_url):
+async def test_a_event_of_the_future_stops_the_reader(database_url):
     await fill(database_url)
     await execute(
         database_url, past_the_trigger("UPDATE gx.event SET schema_version = 2 WHERE position = 9")

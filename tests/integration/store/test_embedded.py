@@ -243,7 +243,7 @@ async def test_data_of_another_version(folder):
 
 @has_15
 async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_database_url):
-    """What the message advises works: the restored log is the same, goes on, and its facts cannot be changed."""
+    """What the message advises works: the restored log is the same, goes on, and its events cannot be changed."""
     old = Path("/usr/lib/postgresql/15/bin")
     dump = folder / "log.dump"
     async with EmbeddedPostgres(folder / "data", pg_bin=old, settings=FAST) as server:
@@ -278,7 +278,7 @@ def program(*words):
 
 
 async def read(log):
-    """Read all facts."""
+    """Read all events."""
     until = (await log.head()).position
     return [event async for page in log.read(after=START, until=until) for event in page]
 

@@ -1,4 +1,4 @@
-"""The stored form of facts: canonical, versioned, and the same for ever."""
+"""The stored form of events: canonical, versioned, and the same for ever."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Sample(msgspec.Struct):
 
 
 def a_value(kind, name):
-    """Make a value that is not the default for any type that facts use."""
+    """Make a value that is not the default for any type that events use."""
     origin, args = get_origin(kind), get_args(kind)
     if hasattr(kind, "__supertype__"):
         return a_value(kind.__supertype__, name)
@@ -113,8 +113,8 @@ def write_golden(tag):
 
 
 @pytest.mark.parametrize("tag", sorted(TYPES))
-def test_every_fact_has_a_golden_file_of_its_current_version(tag):
-    """Run with GANG_EXTENDER_WRITE_GOLDEN=1 to store the sample of a new fact; files are never rewritten."""
+def test_every_event_has_a_golden_file_of_its_current_version(tag):
+    """Run with GANG_EXTENDER_WRITE_GOLDEN=1 to store the sample of a new event; files are never rewritten."""
     if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN") and not golden(tag, VERSIONS[tag]).exists():
         write_golden(tag)
     assert golden(tag, VERSIONS[tag]).is_file()
@@ -132,11 +132,11 @@ def test_golden_files_are_read_for_ever(path):
         assert encode_event(event)[0] == row
 
 
-def test_equal_facts_have_equal_bytes():
+def test_equal_events_have_equal_bytes():
     """Whatever order a map was filled in."""
-    fact = TYPES["NodeTopologyChanged"]
-    one = fact(node="n", before={"a": "1", "b": "2"}, after={})
-    other = fact(node="n", before={"b": "2", "a": "1"}, after={})
+    entry = TYPES["NodeTopologyChanged"]
+    one = entry(node="n", before={"a": "1", "b": "2"}, after={})
+    other = entry(node="n", before={"b": "2", "a": "1"}, after={})
     assert (
         encode_data(one)
         == encode_data(other)
@@ -163,7 +163,7 @@ def test_old_versions_are_lifted_step_by_step():
 
 
 @pytest.mark.postgres
-async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_url, monkeypatch):
+async def test_a_stored_event_of_an_older_version_is_read_as_the_newest(database_url, monkeypatch):
     """What the log gives went through the step; what is stored stays as it was written, and is chained as such."""
     old, new = GangObserved(kind="PodGroup", priority=3), GangObserved(kind="PodGroup", priority=30)
 
@@ -179,11 +179,11 @@ async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_
             [event async for page in log.read() for event in page]
         monkeypatch.setitem(upcasters.UPCASTERS, ("GangObserved", 1), in_tenths)
         await log.append(grant, [script.next(new)])
-        facts = [event.data async for page in log.read() for event in page]
+        events = [event.data async for page in log.read() for event in page]
     engine = create_reading_engine(database_url)
     asked = [event.data for event in await PostgresEventQueries(engine).events(EventFilter())]
     await engine.dispose()
-    assert facts == asked == [new, new]
+    assert events == asked == [new, new]
     connection = await asyncpg.connect(database_url)
     stored = await connection.fetch(
         "SELECT schema_version, payload ->> 'priority' FROM gx.event ORDER BY position"
@@ -195,7 +195,7 @@ async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_
 @pytest.mark.parametrize(
     ("tag", "version", "payload"),
     [
-        ("NoSuchFact", 1, b"{}"),
+        ("NoSuchEvent", 1, b"{}"),
         ("GangObserved", 2, b'{"kind":"PodGroup"}'),
         ("GangObserved", 0, b'{"kind":"PodGroup"}'),
         ("GangObserved", 1, b"{}"),

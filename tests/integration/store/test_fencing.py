@@ -148,7 +148,7 @@ async def test_take_overs_under_load_lose_and_invent_nothing(database_url, raw):
         epochs.append(grant.epoch)
         work.append(asyncio.create_task(hammer(log, grant, acked, stop)))
         enough = len(acked) + 6
-        await until(lambda enough=enough: len(acked) >= enough, f"facts of turn {turn}")
+        await until(lambda enough=enough: len(acked) >= enough, f"events of turn {turn}")
     stop.set()
     async with asyncio.timeout(60):
         await asyncio.gather(*work)

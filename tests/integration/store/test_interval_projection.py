@@ -102,9 +102,11 @@ def rows_by_fold(state):
     }  # fmt: skip
     roots = set()
     for r in state.gangs.values():
-        making_room = r.last_decision is not None and r.last_decision.outcome == "preempting"
+        making_capacity = r.last_decision is not None and r.last_decision.outcome == "preempting"
         shown = (
-            "preempting" if making_room and r.phase not in ("admitted", "scheduled") else r.phase
+            "preempting"
+            if making_capacity and r.phase not in ("admitted", "scheduled")
+            else r.phase
         )
         answer = (None, (), None)
         if r.last_decision is not None:
@@ -155,7 +157,7 @@ async def pending_by_sql(connection):
 
 
 async def project_in_steps(connection, upto, step):
-    """Project as the service does, a few facts at a time; what is pending is compared on the way."""
+    """Project as the service does, a few events at a time; what is pending is compared on the way."""
     position = await connection.fetchval("SELECT position FROM gx.projection")
     while position < upto:
         position = await connection.fetchval("SELECT gx.project($1, $2)", upto, step)
@@ -201,14 +203,14 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
 
 @pytest.fixture
 async def projected(database_url):
-    """Write facts of the first root (or of one that is named with the fact) and project them."""
+    """Write events of the first root (or of one that is named with the event) and project them."""
     connection = await writing_connection(database_url)
 
-    async def write(*facts):
+    async def write(*entries):
         state, events = EMPTY, []
-        for given_ in facts:
-            uid, fact = given_ if isinstance(given_, tuple) else (ROOTS[0], given_)
-            events.append(event_after(state, uid, fact))
+        for given_ in entries:
+            uid, entry = given_ if isinstance(given_, tuple) else (ROOTS[0], given_)
+            events.append(event_after(state, uid, entry))
             state = fold(state, [events[-1]])
         await copy_events(connection, events)
         assert await connection.fetchval("SELECT gx.project($1, 1000)", len(events)) == len(events)
@@ -248,7 +250,7 @@ def taken(pod):
 
 
 async def test_how_an_interval_ended_and_by_whom(projected):
-    """The end names its fact, its reason, and the preemption behind it; devices stay known when bound."""
+    """The end names its event, its reason, and the preemption behind it; devices stay known when bound."""
     connection = await projected(
         GangObserved(kind="PodGroup"),
         admitted("a", "b", "c"),
@@ -289,19 +291,19 @@ async def test_reservations_that_gave_way_name_the_preemptor(projected):
 
 async def test_victims_left_of_a_completed_preemption_are_spared_when_its_root_goes(projected):
     """As the fold has it; else the preemption would be pending for ever."""
-    facts = (
+    entries = (
         GangObserved(kind="PodGroup"),
         taken("x"),
         PreemptionCompleted(preemption=PlanId("p"), bound=1, evicted=0, duration_ms=1),
     )
-    connection = await projected(*facts, GangRemoved(reason="deleted"))
+    connection = await projected(*entries, GangRemoved(reason="deleted"))
     row = await connection.fetchrow("SELECT outcome, pending, ended_position FROM gx.preemption")
     assert tuple(row) == ("completed", False, 3)
     assert await connection.fetchval("SELECT status FROM gx.victim") == "spared"
 
 
 async def test_texts_that_postgres_cannot_hold(projected):
-    """A NUL inside of a fact is a replacement character in the tables; it stops nothing."""
+    """A NUL inside of an event is a replacement character in the tables; it stops nothing."""
     connection = await projected(
         GangUnschedulable(outcome="impossible", reasons=("a\0b", "c\\u0000d"))
     )
@@ -309,15 +311,15 @@ async def test_texts_that_postgres_cannot_hold(projected):
     assert reasons[0] == "a\ufffdb"
 
 
-async def test_the_functions_know_every_fact_as_it_is_written_now():
-    """A new fact, or a new version of one, needs its arm in project_event.sql."""
+async def test_the_functions_know_every_event_as_it_is_written_now():
+    """A new event, or a new version of one, needs its arm in project_event.sql."""
     folder = Path(__file__).parents[3] / "migrations" / "sql"
     text = max(folder.glob("*/project_event.sql")).read_text()
     known = text.split("shapes constant jsonb := '")[1].split("'")[0]
     assert msgspec.json.decode(known) == VERSIONS
 
 
-async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
+async def test_a_event_of_the_future_is_not_guessed_at(projected, database_url):
     connection = await projected(GangObserved(kind="PodGroup"))
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
@@ -332,7 +334,7 @@ async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
 
 
 def gang_of(pods):
-    """Return the facts of a gang in stages, all of whose members are lost and replaced before it ends."""
+    """Return the events of a gang in stages, all of whose members are lost and replaced before it ends."""
     return {
         "bound": [admitted(*pods), *map(bound, pods), GangScheduled(plan=PlanId("plan"), bound=1)],
         "lost": [
@@ -355,10 +357,10 @@ async def test_what_is_read_grows_as_the_gang_and_not_as_its_square(database_url
     async def read_for(gang_uid, members):
         nonlocal state, chain
         read = {}
-        for stage, facts in gang_of([f"{gang_uid}-{n}" for n in range(members)]).items():
+        for stage, entries in gang_of([f"{gang_uid}-{n}" for n in range(members)]).items():
             events = []
-            for fact in facts:
-                events.append(event_after(state, gang_uid, fact))
+            for entry in entries:
+                events.append(event_after(state, gang_uid, entry))
                 state = fold(state, [events[-1]])
             chain, _ = await copy_events(connection, events, chain)
             async with connection.transaction():  # in which nothing is reported

@@ -1,4 +1,4 @@
-"""What facts name is indexed behind the appends, as SQL and Python agree, and no question reads the whole log."""
+"""What events name is indexed behind the appends, as SQL and Python agree, and no question reads the whole log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.logs.postgres import execute, fresh_database, run
 pytestmark = pytest.mark.postgres
 
 
-def golden_facts():
+def golden_events():
     samples = [
         msgspec.json.decode(path.read_bytes(), type=Sample) for path in sorted(GOLDEN.glob("*"))
     ]
@@ -51,23 +51,23 @@ async def mentions(url):
         await connection.close()
 
 
-def named(position, fact):
-    found = {(position, "node", name) for name in nodes_of(fact)}
-    found |= {(position, "victim", uid) for uid in victims_of(fact)}
-    return found | ({(position, "plan", plan_of(fact))} if plan_of(fact) else set())
+def named(position, entry):
+    found = {(position, "node", name) for name in nodes_of(entry)}
+    found |= {(position, "victim", uid) for uid in victims_of(entry)}
+    return found | ({(position, "plan", plan_of(entry))} if plan_of(entry) else set())
 
 
-async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
-    facts = golden_facts()
+async def test_sql_and_python_agree_on_every_kind_of_event(database_url):
+    events = golden_events()
     async with PostgresEventLog(database_url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
         script = Script(grant)
-        await log.append(grant, [script.next(fact) for fact in facts])
+        await log.append(grant, [script.next(entry) for entry in events])
     engine = create_engine(database_url, name="test")
     noter = PostgresReferenceIndex(engine)
-    assert [await noter.note(8) for _ in range(4)] == [8, 8, len(facts) - 16, 0]
+    assert [await noter.note(8) for _ in range(4)] == [8, 8, len(events) - 16, 0]
     await engine.dispose()
-    expected = set().union(*(named(n, fact) for n, fact in enumerate(facts, start=1)))
+    expected = set().union(*(named(n, entry) for n, entry in enumerate(events, start=1)))
     assert await mentions(database_url) == expected
     assert {what for _, what, _ in expected} == {"node", "victim", "plan"}
 
@@ -90,16 +90,16 @@ def references_of(postgres_url, template_database):
 
 @given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
 @examples(60)
-def test_no_text_of_a_fact_hides_its_node(references_of, text):
+def test_no_text_of_a_event_hides_its_node(references_of, text):
     """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
-    fact = PodBindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
-    payload = msgspec.json.encode(fact).decode()
+    entry = PodBindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
+    payload = msgspec.json.encode(entry).decode()
     assert [tuple(row) for row in references_of("PodBindFailed", payload)] == [("node", "n1")]
 
 
 @pytest.fixture(scope="module")
 def long_url(postgres_url, template_database):
-    """URL of a log of 30,000 facts, with what they name."""
+    """URL of a log of 30,000 events, with what they name."""
 
     async def fill(url):
         await write_history(url, 30_000)
@@ -116,7 +116,7 @@ def long_url(postgres_url, template_database):
 
 
 async def test_no_question_reads_the_whole_log(long_url):
-    """Every filter on 30,000 facts, as the server plans it: indexes only."""
+    """Every filter on 30,000 events, as the server plans it: indexes only."""
     connection = await asyncpg.connect(long_url)
     node, root, uid = await connection.fetchrow(
         "SELECT m.name, e.gang, e.gang_uid FROM gx.event_reference m JOIN gx.event e USING (position) "
@@ -181,7 +181,7 @@ async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(long_u
 
 
 async def events_read(url):
-    """Count the facts that were read from the log, once all who read it have gone and reported it."""
+    """Count the events that were read from the log, once all who read it have gone and reported it."""
     others = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
         "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"

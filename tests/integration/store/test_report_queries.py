@@ -1,4 +1,4 @@
-"""Every report equals a plain computation over the facts; nothing that is asked for becomes part of the question."""
+"""Every report equals a plain computation over the events; nothing that is asked for becomes part of the question."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def measured_histories(draw):
             events.append(msgspec.structs.replace(place, at_us=at_us))
             state = fold(state, [events[-1]])
         uid = draw(st.sampled_from(ROOTS))
-        fact = draw(_setback(state.gangs.get(uid)))
-        if fact is not None:
-            place = event_after(state, uid, fact)
+        entry = draw(_setback(state.gangs.get(uid)))
+        if entry is not None:
+            place = event_after(state, uid, entry)
             events.append(msgspec.structs.replace(place, at_us=at_us, gang=names[uid]))
             state = fold(state, [events[-1]])
         at_us += draw(st.sampled_from([0, 0, 1, 17 * MINUTE_US, 3 * 60 * MINUTE_US + 7]))
@@ -86,7 +86,7 @@ def _setback(root):
             MemberTerminated(pod=m.pod, uid=m.uid, node=m.node, cause="evicted")
             for m in root.bound.values()
         ]
-        return st.sampled_from([None, *sorted(lost, key=lambda fact: fact.uid)])
+        return st.sampled_from([None, *sorted(lost, key=lambda entry: entry.uid)])
     outcomes = ("impossible", "unknown", "waiting")
     return st.sampled_from(
         [GangUnschedulable(outcome=o, reasons=(f"it is {o}",)) for o in outcomes]
@@ -109,22 +109,22 @@ def _rooms(draw, position):
 
 
 @st.composite
-def _with_devices(draw, fact):
-    if not isinstance(fact, GangAdmitted | GangExtended):
-        return fact
+def _with_devices(draw, entry):
+    if not isinstance(entry, GangAdmitted | GangExtended):
+        return entry
     shapes = ({"cpu": 1500, "pods": 1}, {"cpu": 1000, GPU: 3, "pods": 1})
     assignments = [
-        msgspec.structs.replace(a, shape=draw(st.integers(0, 1))) for a in fact.assignments
+        msgspec.structs.replace(a, shape=draw(st.integers(0, 1))) for a in entry.assignments
     ]
     return msgspec.structs.replace(
-        fact, shapes=shapes, assignments=tuple(assignments), topology=RACKS,
+        entry, shapes=shapes, assignments=tuple(assignments), topology=RACKS,
         priority=draw(st.integers(0, 2)),
     )  # fmt: skip
 
 
 @st.composite
 def questions(draw, events):
-    """Ask for a span that begins and ends at facts, beside them, or outside of the log."""
+    """Ask for a span that begins and ends at events, beside them, or outside of the log."""
     times = sorted({START_US - 5, *(e.at_us for e in events), START_US + 100 * 60 * MINUTE_US})
     some = st.sampled_from(times).flatmap(lambda t: st.sampled_from([t - 1, t, t + 1]))
     since_us, until_us = times[0], times[-1] + 1
@@ -213,7 +213,7 @@ def test_every_report_is_the_plain_computation(answers, data):
 
 @pytest.mark.timeout(300)
 async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_beginning(database_url):
-    """Wherever the span begins, and over more facts than are looked at at a time."""
+    """Wherever the span begins, and over more events than are looked at at a time."""
     events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
     await answer_reports(database_url, events, [])
     orders = {
@@ -236,7 +236,7 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
     await engine.dispose()
 
 
-async def test_room_is_taken_in_domains_of_any_name(database_url):
+async def test_capacity_is_taken_in_domains_of_any_name(database_url):
     """Of names that are part of others, of none, and of such that JSON writes in another form."""
     racks = ["r1", "r10", "", 'a"b\\c', "größe", "r1.a"]
     nodes = {f"n{i}": {"rack": rack} for i, rack in enumerate(racks)}
@@ -251,14 +251,14 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
         events.append(event_after(state, NIL_GANG, measured))
         state = fold(state, [events[-1]])
         for j in range(len(racks)):
-            fact = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
+            entry = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
             record = msgspec.structs.replace(
-                fact.assignments[0], node=NodeName(f"n{j}"), uid=PodUid(f"p{i}-{j}")
+                entry.assignments[0], node=NodeName(f"n{j}"), uid=PodUid(f"p{i}-{j}")
             )
-            fact = msgspec.structs.replace(
-                fact, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
+            entry = msgspec.structs.replace(
+                entry, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
             )
-            events.append(event_after(state, GangUid(f"u{i}-{j}"), fact))
+            events.append(event_after(state, GangUid(f"u{i}-{j}"), entry))
             state = fold(state, [events[-1]])
     asked = ReportQuery(name="largest-free-used", since_us=0, until_us=START_US, limit=9999)
     found = (await answer_reports(database_url, events, [asked]))["largest-free-used"].rows
@@ -268,8 +268,8 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
     """A NUL in a recorded sentence is reported as a replacement character."""
-    fact = GangUnschedulable(outcome="unknown", reasons=("a\0b",))
-    event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
+    entry = GangUnschedulable(outcome="unknown", reasons=("a\0b",))
+    event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], entry), at_us=START_US)
     asked = ReportQuery(name="decisions", since_us=START_US, until_us=START_US + 1)
     found = await answer_reports(database_url, [event], [asked])
     assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
@@ -278,7 +278,7 @@ async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
     await connection.close()
 
 
-async def test_times_of_views_are_those_of_the_facts_to_the_microsecond(database_url):
+async def test_times_of_views_are_those_of_the_events_to_the_microsecond(database_url):
     """They go through floating point on their way, so that an index can have them."""
     connection = await writing_connection(database_url)
     wrong = await connection.fetchval(

@@ -44,12 +44,12 @@ async def decide(url, lives):
         script = Script(grant)
         for name, stays in lives.items():
             await inputs.save(an_input(name))
-            facts = [
+            entries = [
                 GangObserved(kind="PodGroup"),
                 refused(name),
                 *([] if stays else [GangRemoved(reason="x")]),
             ]
-            events = [script.next(fact, gang=f"ns/{name}", uid=name) for fact in facts]
+            events = [script.next(event, gang=f"ns/{name}", uid=name) for event in entries]
             await log.append(grant, events)
     return engine, inputs
 

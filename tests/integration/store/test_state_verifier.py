@@ -1,4 +1,4 @@
-"""Memory that has left the log, in the whole service on a real PostgreSQL: fact, metric, line, and put right."""
+"""Memory that has left the log, in the whole service on a real PostgreSQL: event, metric, line, and put right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planted(state, how):
     replace = msgspec.structs.replace
     if how == "a reservation is forgotten":
         return replace(state, gangs=state.gangs.set(root.uid, replace(root, reservations=Map())))
-    if how == "room of a node is forgotten":
+    if how == "capacity of a node is forgotten":
         return replace(state, reservations_on=Map())
     if how == "a phase is wrong":
         return replace(state, gangs=state.gangs.set(root.uid, replace(root, phase="scheduled")))
@@ -40,7 +40,7 @@ def planted(state, how):
     "how",
     [
         "a reservation is forgotten",
-        "room of a node is forgotten",
+        "capacity of a node is forgotten",
         "a phase is wrong",
         "everything is forgotten",
     ],

@@ -26,7 +26,7 @@ async def test_stopping_one_process_leaves_the_others():
     one, other = WorkerProcess(nice=3), WorkerProcess()
     try:
         before = os.nice(0)
-        assert await one.run(os.nice, 0) == before + 3
+        assert await one.run(os.nice, 0) == min(before + 3, 19), "19 is the end of the scale"
         assert await other.run(os.nice, 0) == before
         left = other.pid
         assert _children() >= {one.pid, left}

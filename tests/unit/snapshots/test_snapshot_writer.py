@@ -14,11 +14,11 @@ from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapsh
 from tests.support.logs.short_log import story
 from tests.support.service.fakes import FakeClock
 
-EVENTS, MS = 1, 60_000  # so a whole one is due after five facts, or after a minute
+EVENTS, MS = 1, 60_000  # so a whole one is due after five events, or after a minute
 
 
 class Growing:
-    """A log that grows fact by fact, and a look after each of them."""
+    """A log that grows event by event, and a look after each of them."""
 
     def __init__(self):
         self.database, self.clock = FakeDatabase(), FakeClock()
@@ -42,7 +42,7 @@ class Growing:
 
 @pytest.fixture
 async def growing():
-    """A log of five facts, with the first whole state."""
+    """A log of five events, with the first whole state."""
     growing = Growing()
     for _ in range(5):
         growing.write()
@@ -50,7 +50,7 @@ async def growing():
     return growing
 
 
-async def test_every_few_facts_one_to_look_back_from(growing):
+async def test_every_few_events_one_to_look_back_from(growing):
     for _ in range(4):
         growing.write()
         await growing.look()

@@ -39,15 +39,15 @@ class CurrentRequests:
         request = self._requests.about(view, state, current, hints, now_ms)
         return TreeRequest(current, request) if request is not None else None
 
-    def with_evictable(self, asked: TreeRequest) -> PlanRequest:
+    def with_evictable(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the request with the units that could be evicted for its tree."""
         view, state = self._cluster.view(), self._leader.pending_state
         return self._requests.with_evictable(
             view,
             state,
             self._observer.forest,
-            asked.tree,
-            asked.request,
+            tree_request.tree,
+            tree_request.request,
             hints=self._rejections.hints(view),
             moment=EvictableContext(
                 releasing=self._barriers.started(), now_us=self._clock.now_us()

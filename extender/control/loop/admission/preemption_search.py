@@ -43,34 +43,34 @@ class PreemptionSearch:
         self._policy = parts.preemption_policy
         self._requests = requests
 
-    def may_follow(self, asked: TreeRequest, verdict: Verdict | DeferredWork) -> bool:
+    def may_follow(self, tree_request: TreeRequest, verdict: Verdict | DeferredWork) -> bool:
         """Return whether to search for victims after this answer: no member can be placed without them."""
         if isinstance(verdict, Plan) and verdict.assignments:
             # members that fit are admitted first; the next pass may preempt for the others
             return False
         view, state = self._cluster.view(), self._leader.pending_state
-        return may_lead_to_preemption(asked.request, verdict) and self._policy.may_search(
-            view, state, asked.tree, complete=True
+        return may_lead_to_preemption(tree_request.request, verdict) and self._policy.may_search(
+            view, state, tree_request.tree, complete=True
         )
 
-    async def preempt(self, asked: TreeRequest, verdict: Verdict | None) -> bool:
+    async def preempt(self, tree_request: TreeRequest, verdict: Verdict | None) -> bool:
         """Search victims, and append the preemption if it still holds then.
 
         Args:
-            asked: The preemptor.
+            tree_request: The preemptor.
             verdict: The answer of the planner to its request, if known.
 
         Returns:
             False if there are no victims; True if there are, even if the next pass must search again.
         """
-        uid = asked.tree.root.uid
-        request = self._requests.with_evictable(asked)
+        uid = tree_request.tree.root.uid
+        request = self._requests.with_evictable(tree_request)
         encoded = self._planner.encode(request)
         started_ms = self._clock.monotonic_ms()
         try:
             answer = await self._planner.preempt(encoded, verdict)
         except BrokenProcessPool:
-            log.exception("planner process died", extra={"root": asked.tree.root.key.path})
+            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
             return False
         took_ms = self._clock.monotonic_ms() - started_ms
@@ -78,7 +78,7 @@ class PreemptionSearch:
         if isinstance(answer, NoPreemption):
             self._policy.answered(uid, answer, took_ms)
             return False
-        current = self._requests.about(asked.tree)
+        current = self._requests.about(tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
             self._append(current, request, answer, encoded, took_ms)
             await self._appends.flush()

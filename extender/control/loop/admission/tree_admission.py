@@ -141,25 +141,27 @@ class TreeAdmission:
             return AdmissionOutcome.BEING_EVICTED
         return await self._plan(current, progress, last=last)
 
-    async def search(self, asked: TreeRequest) -> None:
+    async def search(self, tree_request: TreeRequest) -> None:
         """Plan a tree in the planner process, and append the answer if the request is still current."""
-        uid = asked.tree.root.uid
-        encoded = self._planner.encode(asked.request)
+        uid = tree_request.tree.root.uid
+        encoded = self._planner.encode(tree_request.request)
         started_ms = self._clock.monotonic_ms()
         try:
             verdict = await self._planner.plan(encoded)
         except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": asked.tree.root.key.path})
+            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
         took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.planned(verdict, took_ms)
-        now = self._requests.about(asked.tree)
+        now = self._requests.about(tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, asked.request)
+        answered = TreeRequest(now.tree, tree_request.request)
         if isinstance(verdict, Plan) and verdict.assignments:
-            if now.request == asked.request or still_holds(asked.request, verdict, now.request):
+            if now.request == tree_request.request or still_holds(
+                tree_request.request, verdict, now.request
+            ):
                 self._record_verdict(answered, verdict, encoded)
             else:
                 # the cluster has changed: the next pass plans again
@@ -208,31 +210,35 @@ class TreeAdmission:
         self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
-    def _refused_at_bind(self, asked: TreeRequest) -> bool:
+    def _refused_at_bind(self, tree_request: TreeRequest) -> bool:
         """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
         state = self._leader.pending_state
-        root = state.gangs.get(asked.tree.root.uid)
+        root = state.gangs.get(tree_request.tree.root.uid)
         if root is not None and (root.reservations or root.bound):
             return False
-        reasons = bind_blockers(asked.tree, state.features)
+        reasons = bind_blockers(tree_request.tree, state.features)
         if not reasons:
             return False
         nothing = SearchEffort(nodes=0, exhausted=True)
         refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
         context = self._event_context("", "group scheduling of kube-scheduler")
         self._appends.append_nowait(
-            decide_verdict(state, asked.tree, asked.request, refusal, context)
+            decide_verdict(state, tree_request.tree, tree_request.request, refusal, context)
         )
         return True
 
-    def _refusal_holds(self, asked: TreeRequest) -> bool:
+    def _refusal_holds(self, tree_request: TreeRequest) -> bool:
         """Return whether the planner would refuse the tree again, and nothing else can help it now."""
-        view, state, uid = self._cluster.view(), self._leader.pending_state, asked.tree.root.uid
-        if not self._refusals.holds(uid, asked.request):
+        view, state, uid = (
+            self._cluster.view(),
+            self._leader.pending_state,
+            tree_request.tree.root.uid,
+        )
+        if not self._refusals.holds(uid, tree_request.request):
             return False
         pending = awaited_preemption(state, uid)
         if pending is None:
-            return not self._preemption_policy.may_search(view, state, asked.tree)
+            return not self._preemption_policy.may_search(view, state, tree_request.tree)
         return not victims_are_gone(view, pending)
 
     def _leaves_of_victims(self) -> Mapping[GroupKey, int]:
@@ -246,9 +252,9 @@ class TreeAdmission:
     # -- the plan --------------------------------------------------------------------------------
 
     async def _plan(
-        self, asked: TreeRequest, progress: AdmissionProgress, *, last: bool
+        self, tree_request: TreeRequest, progress: AdmissionProgress, *, last: bool
     ) -> AdmissionOutcome:
-        root, request = asked.tree.root, asked.request
+        root, request = tree_request.tree.root, tree_request.request
         pending = awaited_preemption(self._leader.pending_state, root.uid)
         started_ms = self._clock.monotonic_ms()
         answer = self._planner.at_once(request)
@@ -258,18 +264,18 @@ class TreeAdmission:
             return AdmissionOutcome.AWAITS_VICTIMS
         if pending is not None and not last and self._higher_waits(root.priority, progress):
             # a takeover would release it right after its gates are removed
-            progress.postponed.append(asked.tree)
+            progress.postponed.append(tree_request.tree)
             return AdmissionOutcome.POSTPONED
         if answer == "search":
             # a search takes time; earlier decisions become durable first
             await self._appends.flush()
-            await self.search(asked)
+            await self.search(tree_request)
             return AdmissionOutcome.SEARCHED
-        if answer == "explain" or self._preemptions.may_follow(asked, answer):
+        if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
             progress.to_explain.append(root.key)
             return AdmissionOutcome.TO_EXPLAIN
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
-        self._record_verdict(asked, answer, self._planner.encode(request))
+        self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
 
     def _higher_waits(self, priority: int, progress: AdmissionProgress) -> bool:
@@ -282,9 +288,11 @@ class TreeAdmission:
     def _event_context(self, digest: str, cause: str) -> EventContext:
         return new_event_context(self._clock, self._settings, digest, cause)
 
-    def _record_verdict(self, asked: TreeRequest, verdict: Verdict, encoded: DecisionInput) -> None:
+    def _record_verdict(
+        self, tree_request: TreeRequest, verdict: Verdict, encoded: DecisionInput
+    ) -> None:
         """Append the events of a verdict whose request is still current."""
-        uid, now_ms = asked.tree.root.uid, self._clock.monotonic_ms()
+        uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
         answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
         if now_ms - answered_ms < COUNTS_MS and only_counts_more(state.gangs.get(uid), verdict):
@@ -297,12 +305,14 @@ class TreeAdmission:
             known = self._evictor.eviction_context(context.actor, context.cause, view)
             drafts = events_before_verdict(view, pending, verdict, known)
         considered = self._preemption_policy.considered(uid)
-        drafts += decide_verdict(state, asked.tree, asked.request, verdict, context, considered)
+        drafts += decide_verdict(
+            state, tree_request.tree, tree_request.request, verdict, context, considered
+        )
         self._appends.append_nowait(drafts, encoded)
         after = self._leader.pending_state
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
-            self._readmissions.admitted(view, after, asked.tree, where, now_ms)
+            self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
         else:
-            self._refusals.put(uid, asked.request)
+            self._refusals.put(uid, tree_request.request)
             self._preemption_policy.start_pause(after, uid, verdict)

@@ -262,16 +262,16 @@ def _rejected_nodes(
 
 
 def _claims_in_use(
-    view: ClusterView, state: ReservationState, asked: frozenset[str]
+    view: ClusterView, state: ReservationState, requested: frozenset[str]
 ) -> tuple[str, ...]:
-    if not asked:
+    if not requested:
         return ()
     used = {claim for usage in view.usage.values() for claim in usage.claims}
     for uid in state.gang_of:
         pod = view.pods.get(uid)
         if pod is not None and pod.node is None:
             used.update(pod.shape.exclusive_claims)
-    return tuple(sorted(asked & used))
+    return tuple(sorted(requested & used))
 
 
 def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:

@@ -45,8 +45,8 @@ def measure_capacity(
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
     """Return the topology keys to measure, sorted: the configured ones, and those that groups require."""
-    asked = {key for group in view.groups.values() for key in group.topology}
-    return tuple(sorted({*configured, *asked}))
+    required = {key for group in view.groups.values() for key in group.topology}
+    return tuple(sorted({*configured, *required}))
 
 
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:

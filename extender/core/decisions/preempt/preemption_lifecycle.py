@@ -69,7 +69,7 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
         Epoch  # the current one: victims of earlier epochs may have ended while there was no leader
     )
     now_us: int
-    asked: Mapping[PodUid, EvictionRequest] = {}
+    requested: Mapping[PodUid, EvictionRequest] = {}
     # seen on their nodes while no deletion was requested by the extender
     seen: frozenset[PodUid] = frozenset()
     # pods on the nodes of a plan in the first pass after it
@@ -112,10 +112,10 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
 def _victim_gone(
     view: ClusterView, preemption: PendingPreemption, victim: Victim, known: EvictionContext
 ) -> VictimGone:
-    asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
+    eviction, end = known.requested.get(victim.uid), view.ends.get(victim.uid)
     via: GoneVia
-    if asked is not None:
-        via = asked.via
+    if eviction is not None:
+        via = eviction.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
         via = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
     elif victim.uid in known.seen:
@@ -131,7 +131,7 @@ def _victim_gone(
         uid=victim.uid,
         node=victim.node,
         via=via,
-        requested_us=asked.at_us if asked is not None else 0,
+        requested_us=eviction.at_us if eviction is not None else 0,
         gone_us=known.now_us,
     )
 
@@ -262,7 +262,7 @@ def begun_units(
     found = set()
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
-        if uid in known.asked or (
+        if uid in known.requested or (
             pod is not None and pod.deleting and pod.disruption_target in EVICTION_BY_REASON
         ):
             found.add(victim.unit)

@@ -126,8 +126,8 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     return msgspec.structs.replace(node, free=free, reserved=True)
 
 
-def preemption_still_holds(asked: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
-    """Return whether an answer to `asked` may be recorded with the input `now`.
+def preemption_still_holds(request: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
+    """Return whether an answer to `request` may be recorded with the input `now`.
 
     Every unit must have the same pods in both, and the plan must fit without them: see `still_holds`.
     """
@@ -135,7 +135,7 @@ def preemption_still_holds(asked: PlanRequest, found: PreemptionPlan, now: PlanR
     there = {_identity(unit) for unit in (now.evictable or Evictable(priority=0)).units}
     if not all(_identity(unit) in there for unit in units):
         return False
-    return still_holds(_made(asked, units), found.plan, _made(now, units))
+    return still_holds(_made(request, units), found.plan, _made(now, units))
 
 
 def _identity(unit: PlanUnit) -> tuple[str, int, frozenset[tuple[str, str]]]:
@@ -156,7 +156,7 @@ def decide_preemption(
     state: ReservationState,
     forest: Forest,
     tree: Tree,
-    asked: PlanRequest,
+    request: PlanRequest,
     found: PreemptionPlan,
     recipe: EventContext,
 ) -> list[NewEvent]:
@@ -167,14 +167,14 @@ def decide_preemption(
         state: The reservation state.
         forest: The trees of `view`.
         tree: The preemptor.
-        asked: The planner's request.
+        request: The planner's request.
         found: The planner's answer.
         recipe: `plan` is the id of the preemption.
 
     Returns:
         The plan last; the caller records the preemptions that it supersedes before it (`takeovers_by_plan`).
     """
-    source = asked.evictable or Evictable(priority=0)
+    source = request.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
     reserved, claimed = _superseded(state, found.superseded)
     records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
@@ -216,7 +216,7 @@ def decide_preemption(
             )
             for other in found.alternatives
         ),
-        shapes=tuple(dict(shape.requests) for shape in asked.shapes),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
         assignments=tuple(
             AssignmentRecord(
                 pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra

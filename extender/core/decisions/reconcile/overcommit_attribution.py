@@ -80,8 +80,8 @@ def _excess(
         if unassigned(view, reservation.uid):
             for resource, amount in reservation.requests.items():
                 total[resource] = total.get(resource, 0) + amount
-    asked = {resource for reservation in lost for resource in reservation.requests}
-    over = {k: total.get(k, 0) - node.allocatable.get(k, 0) for k in asked}
+    requested = {resource for reservation in lost for resource in reservation.requests}
+    over = {k: total.get(k, 0) - node.allocatable.get(k, 0) for k in requested}
     return {resource: amount for resource, amount in over.items() if amount > 0}
 
 

@@ -51,12 +51,12 @@ def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:
     Returns:
         The number, and whether it is proved to be the largest.
     """
-    proved, asked = True, most
+    proved, target = True, most
     while held < most:
-        solved = search(asked)
+        solved = search(target)
         if solved.solution is not None:
-            held = asked
+            held = target
         else:
-            most, proved = asked - 1, proved and solved.proved
-        asked = (held + most + 1) // 2
+            most, proved = target - 1, proved and solved.proved
+        target = (held + most + 1) // 2
     return held, proved

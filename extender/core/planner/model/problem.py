@@ -207,12 +207,12 @@ def _free_capacity(
     fleet: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
 ) -> tuple[list[str], Ints, Ints]:
     """Return the axes (requested resources, `pods`, host ports per address), requests and free capacity."""
-    asked = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
-    names = sorted({r for a in asked for r in a} | {"pods"})
+    per_shape = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
+    names = sorted({r for a in per_shape for r in a} | {"pods"})
     ports = port_axes(shapes)
     rows = [
         [a.get(r, 0) for r in names] + port_request(s, ports)
-        for a, s in zip(asked, shapes, strict=True)
+        for a, s in zip(per_shape, shapes, strict=True)
     ]
     requests = np.array(rows, dtype=np.int64).reshape(len(shapes), len(names) + len(ports))
     if options.no_resources:

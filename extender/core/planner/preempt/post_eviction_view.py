@@ -141,7 +141,7 @@ class PostEvictionCapacity:
         amounts = [asks.get(name, 0) for name in self.names]
         return np.array([*amounts, *self._conflicts(shape.host_ports)], dtype=np.int64)
 
-    def asked(self, shape: PodShape) -> Ints:
+    def requests(self, shape: PodShape) -> Ints:
         """Return what a waiting pod requests of every axis, shape (axes,)."""
         asks = {**{r: v for r, v in shape.requests if v > 0}, "pods": 1}
         amounts = [asks.get(name, 0) for name in self.names]

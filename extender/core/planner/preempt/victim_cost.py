@@ -141,15 +141,15 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
     capacity = PostEvictionCapacity(request, shapes)
     unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
-    asked = [capacity.asked(shape) for shape in shapes]
+    requests = [capacity.requests(shape) for shape in shapes]
     may = [may_run(fleet, shape) for shape in shapes]
 
     def fits(shape: int, below: int) -> bool:
         free = capacity.free.copy()
         rows = priority[unit] < below
         np.add.at(free, node[rows], back[rows])
-        axes = asked[shape] > 0
-        return bool(((free[:, axes] >= asked[shape][axes]).all(axis=1) & may[shape]).any())
+        axes = requests[shape] > 0
+        return bool(((free[:, axes] >= requests[shape][axes]).all(axis=1) & may[shape]).any())
 
     known: dict[tuple[int, int], bool] = {}
 

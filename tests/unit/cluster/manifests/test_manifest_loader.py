@@ -203,7 +203,7 @@ def test_identity_without_a_uid_is_the_name_and_age_follows_the_file() -> None:
     ]
 
 
-def test_room_of_nodes() -> None:
+def test_capacity_of_nodes() -> None:
     bare, known = a_node("bare"), a_node("known")
     bare["status"] = {"capacity": {"cpu": 4}}
     found = a_manifest([bare, known])
@@ -360,7 +360,7 @@ def test_the_examples_are_sound_trees() -> None:
 @pytest.mark.parametrize(
     "vector", [v for v in VECTORS if v["t"] in {"place", "preempt"}], ids=lambda v: v["id"]
 )
-def test_vectors_become_manifests_with_the_stated_room(vector) -> None:
+def test_vectors_become_manifests_with_the_stated_capacity(vector) -> None:
     view = a_manifest(vector_objects(vector)).world.view
     for name, about in vector["nodes"].items():
         used = view.usage[name].requests.get(SLOT, 0) if name in view.usage else 0

@@ -45,9 +45,9 @@ def preemptor_tree(pods=2, name="hi", priority=10):
 
 async def full(*more, nodes=("n0", "n1"), evicting=True, first=(), **rest):
     """Lead on nodes of one GPU each, all taken by `low`, with `hi` waiting for the two of them."""
-    room = [a_node(name, gpu=1) for name in nodes]
+    own_nodes = [a_node(name, gpu=1) for name in nodes]
     stage = Stage(
-        *room, *lows(*nodes), *first, *preemptor_tree(), *more, **{"preemption": False, **rest}
+        *own_nodes, *lows(*nodes), *first, *preemptor_tree(), *more, **{"preemption": False, **rest}
     )
     await stage.lead()
     await stage.one_pass()
@@ -88,7 +88,7 @@ async def runs(stage):
 
 
 async def test_from_the_plan_to_the_running_preemptor():
-    """Marked, deleted, gone, admitted, bound: each is a fact, and the preemptor gets the room that was made."""
+    """Marked, deleted, gone, admitted, bound: each is an event, and the preemptor gets the capacity that was made."""
     async with await full() as stage:
         plan = await ordered(stage)
         await asked(stage, "low-0", "low-1")
@@ -100,12 +100,14 @@ async def test_from_the_plan_to_the_running_preemptor():
         for name in ("default/low-0", "default/low-1"):
             assert verbs.index(("mark_disrupted", name)) < verbs.index(("evict", name))
         await stage.settled()
-        assert not stage.event_data(VictimGone, GangAdmitted), "they terminate, their room is taken"
+        assert not stage.event_data(VictimGone, GangAdmitted), (
+            "they terminate, their capacity is taken"
+        )
         assert all(pod.nominated is None for pod in stage.cluster.seen.pods.values())
         stage.clock.advance(3)
         stage.cluster.delete_pod("low-0")
         await stage.settled()
-        assert not stage.event_data(GangAdmitted), "half of the room is not enough"
+        assert not stage.event_data(GangAdmitted), "half of the capacity is not enough"
         stage.cluster.delete_pod("low-1")
         await stage.settled()
         gone = stage.event_data(VictimGone)
@@ -154,8 +156,8 @@ async def test_what_people_see():
         assert "preemption to finish: uses the capacity of 3 pods of 2 disruption units" in waits[3]
 
 
-async def test_the_room_is_held_against_equals_from_the_plan_on():
-    """Neither an older gang of the same priority nor an ordinary pod gets the room, before or after victims go."""
+async def test_the_capacity_is_held_against_equals_from_the_plan_on():
+    """Neither an older gang of the same priority nor an ordinary pod gets the capacity, before or after victims go."""
     single = a_pod("single", requests=ONE, priority=10)
     async with await full(single, first=preemptor_tree(name="rival")) as stage:
         await ordered(stage)
@@ -178,7 +180,7 @@ async def protected(stage, name):
 
 
 async def test_a_higher_priority_is_not_kept_out():
-    """The hold is against lower and equal priorities: who is more important takes the room, and `hi` gives up."""
+    """The hold is against lower and equal priorities: who is more important takes the capacity, and `hi` gives up."""
     async with await full(a_pod("vip", requests=ONE, priority=50)) as stage:
         stage.cluster.obeys = True
         await ordered(stage)
@@ -201,7 +203,7 @@ async def test_a_higher_priority_is_not_kept_out():
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 async def test_a_kill_between_any_two_steps_loses_nothing(gone):
-    """Planned, one victim gone, all gone: after a restart the same victims, none beside them, and the room."""
+    """Planned, one victim gone, all gone: after a restart the same victims, none beside them, and the capacity."""
     async with await full(
         *lows("n2", group="other"), a_node("n2", gpu=1), a_pod("single", requests=ONE, priority=10),
         evicting=gone > 0,
@@ -303,7 +305,7 @@ async def test_a_pass_does_not_repeat_a_deletion_that_is_being_requested():
 
 
 async def test_a_victim_that_ends_by_itself_counts_as_gone():
-    """No deletion is asked for what is gone; its room is free, and the log has `ended` for it."""
+    """No deletion is asked for what is gone; its capacity is free, and the log has `ended` for it."""
     async with await full(evicting=False) as stage:
         await ordered(stage)
         await stage.one_pass()
@@ -319,7 +321,7 @@ async def test_a_victim_that_ends_by_itself_counts_as_gone():
 
 
 async def test_a_better_offer_spares_what_was_not_begun():
-    """Room appears elsewhere before a deletion was asked for: the tree is admitted there, and no pod is evicted."""
+    """Capacity appears elsewhere before a deletion was asked for: the tree is admitted there, and no pod is evicted."""
     async with await full(evicting=False) as stage:
         await ordered(stage)
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
@@ -372,8 +374,8 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
 async def test_a_unit_that_kube_scheduler_began_goes_whole():
     """It evicts for a lone pod itself, and binds it before we have asked for a deletion: the rest of the gang goes too."""
     vip = a_pod("vip", requests=ONE, priority=100)
-    room = [a_node(name, gpu=1) for name in ("n0", "n1")]
-    async with Stage(*room, *lows("n0", "n1"), vip) as stage:
+    own_nodes = [a_node(name, gpu=1) for name in ("n0", "n1")]
+    async with Stage(*own_nodes, *lows("n0", "n1"), vip) as stage:
         await stage.lead()
         await stage.one_pass()
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
@@ -393,7 +395,7 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
 
 
 async def test_a_preemptor_deleted_half_way():
-    """Its room is given back at once; what was not begun stays, what was begun goes whole."""
+    """Its capacity is given back at once; what was not begun stays, what was begun goes whole."""
     more = [*lows("n2", group="other"), a_node("n2", gpu=1), a_pod("single", requests=ONE)]
     async with await full(*more) as stage:
         stage.cluster.fault = lambda verb, name: (
@@ -436,7 +438,9 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
             )
         )
         assert stage.parts.evictor.stall_reasons
-        assert not stage.event_data(PreemptionCancelled), "it terminates: the room is still coming"
+        assert not stage.event_data(PreemptionCancelled), (
+            "it terminates: the capacity is still coming"
+        )
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
 
 
@@ -511,8 +515,8 @@ async def test_a_reservation_does_not_expire_while_victims_go():
         assert [f.reason for f in stage.event_data(ReservationReleased)] == ["expired"]
 
 
-async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
-    """One pod of a unit is gone and its room is enough: admitted there, the rest of the unit goes, completed."""
+async def test_capacity_of_a_victim_that_is_gone_is_no_better_offer():
+    """One pod of a unit is gone and its capacity is enough: admitted there, the rest of the unit goes, completed."""
     async with await full() as stage:
         plan = await ordered(stage, where={"hi-0": "n0"})
         stage.cluster.change_group("hi", minimum=1)

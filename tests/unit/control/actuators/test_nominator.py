@@ -378,7 +378,7 @@ async def test_satisfied_is_not_taken_back_before_it_is_reported():
 
 @pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])
 async def test_waiting_pods_get_an_event_with_the_reason(how):
-    """A member without room gets an Event with the reason of its tree, once the reason has stood for a moment."""
+    """A member without capacity gets an Event with the reason of its tree, once the reason has stood for a moment."""
     async with await leading(*how("g", pods=17)) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
@@ -527,7 +527,9 @@ async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
 
 
 @pytest.mark.parametrize(("how", "left"), [("remove", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
-async def test_gates_of_a_gang_without_room_are_removed_where_autoscalers_shall_see_it(how, left):
+async def test_gates_of_a_gang_without_capacity_are_removed_where_autoscalers_shall_see_it(
+    how, left
+):
     """Of a complete gang only, all of its members, each once, without a nomination."""
     gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
     async with await leading(*gangs, unschedulable_gates=how) as stage:

@@ -139,7 +139,7 @@ async def test_a_started_gang_is_completed():
 
 
 async def test_a_deadline_of_a_started_gang_gives_nothing_back():
-    """With a member bound the calls get their error, but the room is kept: the gang is completed."""
+    """With a member bound the calls get their error, but the capacity is kept: the gang is completed."""
     async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
         stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
         await stage.settled()
@@ -213,7 +213,7 @@ async def test_busy_api_servers_are_asked_again():
 
 
 async def test_a_refused_binding_is_recorded():
-    """A Binding refused for good is a fact and an error; the others of the started gang go on."""
+    """A Binding refused for good is an event and an error; the others of the started gang go on."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         stage.cluster.fault = lambda verb, name: (
             RequestRejected("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
@@ -268,7 +268,7 @@ async def test_a_released_reservation_is_not_bound():
 
 
 async def test_a_release_on_its_way_to_the_log_stops_the_posting():
-    """Its room is being given to others already: the gang that becomes whole meanwhile is not bound there."""
+    """Its capacity is being given to others already: the gang that becomes whole meanwhile is not bound there."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         durable = asyncio.Event()
         append = stage.log.append
@@ -291,7 +291,7 @@ async def test_a_release_on_its_way_to_the_log_stops_the_posting():
         assert await first
 
 
-async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
+async def test_capacity_is_not_given_back_while_a_binding_is_on_its_way():
     """The node is cordoned when the Binding has been sent: it may come through, so nothing is planned anew."""
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
@@ -310,7 +310,7 @@ async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
 @pytest.mark.parametrize(
     "error", [ClusterUnavailable("503"), RequestRejected("409 conflict")], ids=["busy", "refused"]
 )
-async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
+async def test_capacity_is_given_back_when_the_binding_did_not_get_through(error):
     """The same, and the API server refuses the binding: the member goes to the other node."""
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
@@ -330,7 +330,7 @@ async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
         assert stage.where("g")["g-0"] != first
 
 
-async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
+async def test_a_bound_member_that_vanishes_unseen_gives_its_capacity_back():
     """Bound and deleted before the informers show either: no reservation is kept for it."""
     async with await admitted(*a_gang("g", pods=1)) as stage:
         before = stage.cluster.pod("g-0")
@@ -454,7 +454,7 @@ async def test_barriers_are_forgotten_with_their_roots(gates):
         assert stage.barriers._progress_us == {}
 
 
-async def test_it_stays_shut_when_others_are_seen_in_the_room():
+async def test_it_stays_shut_when_others_are_seen_in_the_capacity():
     """No pass has noticed yet: the last member comes, no pod is bound, and the next pass answers every call."""
     async with await admitted(*a_gang("g", pods=2, requests={GPU: 8})) as stage:
         calls = [stage.bind("g-0")]
@@ -466,17 +466,17 @@ async def test_it_stays_shut_when_others_are_seen_in_the_room():
         await stage.one_pass()
         assert all("was released" in text for text in await asyncio.gather(*calls))
         assert stage.cluster.did("bind") == []
-        (fact,) = stage.event_data(ReservationReleased)
-        assert (fact.reason, len(fact.pods)) == ("superseded", 2)
+        (event,) = stage.event_data(ReservationReleased)
+        assert (event.reason, len(event.pods)) == ("superseded", 2)
 
 
-async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
-    """The gang has started; a member whose room is taken before its Binding is sent gets an error."""
+async def test_who_is_too_late_for_its_capacity_is_not_bound_into_it():
+    """The gang has started; a member whose capacity is taken before its Binding is sent gets an error."""
     async with await admitted(*a_gang("g", pods=3, minimum=2, requests={GPU: 4})) as stage:
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
         stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-2"), requests={GPU: 8}))
         assert "other pods took the reserved capacity of pod default/g-2" in await stage.bind("g-2")
         assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
         await stage.one_pass()
-        (fact,) = stage.event_data(ReservationReleased)
-        assert (fact.reason, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])
+        (event,) = stage.event_data(ReservationReleased)
+        assert (event.reason, [p.pod for p in event.pods]) == ("superseded", ["default/g-2"])

@@ -55,7 +55,7 @@ async def looks(stage, count=3):
 
 
 async def test_a_follower_folds_what_the_leader_appends(pair):
-    """Fact by fact the same state; nothing is written by who follows."""
+    """Event by event the same state; nothing is written by who follows."""
     first, second = pair
     for number in range(5):
         await first.leader.append(drafts(2, f"r{number}"))
@@ -68,7 +68,7 @@ async def test_a_follower_folds_what_the_leader_appends(pair):
 
 
 async def test_a_take_over_reads_only_the_tail(pair):
-    """What was followed is asked for by its last fact, and not read again."""
+    """What was followed is asked for by its last event, and not read again."""
     first, second = pair
     await first.leader.append(drafts(3))
     await followed(first, second)
@@ -139,9 +139,9 @@ async def test_what_a_follower_saw_is_evidence(pair):
     first.clock.advance(TTL_MS / 1000)
     await until(second.leader.may_record, "take-over", 20)
     await until(lambda: second.event_data(HistoryTruncated), "the loss is recorded")
-    (fact,) = second.event_data(HistoryTruncated)
-    assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
-    assert "position 4 of epoch 1 was seen by this process" in fact.message
+    (event,) = second.event_data(HistoryTruncated)
+    assert (event.evidence, event.known_position, event.found_position) == ("memory", 4, 1)
+    assert "position 4 of epoch 1 was seen by this process" in event.message
     assert second.leader.committed == fold(EMPTY, second.events())
 
 

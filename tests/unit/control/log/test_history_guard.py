@@ -69,26 +69,26 @@ async def test_an_append_notices(stage):
     stage.database.restore(backup)
     with pytest.raises(NotLeading):
         await stage.leader.append([draft("next")])
-    fact = await noticed(stage)
-    assert (fact.evidence, fact.known_position, fact.known_event) == ("memory", 2, lost.event_id)
-    assert (fact.found_position, fact.known_epoch) == (1, 1)
+    event = await noticed(stage)
+    assert (event.evidence, event.known_position, event.known_event) == ("memory", 2, lost.event_id)
+    assert (event.found_position, event.known_epoch) == (1, 1)
     assert [type(f) for f in stage.event_data()] == [LeaseAcquired, LeaseAcquired, HistoryTruncated]
     assert stage.leader.epoch > 1
     assert memory_is_the_log(stage)
 
 
 async def test_a_renewal_notices(stage):
-    """The copy has the lease row of this very leader, so no fence helps: the last fact is looked up."""
+    """The copy has the lease row of this very leader, so no fence helps: the last event is looked up."""
     await stage.leader.append([draft("kept")])
     backup = stage.database.copy()
     await stage.leader.append([draft("lost")])
     stage.database.restore(backup)
-    fact = await noticed(stage)
-    assert (fact.known_position, fact.found_position) == (3, 2)
+    event = await noticed(stage)
+    assert (event.known_position, event.found_position) == (3, 2)
     assert memory_is_the_log(stage)
 
 
-async def test_another_fact_at_the_position_is_a_loss_too(stage):
+async def test_another_event_at_the_position_is_a_loss_too(stage):
     """Another leader has appended to the copy since: as long as ours or longer, but not ours."""
     backup = stage.database.copy()
     await stage.leader.append([draft("lost")])
@@ -100,22 +100,22 @@ async def test_another_fact_at_the_position_is_a_loss_too(stage):
         await other.leader.append([draft("theirs")])
         await other.stop_leading()
     stage.start(stage.leader.run())
-    fact = await noticed(stage)
-    assert fact.known_position == 2
-    assert fact.found_position == 3
-    assert "another event there" in fact.message
+    event = await noticed(stage)
+    assert event.known_position == 2
+    assert event.found_position == 3
+    assert "another event there" in event.message
 
 
 async def test_an_epoch_is_never_handed_out_twice(stage):
-    """Only takes were lost, no fact of ours: the lease row shows it, and the next epoch is above all."""
+    """Only takes were lost, no event of ours: the lease row shows it, and the next epoch is above all."""
     backup = stage.database.copy()
     for _ in range(3):
         await stage.leader.lease.acquire()
     assert stage.database.epoch == 4
     stage.database.restore(backup)
     stage.leader.lose("test")
-    fact = await noticed(stage)
-    assert (fact.evidence, fact.known_epoch, fact.found_epoch) == ("epoch", 4, 1)
+    event = await noticed(stage)
+    assert (event.evidence, event.known_epoch, event.found_epoch) == ("epoch", 4, 1)
     assert stage.leader.epoch == 5
 
 
@@ -133,8 +133,8 @@ async def test_a_restart_notices_by_what_was_published(stage):
         database=stage.database, clock=stage.clock, cluster=stage.cluster, ttl_ms=600
     ) as again:
         await again.lead()
-        fact = await noticed(again)
-        assert (fact.evidence, fact.known_position, fact.known_hash) == (
+        event = await noticed(again)
+        assert (event.evidence, event.known_position, event.known_hash) == (
             "published",
             3,
             published.chain.hex(),
@@ -175,8 +175,8 @@ async def test_a_second_loss_is_noticed_too(stage):
     epoch = stage.leader.epoch
     stage.database.restore(backup)
     await until(lambda: stage.leader.epoch > epoch, "a higher epoch")
-    fact = await noticed(stage)
-    assert fact.known_epoch == epoch
+    event = await noticed(stage)
+    assert event.known_epoch == epoch
     assert memory_is_the_log(stage)
 
 
@@ -186,8 +186,8 @@ async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
     await stage.leader.append([draft("lost")])
     stage.database.restore(backup)
     stage.log.lose_next_append()  # of the event that records it
-    fact = await noticed(stage)
-    assert fact.known_position == 2
+    event = await noticed(stage)
+    assert event.known_position == 2
     assert stage.leader.recovery_reason
     await stage.one_pass()
     assert not stage.leader.recovery_reason
@@ -208,11 +208,11 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     stage.cluster.doubted = "the API server has not answered for 20 s"
     stage.database.restore(backup)
     done = len(stage.cluster.calls)
-    fact = await noticed(stage)
+    event = await noticed(stage)
     assert not stage.leader.may_act()
     check = next(c for c in stage.extender_service.checks() if c.name == "history")
     assert not check.ok
-    assert fact.message in check.reason
+    assert event.message in check.reason
     stage.cluster.doubted = ""
     with pytest.raises(NotReady, match="history lost"):
         stage.extender_service.filter(member, NODES)
@@ -238,12 +238,12 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert "an older copy" in await bind
     where = stage.where("a")
     assert set(where) == {"a-1"}
-    assert where["a-1"] != node, "the room of the bound member is not given twice"
+    assert where["a-1"] != node, "the capacity of the bound member is not given twice"
     assert stage.extender_service.filter(member, NODES).passed == (where["a-1"],)
 
 
 async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
-    """A nominated member whose admission is lost and that finds no room now loses its nomination."""
+    """A nominated member whose admission is lost and that finds no capacity now loses its nomination."""
     backup = stage.database.copy()
     stage.start(stage.parts.nominator.run())
     await stage.settled()

@@ -44,7 +44,7 @@ async def stage():
         yield await made.lead()
 
 
-async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
+async def test_the_first_event_of_an_epoch_is_the_lease(stage):
     """LeaseAcquired names the process that writes from here on."""
     assert [type(f) for f in stage.event_data()] == [LeaseAcquired]
     assert stage.event_data()[0].holder == "me"
@@ -60,7 +60,7 @@ async def test_a_free_lease_is_taken_as_soon_as_the_log_is_folded(monkeypatch):
 
 
 async def test_recorded_is_acknowledged(stage):
-    """On return the facts are in the log and in the acknowledged state; nothing to record is nothing."""
+    """On return the events are in the log and in the acknowledged state; nothing to record is nothing."""
     events = await stage.leader.append(drafts(3))
     assert [e.position for e in events] == [2, 3, 4]
     assert len(stage.leader.committed.gangs) == 3
@@ -69,7 +69,7 @@ async def test_recorded_is_acknowledged(stage):
 
 
 async def test_unrecorded_is_not_acknowledged(stage):
-    """Between decision and durability the fact is in the speculative state only."""
+    """Between decision and durability the event is in the speculative state only."""
     durable, append = asyncio.Event(), stage.log.append
 
     async def slow(grant, events):
@@ -95,7 +95,7 @@ async def test_records_at_once_keep_their_order(stage):
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
 async def test_an_unknown_outcome_is_settled(stage, written):
-    """Lost answer: the facts are found and count. Lost append: the caller gets the error, and state falls back."""
+    """Lost answer: the events are found and count. Lost append: the caller gets the error, and state falls back."""
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     if written:
         await stage.leader.append(drafts())
@@ -147,7 +147,7 @@ async def test_an_outage_ends_by_itself(stage):
     with pytest.raises(StoreUnavailable):
         await task
     await until(stage.leader.may_record, "leading again")
-    await until(lambda: not stage.leader.in_flight, "the fact of the new lease")
+    await until(lambda: not stage.leader.in_flight, "the event of the new lease")
     await agree(stage)
 
 
@@ -165,7 +165,7 @@ async def test_the_lease_lapses_by_our_own_clock(stage):
 
 @pytest.mark.parametrize("fault", [Fenced, HeadMoved])
 async def test_a_deposed_leader_writes_nothing(stage, fault):
-    """Fenced or overtaken: the caller gets NotLeading, memory is dropped, the log has the other's facts only."""
+    """Fenced or overtaken: the caller gets NotLeading, memory is dropped, the log has the other's events only."""
     other = Stage(database=stage.database, holder="other", clock=stage.clock)
     async with other:
         stage.clock.advance(TTL_MS / 1000)
@@ -236,7 +236,7 @@ async def test_a_checkpoint_saves_the_way(stage):
 
 
 async def test_time_never_falls_in_the_log(stage):
-    """A wall clock that steps back does not make a fact older than the one before it."""
+    """A wall clock that steps back does not make an event older than the one before it."""
     await stage.leader.append(drafts(1, "a"))
     stage.clock.us -= 10_000_000
     await stage.leader.append(drafts(1, "b"))

@@ -58,8 +58,8 @@ async def test_an_unchanged_root_is_not_planned_again():
         assert asked == ["g", "g"]
 
 
-async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
-    """A pod that takes room cannot help; one that goes can (SPEC L39)."""
+async def test_less_capacity_is_no_reason_to_plan_a_refused_root_again():
+    """A pod that takes capacity cannot help; one that goes can (SPEC L39)."""
     fleet = (a_node("n0", gpu=2), a_node("n1", gpu=2))
     running = a_pod("before", node="n0", requests={GPU: 1})
     async with await leading(*fleet, running, *a_gang("g", pods=4)) as stage:
@@ -69,7 +69,7 @@ async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
         stage.clock.advance(1)
         stage.cluster.add(a_pod("thief", node="n1", requests={GPU: 1}))
         await stage.settled()
-        assert asked == ["g"], "there is only less room"
+        assert asked == ["g"], "there is only less capacity"
         stage.cluster.delete_pod("thief")
         stage.cluster.delete_pod("before")
         await stage.settled()
@@ -222,7 +222,7 @@ async def test_an_unredeemed_reservation_expires():
         assert "was released" in await second
 
 
-async def test_a_crash_between_two_facts_loses_nothing():
+async def test_a_crash_between_two_events_loses_nothing():
     """Kill after any pass and go on with another replica: one admission per tree, the same reservations."""
     async with await leading(
         a_node("n0", gpu=4), *a_gang("a", pods=2), *a_gang("b", pods=2)
@@ -253,7 +253,7 @@ async def test_a_lost_append_is_decided_anew():
 
 
 async def test_every_decision_can_be_replayed():
-    """The input of an admission and of a refusal is stored before the fact, and gives the same answer."""
+    """The input of an admission and of a refusal is stored before the event, and gives the same answer."""
     async with await leading(
         a_node("n0", gpu=4), *a_gang("a", pods=3), *a_gang("b", pods=3)
     ) as stage:
@@ -293,7 +293,7 @@ async def test_an_invalid_tree_is_recorded_and_planned_when_mended():
         assert stage.root("g").phase == "admitted"
 
 
-async def test_an_admitted_tree_that_turns_invalid_gives_its_room_back():
+async def test_an_admitted_tree_that_turns_invalid_gives_its_capacity_back():
     """It is not scheduled any more, so it holds nothing; mended, it is admitted again."""
     async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         await stage.settled()

@@ -33,8 +33,8 @@ async def test_a_gang_beside_them_is_admitted(shape, monkeypatch):
         create(stage, shape(COUNT))
         await stage.settled()
         assert [f.priority for f in stage.event_data(GangAdmitted)] == [0]
-        for fact in stage.event_data(GangInvalid):
-            assert len(msgspec.json.encode(fact)) < 6_000
+        for event in stage.event_data(GangInvalid):
+            assert len(msgspec.json.encode(event)) < 6_000
         assert len(stage.event_data(GangInvalid)) <= 1
 
 

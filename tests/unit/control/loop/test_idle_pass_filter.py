@@ -23,7 +23,7 @@ def count_questions(stage):
 
 
 async def after_passes(stage, asked, seconds):
-    """Run a pass per second, an ordinary pod taking room before each; the requests made meanwhile."""
+    """Run a pass per second, an ordinary pod taking capacity before each; the requests made meanwhile."""
     asked.clear()
     for _ in range(seconds):
         stage.clock.advance(SECOND)
@@ -55,7 +55,7 @@ async def test_a_tree_that_may_evict_is_planned_more_often(preemption):
         assert often >= 5 if preemption else often <= 3
 
 
-async def test_room_ends_the_stillness_at_once():
+async def test_capacity_ends_the_stillness_at_once():
     """A node that offers more is seen in the pass that sees the change."""
     async with await leading(a_node("n0", gpu=1), *a_gang("g", pods=2)) as stage:
         asked = count_questions(stage)

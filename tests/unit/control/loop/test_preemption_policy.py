@@ -50,11 +50,11 @@ async def _turn():
 
 async def test_the_cheapest_units_go_and_the_tree_runs():
     """Two racks full of low priority: the rack with the cheaper unit is cleared, the other is not touched."""
-    room = [a_node(f"{rack}{n}", {RACK: rack}, gpu=1) for rack in ("a", "b") for n in range(2)]
+    nodes = [a_node(f"{rack}{n}", {RACK: rack}, gpu=1) for rack in ("a", "b") for n in range(2)]
     dear = [a_pod(f"dear-{n}", node=f"a{n}", requests=ONE, priority=5) for n in range(2)]
     hi, *members = preemptor_tree()
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
-    async with await leading(*room, *dear, *lows("b0", "b1"), hi, *members) as stage:
+    async with await leading(*nodes, *dear, *lows("b0", "b1"), hi, *members) as stage:
         stage.cluster.obeys = True
         await settled(stage)
         (plan,) = stage.event_data(PreemptionPlanned)
@@ -81,8 +81,8 @@ async def test_who_may_not_evict_waits(off):
     for pod in members:
         pod["spec"] |= policy
     setting = {"preemption": False} if off == "setting" else {}
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
-    async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*nodes, *lows("n0", "n1"), hi, *members, **setting) as stage:
         await settled(stage)
         assert not stage.event_data(PreemptionPlanned)
         assert stage.root("hi").phase == "unschedulable"
@@ -90,10 +90,10 @@ async def test_who_may_not_evict_waits(off):
 
 async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
     """The proof stands beside the reasons of the refusal, in the log and on the condition."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     vip = a_pod("vip", node="n1", requests=ONE, priority=50)
     low = a_pod("low", node="n0", requests=ONE, priority=1)
-    async with await leading(*room, vip, low, *preemptor_tree()) as stage:
+    async with await leading(*nodes, vip, low, *preemptor_tree()) as stage:
         await settled(stage)
         assert not stage.event_data(PreemptionPlanned)
         (refused,) = stage.event_data(GangUnschedulable)
@@ -102,10 +102,10 @@ async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
 
 
 async def test_unbound_reservations_give_way_before_any_running_pod():
-    """A lower tree that holds room and runs nowhere is superseded in the same append, and no pod is evicted."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    """A lower tree that holds capacity and runs nowhere is superseded in the same append, and no pod is evicted."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     running = a_pod("runs", node="n2", requests=ONE, priority=1)
-    async with await leading(*room, running, *a_gang("early", pods=2, requests=ONE)) as stage:
+    async with await leading(*nodes, running, *a_gang("early", pods=2, requests=ONE)) as stage:
         await settled(stage, 2)
         assert stage.where("early")
         stage.cluster.add(*preemptor_tree())
@@ -124,12 +124,12 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
         assert not stage.event_data(VictimGone)
 
 
-async def test_two_preemptors_do_not_share_one_room():
-    """While victims of one tree go, an equal one does not count on their room: it takes others, or waits."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+async def test_two_preemptors_do_not_share_one_capacity():
+    """While victims of one tree go, an equal one does not count on their capacity: it takes others, or waits."""
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(4)]
     units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
     async with await leading(
-        *room, *units, *preemptor_tree(), *preemptor_tree(name="too")
+        *nodes, *units, *preemptor_tree(), *preemptor_tree(name="too")
     ) as stage:
         await settled(stage)
         plans = stage.event_data(PreemptionPlanned)
@@ -144,10 +144,10 @@ async def test_two_preemptors_do_not_share_one_room():
 
 
 async def test_pods_that_terminate_already_are_waited_for():
-    """Their room comes free by itself: only what is missing is evicted, and the tree waits for both."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    """Their capacity comes free by itself: only what is missing is evicted, and the tree waits for both."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
-    async with await leading(*room, *units, *preemptor_tree()) as stage:
+    async with await leading(*nodes, *units, *preemptor_tree()) as stage:
         stage.cluster.change_pod("going", deleting=True)
         await settled(stage)
         (plan,) = stage.event_data(PreemptionPlanned)
@@ -162,11 +162,11 @@ async def test_pods_that_terminate_already_are_waited_for():
 
 
 async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
-    """The plan counted on room that comes free by itself; when it does not, it is decided anew with what there is."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    """The plan counted on capacity that comes free by itself; when it does not, it is decided anew with what there is."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
     dear = a_pod("dear", node="n2", requests=ONE, priority=5)
-    async with await leading(*room, *units, dear, *preemptor_tree()) as stage:
+    async with await leading(*nodes, *units, dear, *preemptor_tree()) as stage:
         stage.cluster.obeys = True
         stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
         await settled(stage)
@@ -186,9 +186,9 @@ async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
 
 async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_extras_again():
     """The gang that comes back under a new UID is lower: it waits; extras of `hi` spare it."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)
-    async with await leading(*room, vip, *lows("n0", "n1"), *preemptor_tree()) as stage:
+    async with await leading(*nodes, vip, *lows("n0", "n1"), *preemptor_tree()) as stage:
         stage.cluster.obeys = True
         await settled(stage)
         await runs(stage)
@@ -217,11 +217,11 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
 
     The answer about a later tree is not a reason of this one.
     """
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
     hi, first, second = preemptor_tree()
     hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
-    async with await leading(*room, low, hi, first, second) as stage:
+    async with await leading(*nodes, low, hi, first, second) as stage:
         stage.cluster.obeys = True
         await settled(stage)
         assert not stage.event_data(PreemptionPlanned), "the minimum binds without preemption first"
@@ -241,10 +241,10 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
 
 
 async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
-    """Room that others took as soon as it was made must not cost the next units at once."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    """Capacity that others took as soon as it was made must not cost the next units at once."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(
-        *room, *lows("n0", "n1"), *preemptor_tree(), preemption=False
+        *nodes, *lows("n0", "n1"), *preemptor_tree(), preemption=False
     ) as stage:
         await stage.one_pass()
         trees = stage.parts.observer.forest.trees.values()
@@ -253,10 +253,10 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
 
         def planned_and(end):
             nonlocal state
-            facts = [planned(tree), end]
+            events = [planned(tree), end]
             state = folded(
                 state,
-                *((tree.root.uid, "default/hi", f) for f in facts),
+                *((tree.root.uid, "default/hi", f) for f in events),
                 at_us=stage.clock.now_us(),
             )
 
@@ -298,7 +298,7 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
         )
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         refused = Refusal(
-            outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
+            outcome="impossible", status="Unschedulable", reasons=("no capacity",), search=DONE
         )
         for _ in range(5):
             asking.start_pause(state, tree.root.uid, refused)
@@ -341,10 +341,10 @@ def planned(tree):
 
 
 async def test_who_evicted_in_vain_waits_also_after_a_restart():
-    """Killed right after room was lost, the service does not evict the next units at once when it is there again."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+    """Killed right after capacity was lost, the service does not evict the next units at once when it is there again."""
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(4)]
     units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
-    stage = await leading(*room, *units, *preemptor_tree())
+    stage = await leading(*nodes, *units, *preemptor_tree())
     async with stage:
         stage.cluster.obeys = True
         await stage.one_pass()
@@ -375,12 +375,12 @@ def taken(stage):
 
 async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
     """An extra that was admitted a moment before the gang is evicted does not come to run when the others are gone."""
-    room = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
+    nodes = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
     low = a_group("low", gang=1, whole=True, priority=0)
     first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
     hi, member = preemptor_tree(pods=1)
     member["spec"]["nodeSelector"] = {"zone": "a"}
-    async with await leading(*room, low, first) as stage:
+    async with await leading(*nodes, low, first) as stage:
         await settled(stage, 2)
         stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0))
         await stage.one_pass()
@@ -405,11 +405,11 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
 
     Not while one of them is being bound: then there is no victim, and kube-scheduler asks again.
     """
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_group("low", gang=1, whole=True, priority=0)
     first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
     vip = a_pod("vip", requests=ONE, priority=100)
-    async with await leading(*room, low, first) as stage:
+    async with await leading(*nodes, low, first) as stage:
         await settled(stage, 2)
         stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0), vip)
         await stage.one_pass()
@@ -437,11 +437,11 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
 
 async def test_victims_of_a_pending_preemption_cost_nothing():
     """A unit that is evicted for one tree is taken for the next as well, before a cheaper one that could stay."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(3)]
     cheap = a_pod("cheap", node="n2", requests=ONE, priority=-5)
     first, member = preemptor_tree(1, "first")
     member["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
-    async with Stage(*room, *lows("n0", "n1"), cheap, first, member) as stage:
+    async with Stage(*nodes, *lows("n0", "n1"), cheap, first, member) as stage:
         await stage.lead()
         await settled(stage)  # nothing is evicted yet, as where many have to go
         stage.cluster.add(*preemptor_tree(1, "second"))

@@ -23,13 +23,13 @@ from tests.unit.control.loop.test_preemption_policy import leading, settled
 AGAIN_S = EVICTION_MEMORY_US // 1_000_000
 
 
-async def making_room(*more):
+async def making_capacity(*more):
     """Let `hi`, which runs in one zone only, evict `low` from n0 and n1: both are asked to go, none is gone."""
-    room = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
+    nodes = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
     hi, *members = preemptor_tree()
     for pod in members:
         pod["spec"]["nodeSelector"] = {"zone": "a"}
-    stage = await leading(*room, *lows("n0", "n1"), hi, *members, *more)
+    stage = await leading(*nodes, *lows("n0", "n1"), hi, *members, *more)
     await settled(stage)
     assert sorted(evicted(stage)) == ["default/low-0", "default/low-1"]
     assert len(stage.event_data(PreemptionPlanned)) == 1
@@ -47,9 +47,9 @@ def later(stage, seconds):
 
 
 async def test_who_fits_elsewhere_goes_elsewhere():
-    """Room comes free beside that which is made: the higher tree takes it, and nothing is lost."""
+    """Capacity comes free beside that which is made: the higher tree takes it, and nothing is lost."""
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)
-    async with await making_room(a_node("n2", gpu=1), vip) as stage:
+    async with await making_capacity(a_node("n2", gpu=1), vip) as stage:
         gone(stage, "low-0", "vip")
         await settled(stage, 3)
         stage.cluster.add(*preemptor_tree(1, "over", priority=20))
@@ -64,9 +64,9 @@ async def test_who_fits_elsewhere_goes_elsewhere():
 
 
 @pytest.mark.parametrize("went", [(), ("low-0",), ("low-0", "low-1")], ids=["0", "1", "2"])
-async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(went):
+async def test_a_higher_tree_takes_the_capacity_over_and_no_more_victims_are_chosen(went):
     """However far it got: one append has both, the deletions are those of before, and the heir completes."""
-    async with await making_room() as stage:
+    async with await making_capacity() as stage:
         gone(stage, *went)
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
@@ -95,11 +95,11 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
 
 
 async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
-    """`hi` lost its room; `low` runs elsewhere: `hi` spares it, with that reason, and evicts it ten minutes later."""
+    """`hi` lost its capacity; `low` runs elsewhere: `hi` spares it, with that reason, and evicts it ten minutes later."""
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)
     away = a_pod("away", node="n3", requests=ONE, priority=50)
     more = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in (2, 3)]
-    async with await making_room(*more, vip, away) as stage:
+    async with await making_capacity(*more, vip, away) as stage:
         stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
         gone(stage, "low-0", "low-1")
@@ -129,7 +129,7 @@ async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
 
 async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
     """`hi` was admitted and does not run yet: who takes its reservations answers for its victims as well."""
-    async with await making_room() as stage:
+    async with await making_capacity() as stage:
         gone(stage, "low-0", "low-1")
         await settled(stage, 3)
         assert len(stage.where("hi")) == 2
@@ -142,9 +142,9 @@ async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
         assert set(stage.where("over").values()) == {"n0", "n1"}
 
 
-async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_else_to_go():
-    """Filter keeps it away from the room while another node is offered; alone it passes, and the loss of the claim is recorded."""
-    async with await making_room(a_node("n2", gpu=1)) as stage:
+async def test_an_ordinary_pod_passes_where_capacity_is_made_only_if_it_has_nowhere_else_to_go():
+    """Filter keeps it away from the capacity while another node is offered; alone it passes, and the loss of the claim is recorded."""
+    async with await making_capacity(a_node("n2", gpu=1)) as stage:
         gone(stage, "low-0", "low-1")
         pod = a_pod("alone", requests=ONE, priority=20)
         stage.cluster.add(pod)
@@ -167,13 +167,13 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
 
 
 async def test_the_preemption_of_an_evicted_preemptor_is_cancelled():
-    """`hi` runs and makes room for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    """`hi` runs and makes capacity for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
     group, first, second = preemptor_tree()
     group["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
     group["spec"]["disruptionMode"] = a_group("x", whole=True)["spec"]["disruptionMode"]
-    async with await leading(*room, low, group, first, second) as stage:
+    async with await leading(*nodes, low, group, first, second) as stage:
         await settled(stage)
         (bound,) = stage.where("hi")
         await stage.bind(bound)
@@ -188,9 +188,9 @@ async def test_the_preemption_of_an_evicted_preemptor_is_cancelled():
         assert "PodGroup/default/hi" in {u.name for u in heir.victims}
 
 
-async def test_what_is_left_of_the_room_stays_held_while_victims_go():
+async def test_what_is_left_of_the_capacity_stays_held_while_victims_go():
     """`over` takes one of two nodes: until `low` has gone the other is kept for `hi` against those below it."""
-    async with await making_room() as stage:
+    async with await making_capacity() as stage:
         stage.cluster.add(*preemptor_tree(1, "over", priority=20))
         await settled(stage)
         (end,) = stage.event_data(PreemptionCancelled)

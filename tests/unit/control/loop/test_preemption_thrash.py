@@ -1,6 +1,6 @@
 """No pod is evicted in vain, and none twice by the same preemptor: arrivals of three priorities (issue 5).
 
-Every preemption that evicted a pod must have completed, or its room must have been taken over, recorded, by one
+Every preemption that evicted a pod must have completed, or its capacity must have been taken over, recorded, by one
 that did. The only exception is counted: a preemptor that its own user deleted half way.
 """
 
@@ -35,20 +35,20 @@ class Preemptions:
         self.ends: dict[str, RecordedEvent] = {}
         self.gone: dict[str, list[VictimGone]] = {}
         for event in events:
-            fact = event.data
-            if isinstance(fact, PreemptionPlanned):
-                self.plans[fact.preemption] = event
-            elif isinstance(fact, PreemptionCompleted | PreemptionCancelled):
-                assert fact.preemption not in self.ends, "it ends twice"
-                self.ends[fact.preemption] = event
-            elif isinstance(fact, VictimGone):
-                self.gone.setdefault(fact.preemption, []).append(fact)
+            entry = event.data
+            if isinstance(entry, PreemptionPlanned):
+                self.plans[entry.preemption] = event
+            elif isinstance(entry, PreemptionCompleted | PreemptionCancelled):
+                assert entry.preemption not in self.ends, "it ends twice"
+                self.ends[entry.preemption] = event
+            elif isinstance(entry, VictimGone):
+                self.gone.setdefault(entry.preemption, []).append(entry)
 
     def ran(self, gang_uid: str, *, behind: int) -> bool:
         """Return whether a tree was admitted at that position or later, and all of its minimum was bound by that."""
         mine = [e for e in self.events[behind:] if e.gang_uid == gang_uid]
-        facts = (GangAdmitted, GangExtended, GangScheduled, ReservationReleased)
-        first, *then = [e.data for e in mine if isinstance(e.data, facts)] or [None]
+        entries = (GangAdmitted, GangExtended, GangScheduled, ReservationReleased)
+        first, *then = [e.data for e in mine if isinstance(e.data, entries)] or [None]
         lost = next(
             (n for n, f in enumerate(then) if isinstance(f, ReservationReleased)), len(then)
         )
@@ -67,7 +67,7 @@ def job_of(root: str) -> str:
 
 
 def outcomes(log: Preemptions, run: Arrivals) -> Counter[str]:
-    """Count what came of preemptions; each that evicted a pod must have made room for one that ran."""
+    """Count what came of preemptions; each that evicted a pod must have made capacity for one that ran."""
     found: Counter[str] = Counter()
     for preemption in log.plans:
         assert preemption in log.ends, f"{log.plans[preemption].gang} never ended"
@@ -76,7 +76,7 @@ def outcomes(log: Preemptions, run: Arrivals) -> Counter[str]:
 
 
 def use(log: Preemptions, run: Arrivals, preemption: str) -> str:
-    """Return what used the room of a preemption; where it was taken over, the outcome of the heir.
+    """Return what used the capacity of a preemption; where it was taken over, the outcome of the heir.
 
     The only ones of no use are those whose preemptor its own user deleted half way.
     """
@@ -122,18 +122,18 @@ def check_one_at_a_time(log: Preemptions) -> None:
     left: dict[str, set[str]] = {}  # root -> victims that have to go, of its last preemption
     open_: dict[str, str] = {}
     for event in log.events:
-        fact, root = event.data, event.gang_uid
-        if isinstance(fact, PreemptionPlanned):
+        entry, root = event.data, event.gang_uid
+        if isinstance(entry, PreemptionPlanned):
             assert root not in open_, f"{event.gang} plans again at {event.position}"
             assert not left.get(root), f"victims of {event.gang} still go at {event.position}"
-            open_[root] = fact.preemption
-            left[root] = {p.uid for unit in fact.victims for p in unit.pods}
-        elif isinstance(fact, VictimGone):
-            left[root].discard(fact.uid)
-        elif isinstance(fact, PreemptionCompleted | PreemptionCancelled):
-            assert open_.pop(root) == fact.preemption
-            if isinstance(fact, PreemptionCancelled):
-                left[root] -= spared(log.plans[fact.preemption], fact)
+            open_[root] = entry.preemption
+            left[root] = {p.uid for unit in entry.victims for p in unit.pods}
+        elif isinstance(entry, VictimGone):
+            left[root].discard(entry.uid)
+        elif isinstance(entry, PreemptionCompleted | PreemptionCancelled):
+            assert open_.pop(root) == entry.preemption
+            if isinstance(entry, PreemptionCancelled):
+                left[root] -= spared(log.plans[entry.preemption], entry)
     assert not open_
     assert not any(left.values()), left
 
@@ -171,7 +171,7 @@ def check_units(log: Preemptions, run: Arrivals) -> None:
     ],
 )
 async def test_no_unit_is_evicted_in_vain_or_twice_by_the_same_preemptor(jobs, seed):
-    """Trees of all shapes come, are evicted, come back and end: every eviction makes room that is used, once."""
+    """Trees of all shapes come, are evicted, come back and end: every eviction makes capacity that is used, once."""
     async with Stage(*the_fleet()) as stage:
         await stage.lead()
         stage.start(stage.parts.nominator.run())

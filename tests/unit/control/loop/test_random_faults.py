@@ -1,4 +1,4 @@
-"""Random mishaps over a whole life: whatever the order, nothing is bound unplanned and no room is used twice."""
+"""Random mishaps over a whole life: whatever the order, nothing is bound unplanned and no capacity is used twice."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class Life:
         stage = self.stage
         check_state(stage.leader.committed)
         promised = {
-            (a.uid, fact.plan): a.node
-            for fact in stage.event_data(GangAdmitted, GangExtended) for a in fact.assignments
+            (a.uid, entry.plan): a.node
+            for entry in stage.event_data(GangAdmitted, GangExtended) for a in entry.assignments
         }  # fmt: skip
         for binding in stage.cluster.bindings:
             assert promised[binding.pod.uid, binding.plan] == binding.node, (
@@ -127,7 +127,7 @@ class Life:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_order_of_mishaps_breaks_a_promise(seed):
-    """Gangs, deletions, kills, lost appends and refusals in random order: room is used once, binds follow admissions, the log is the state."""
+    """Gangs, deletions, kills, lost appends and refusals in random order: capacity is used once, binds follow admissions, the log is the state."""
     life = Life(seed)
     await life.begin()
     async with contextlib.AsyncExitStack() as stack:

@@ -224,8 +224,8 @@ async def test_reservations_that_expire_put_nothing_off(caplog):
         assert not alarms(caplog)
 
 
-async def test_room_that_others_take_has_its_own_pause_alone(caplog):
-    """A gang whose room is taken again and again waits as `retry_time_us` has it, and raises no alarm."""
+async def test_capacity_that_others_take_has_its_own_pause_alone(caplog):
+    """A gang whose capacity is taken again and again waits as `retry_time_us` has it, and raises no alarm."""
     async with Stage(a_node("n0", gpu=2), a_node("n1", gpu=2), *a_gang("g", pods=2)) as stage:
         await stage.lead()
         await stage.settled()

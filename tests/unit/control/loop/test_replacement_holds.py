@@ -1,4 +1,4 @@
-"""The room of a lost member is kept for its replacement, through crashes at every step, and ends in time."""
+"""The capacity of a lost member is kept for its replacement, through crashes at every step, and ends in time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_only_the_replacement_gets_it(crashes):
 
 @pytest.mark.parametrize("crashes", [False, True])
 async def test_without_a_replacement_the_next_in_line_has_it_in_time(crashes):
-    """The end is a fact, and the pass that records it admits the rival."""
+    """The end is an event, and the pass that records it admits the rival."""
     stage = await running()
     stage.cluster.delete_pod("g-0")
     await settled(stage)
@@ -109,7 +109,7 @@ async def test_without_a_replacement_the_next_in_line_has_it_in_time(crashes):
 
 
 async def test_a_gang_that_goes_as_a_whole_holds_nothing():
-    """Its last member goes, and the room is there at once."""
+    """Its last member goes, and the capacity is there at once."""
     stage = await running()
     for name in ("g-0", "g-1"):
         stage.cluster.delete_pod(name)
@@ -119,7 +119,7 @@ async def test_a_gang_that_goes_as_a_whole_holds_nothing():
     await stage.killed()
 
 
-async def test_the_room_is_held_from_the_moment_the_member_is_gone():
+async def test_the_capacity_is_held_from_the_moment_the_member_is_gone():
     """Before the pass that records the loss, and while the API server is asked how the pod ended."""
     stage = await running()
     stage.cluster.add(a_pod("alone", requests={GPU: 1}))
@@ -147,7 +147,7 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     await stage.killed()
 
 
-async def test_a_gang_that_goes_as_a_whole_gives_its_room_back_at_once():
+async def test_a_gang_that_goes_as_a_whole_gives_its_capacity_back_at_once():
     """Both are gone before any pass: no pod is refused in between, as kube-scheduler would put it into back-off."""
     stage = await running()
     stage.cluster.add(a_pod("alone", requests={GPU: 1}))

@@ -31,7 +31,7 @@ def a_stage(pods=2):
 
 async def lost(stage, many=1):
     """Return the losses when there are so many."""
-    for _ in range(2):  # the answer, then the fact
+    for _ in range(2):  # the answer, then the event
         await stage.settled()
     found = stage.event_data(MemberTerminated)
     assert len(found) == many
@@ -42,11 +42,11 @@ async def test_the_cause_comes_from_the_api_server():
     async with a_stage() as stage:
         await bound(stage)
         stage.cluster.end_pod("g-0", REFUSED)
-        (fact,) = await lost(stage)
-        assert (fact.cause, fact.message) == (REFUSED.cause, REFUSED.message)
+        (event,) = await lost(stage)
+        assert (event.cause, event.message) == (REFUSED.cause, REFUSED.message)
         stage.cluster.delete_pod("g-1")
-        _, fact = await lost(stage, 2)
-        assert fact.cause == "deleted"
+        _, event = await lost(stage, 2)
+        assert event.cause == "deleted"
         assert not stage.parts.termination_reasons.awaited
         await stage.settled()
         assert not stage.parts.termination_reasons.known
@@ -64,9 +64,9 @@ async def test_a_loss_is_recorded_without_an_answer_of_the_api_server(how, monke
                 ClusterUnavailable("no answer") if verb == "ending" else None
             )
         stage.cluster.end_pod("g-0", REFUSED)
-        (fact,) = await lost(stage)
+        (event,) = await lost(stage)
         stage.cluster.go.set()
-        assert (fact.cause, fact.message) == ("unknown", "")
+        assert (event.cause, event.message) == ("unknown", "")
 
 
 async def test_of_many_that_vanish_at_once_some_are_asked_about(monkeypatch):

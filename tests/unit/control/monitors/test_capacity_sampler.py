@@ -1,4 +1,4 @@
-"""The largest free room is recorded when it has changed, by the leader alone."""
+"""The largest free capacity is recorded when it has changed, by the leader alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def recorded(stage):
     return [e for e in stage.events() if isinstance(e.data, CapacityMeasured)]
 
 
-def rack_of(fact):
-    return next(r for r in fact.largest_free if (r.resource, r.key) == (GPU, RACK))
+def rack_of(event):
+    return next(r for r in event.largest_free if (r.resource, r.key) == (GPU, RACK))
 
 
 async def test_what_did_not_change_is_recorded_once(stage):

@@ -165,7 +165,7 @@ async def native(stage):
     await watch(stage, plane).look()
 
 
-async def test_who_finds_no_room_does_not_hold_up_the_others():
+async def test_who_finds_no_capacity_does_not_hold_up_the_others():
     """kube-scheduler 1.37 looks at a group when no pod of it is gated: all gates go with the admission."""
     async with Stage(*a_fleet("2 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
@@ -178,7 +178,7 @@ async def test_who_finds_no_room_does_not_hold_up_the_others():
         assert len(stage.cluster.did("nominate")) == 2
 
 
-async def test_no_gate_of_a_tree_without_room_is_removed():
+async def test_no_gate_of_a_tree_without_capacity_is_removed():
     async with Stage(*a_fleet("1 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)
@@ -189,7 +189,7 @@ async def test_no_gate_of_a_tree_without_room_is_removed():
         assert not stage.leader.committed.reservations_on
 
 
-async def test_a_tree_that_would_never_come_to_bind_holds_no_room():
+async def test_a_tree_that_would_never_come_to_bind_holds_no_capacity():
     """Its reason is recorded once, and it is planned when the reason is gone."""
     group, *pods = field_gang(2, 2)
     group = group | {"apiVersion": "gang-extender.dev/v1alpha1"}

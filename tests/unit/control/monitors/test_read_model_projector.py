@@ -48,9 +48,9 @@ async def stage(monkeypatch):
 async def record(stage, count):
     for number in range(count):
         name = f"r{stage.leader.committed.position}-{number}"
-        fact = GangObserved(kind="PodGroup")
+        event = GangObserved(kind="PodGroup")
         await stage.leader.append(
-            [NewEvent(gang_uid=GangUid(name), gang=f"ns/{name}", data=fact, actor="t")]
+            [NewEvent(gang_uid=GangUid(name), gang=f"ns/{name}", data=event, actor="t")]
         )
 
 

@@ -29,7 +29,7 @@ def watch(stage):
 
 
 async def test_agreement_gives_no_event(stage):
-    """No fact for a look that finds nothing."""
+    """No event for a look that finds nothing."""
     position = stage.leader.committed.position
     assert not await watch(stage).look()
     assert stage.leader.committed.position == position
@@ -52,8 +52,8 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
         ),
     }[plant]
     assert await watch(stage).look()
-    facts = [e.data for e in stage.events() if isinstance(e.data, DriftDetected)]
-    assert [f.kind for f in facts] == ["memory"]
+    events = [e.data for e in stage.events() if isinstance(e.data, DriftDetected)]
+    assert [f.kind for f in events] == ["memory"]
     assert leader.committed == fold(EMPTY, stage.events()) == leader.pending_state
     assert not await watch(stage).look()
 
@@ -64,10 +64,10 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     leader.appends.committed = msgspec.structs.replace(
         leader.committed, stream_versions=leader.committed.stream_versions.set(NIL_GANG, 77)
     )
-    fact = DriftDetected(kind="test", object="x", message="y")
-    draft = NewEvent(gang_uid=NIL_GANG, gang="", data=fact, actor="test")
+    event = DriftDetected(kind="test", object="x", message="y")
+    draft = NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
     await until(lambda: leader.may_record() and not leader.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
-    assert [e.data for e in stage.events()].count(fact) == 1
+    assert [e.data for e in stage.events()].count(event) == 1

@@ -15,11 +15,11 @@ ME = ReconcileContext(actor="test", cause="test")
 
 
 def folded(
-    state: ReservationState, *facts: tuple[GangUid, str, AnyEventData], at_us: int = 0
+    state: ReservationState, *events: tuple[GangUid, str, AnyEventData], at_us: int = 0
 ) -> ReservationState:
-    """Fold facts, each given with its root."""
+    """Fold events, each given with its root."""
     drafts = [
-        NewEvent(gang_uid=uid, gang=root, data=fact, actor="test") for uid, root, fact in facts
+        NewEvent(gang_uid=uid, gang=root, data=entry, actor="test") for uid, root, entry in events
     ]
     return fold_drafts(state, drafts, at_us=at_us)
 
@@ -27,7 +27,7 @@ def folded(
 def fold_drafts(
     state: ReservationState, drafts: Iterable[NewEvent], *, at_us: int = 0
 ) -> ReservationState:
-    """Fold what was decided, checking the invariants after every fact."""
+    """Fold what was decided, checking the invariants after every event."""
     for draft in drafts:
         event = RecordedEvent(
             position=Position(state.position + 1),
@@ -63,7 +63,7 @@ def converge(
 def check_prefixes(
     state: ReservationState, decide: Callable[[ReservationState], Sequence[NewEvent]]
 ) -> ReservationState:
-    """Cut a decision after every fact (a crash, a batch): deciding again must lead to the same roots."""
+    """Cut a decision after every event (a crash, a batch): deciding again must lead to the same roots."""
     whole = converge(state, decide)
     drafts = decide(state)
     for cut in range(len(drafts) + 1):

@@ -1,4 +1,4 @@
-"""The fold: in pieces or at once the same, indexes true after every fact, nothing skipped over."""
+"""The fold: in pieces or at once the same, indexes true after every event, nothing skipped over."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk)
 
 @examples(200)
 @given(histories())
-def test_invariants_hold_after_every_fact(events):
+def test_invariants_hold_after_every_event(events):
     """After every prefix the indexes equal their recomputation from the roots, and positions are contiguous."""
     state = EMPTY
     for number, event in enumerate(events, start=1):
@@ -134,7 +134,7 @@ def test_no_gap_is_skipped_over_when_looking_back(events):
 
 @given(histories().filter(bool), st.data())
 def test_a_gap_is_never_skipped_over(events, data):
-    """A missing, repeated or swapped fact, or a wrong version, raises CorruptLog."""
+    """A missing, repeated or swapped event, or a wrong version, raises CorruptLog."""
     at = data.draw(st.integers(0, len(events) - 1))
     broken = msgspec.structs.replace(events[at], stream_version=events[at].stream_version + 1)
     with pytest.raises(CorruptLog):
@@ -155,10 +155,10 @@ def test_a_broken_checkpoint_is_refused(encode, broken):
         (decode_state if encode is encode_state else decode_historical)(body)
 
 
-def _history(*facts, uid=ROOTS[0]):
+def _history(*entries, uid=ROOTS[0]):
     state = EMPTY
-    for fact in facts:
-        state = fold(state, [event_after(state, uid, fact)])
+    for entry in entries:
+        state = fold(state, [event_after(state, uid, entry)])
     return state
 
 
@@ -202,7 +202,7 @@ def test_a_refusal_of_extras_does_not_undo_an_admission():
 
 
 def test_an_admitted_tree_that_breaks_a_rule_can_still_be_satisfied():
-    """A tree that became invalid while its members were on their way keeps its phase: it still holds room."""
+    """A tree that became invalid while its members were on their way keeps its phase: it still holds capacity."""
     state = _history(
         GangObserved(kind="PodGroup"), _admitted("a"), GangInvalid(problems=("B9: x",))
     )
@@ -232,8 +232,8 @@ def test_a_root_may_complete_twice_in_one_fold():
     observed, completed = GangObserved(kind="PodGroup"), GangRemoved(reason="deleted")
     before = _history(observed, rejection)
     events, state = [], before
-    for fact in (completed, observed, completed):
-        events.append(event_after(state, ROOTS[0], fact))
+    for entry in (completed, observed, completed):
+        events.append(event_after(state, ROOTS[0], entry))
         state = fold(state, [events[-1]])
     assert fold(before, events) == state
     assert not state.rejections

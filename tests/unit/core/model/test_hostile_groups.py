@@ -164,7 +164,7 @@ def test_texts_do_not_grow_with_the_number_of_groups(shape) -> None:
 
 
 def test_a_rule_that_many_groups_break_names_some_and_counts_the_rest() -> None:
-    """The words do not change while more of the same come, or each would be another fact."""
+    """The words do not change while more of the same come, or each would be another event."""
     texts = set()
     for count in (PROBLEMS_NAMED_MAX + 1, 40, 400):
         root = composite("root", disruption_mode="all")

@@ -87,7 +87,7 @@ CORRUPT = {
         replace(r, rejected_nodes=(NodeRejection(node=p.assignments[0].node, shape=0),)),
         p,
     ),
-    "no room": lambda r, p: (
+    "no capacity": lambda r, p: (
         replace(r, nodes=tuple(replace(n, free={"pods": 4, "gpu": 0}) for n in r.nodes)),
         p,
     ),

@@ -18,7 +18,7 @@ from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.gang_history import HistoryLine
 from tests.integration.http.test_scheduler_verbs import Served
-from tests.integration.store.test_reference_index import golden_facts
+from tests.integration.store.test_reference_index import golden_events
 
 DOCUMENT = document(OPERATIONS)
 
@@ -42,7 +42,7 @@ def test_operations_have_names_of_their_own():
     assert len(set(names)) == len(names)
 
 
-def test_the_fields_of_a_fact_are_those_of_the_contract():
+def test_the_fields_of_a_event_are_those_of_the_contract():
     """DESIGN 7 names them; they are stable."""
     schema = DOCUMENT["components"]["schemas"]["EventLine"]
     wanted = [
@@ -71,10 +71,10 @@ def test_the_fields_of_a_fact_are_those_of_the_contract():
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
-def test_golden_facts_fit_the_schema(kind):
-    (fact,) = (fact for fact in golden_facts() if type(fact) is kind)
+def test_golden_events_fit_the_schema(kind):
+    (event,) = (event for event in golden_events() if type(event) is kind)
     schema = {"$ref": f"#/components/schemas/{kind.__name__}", "components": DOCUMENT["components"]}
-    Draft202012Validator(schema).validate(msgspec.json.decode(msgspec.json.encode(fact)))
+    Draft202012Validator(schema).validate(msgspec.json.decode(msgspec.json.encode(event)))
 
 
 def test_the_page_about_asking_names_the_fields_that_there_are():

@@ -186,7 +186,7 @@ async def test_the_log_is_not_followed_without_readers(writer):
 
 
 async def test_a_clock_that_goes_backwards_changes_nothing(writer):
-    """Positions order the facts; recorded time never falls, whatever the clock shows."""
+    """Positions order the events; recorded time never falls, whatever the clock shows."""
     seen = []
     task = asyncio.create_task(reading(writer, seen, EventFilter(since_us=50), limit=3))
     for at_us in (10, 50, 50, 60):

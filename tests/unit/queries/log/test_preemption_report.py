@@ -24,11 +24,11 @@ async def lines_of(stage, **wanted):
 
 async def test_a_preemption_from_its_plan_to_its_end(capsys):
     """Who, whom, why this set and not another, when each was gone, whether the preemptor ran, how long it took."""
-    room = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=1) for n in range(4)]
+    nodes = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=1) for n in range(4)]
     hi, *members = preemptor_tree()
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
     dear = [a_pod(f"dear-{n}", node=f"n{n}", requests=ONE, priority=5) for n in (2, 3)]
-    async with await leading(*room, *dear, *lows("n0", "n1"), hi, *members) as stage:
+    async with await leading(*nodes, *dear, *lows("n0", "n1"), hi, *members) as stage:
         await settled(stage)
         (line,) = await lines_of(stage)
         assert line.outcome == "pending"
@@ -60,8 +60,8 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
 
 async def test_questions_by_victim_preemptor_and_time():
     """A victim is named by pod or by the group of its unit; what does not match is left out."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
-    async with await leading(*room, *lows("n0", "n1"), *preemptor_tree()) as stage:
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*nodes, *lows("n0", "n1"), *preemptor_tree()) as stage:
         await settled(stage)
         for victim in ("default/low-0", "default/low"):
             assert len(await lines_of(stage, victim=victim)) == 1, victim
@@ -73,8 +73,8 @@ async def test_questions_by_victim_preemptor_and_time():
 
 async def test_a_recorded_preemption_can_be_decided_again():
     """The stored input gives the same victims and the same nodes."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
-    async with await leading(*room, *lows("n0", "n1"), *preemptor_tree()) as stage:
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*nodes, *lows("n0", "n1"), *preemptor_tree()) as stage:
         await settled(stage)
         event = next(e for e in stage.events() if isinstance(e.data, PreemptionPlanned))
         stored = await stage.inputs.load(event.data.input_digest)
@@ -85,10 +85,10 @@ async def test_a_recorded_preemption_can_be_decided_again():
 
 async def test_a_lone_pods_preemption_can_be_decided_again():
     """The preempt verb stores what it chose among: the same unit, node and cost, and a difference is reported."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(3)]
     dear = a_pod("dear", node="n2", requests=ONE, priority=50)
     vip = a_pod("vip", requests=ONE, priority=100)
-    async with Stage(*room, *lows("n0", "n1"), dear, vip) as stage:
+    async with Stage(*nodes, *lows("n0", "n1"), dear, vip) as stage:
         await stage.lead()
         await stage.one_pass()
         uid = {pod.name: pod.uid for pod in stage.cluster.seen.pods.values()}
@@ -109,14 +109,14 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
 
 
 async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
-    """No input, no fact, no victim: kube-scheduler gets an error and asks again."""
-    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
-    async with Stage(*room, *lows("n0", "n1"), a_pod("vip", requests=ONE, priority=100)) as stage:
+    """No input, no event, no victim: kube-scheduler gets an error and asks again."""
+    nodes = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with Stage(*nodes, *lows("n0", "n1"), a_pod("vip", requests=ONE, priority=100)) as stage:
         await stage.lead()
         await stage.one_pass()
 
         async def refuses(_decision):
-            raise StoreUnavailable("no room on the disk")
+            raise StoreUnavailable("no capacity on the disk")
 
         stage.inputs.save = refuses
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]

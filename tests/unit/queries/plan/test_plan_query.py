@@ -12,7 +12,7 @@ from tests.support.service.manifest_builders import GPU, a_node, a_pod
 
 @pytest.mark.parametrize("where", ["pinned", "nominated"])
 def test_a_lone_pod_is_not_in_its_own_way(where):
-    """Room that is kept for a pod that comes to its node is kept from others, not from itself."""
+    """Capacity that is kept for a pod that comes to its node is kept from others, not from itself."""
     pods = (a_pod(name, requests={GPU: 4}) for name in ("first", "second"))
     cluster = FakeCluster(a_node("n0", gpu=4), *pods)
     cluster.change_pod("first", **{where: NodeName("n0")})

@@ -48,7 +48,7 @@ async def led(stage):
     return asking(stage)
 
 
-async def test_reservations_of_others_are_no_room():
+async def test_reservations_of_others_are_no_capacity():
     """Of 4 nodes 3 are reserved: one is left, and files alone would not know."""
     async with a_stage(*a_gang("here", pods=3, requests={GPU: 8})) as stage:
         ask = await led(stage)

@@ -92,8 +92,8 @@ async def test_an_invalid_tree_is_recorded_once():
 
 async def preempting(*more):
     """Let `hi` preempt the pods of `low`, which do not terminate."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
-    stage = Stage(*room, *lows("n0", "n1"), *preemptor_tree(), *more)
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    stage = Stage(*nodes, *lows("n0", "n1"), *preemptor_tree(), *more)
     await stage.lead()
     await stage.one_pass()
     assert len(stage.event_data(PreemptionPlanned)) == 1
@@ -121,8 +121,8 @@ async def test_a_victim_is_not_planned():
 async def test_a_preemptor_that_fits_lets_a_higher_tree_preempt_first():
     """It is postponed while a refused tree of higher priority may take over, and admitted by the last attempt."""
     async with await preempting() as stage:
-        room = [a_node(name, gpu=1) for name in ("n2", "n3")]
-        stage.cluster.add(*room, *preemptor_tree(name="vip", priority=20))
+        nodes = [a_node(name, gpu=1) for name in ("n2", "n3")]
+        stage.cluster.add(*nodes, *preemptor_tree(name="vip", priority=20))
         stage.parts.observer.observe()
         (vip,) = [key for key in stage.parts.observer.forest.trees if key.name == "vip"]
         refused = AdmissionProgress(to_explain=[vip])

@@ -118,7 +118,7 @@ ORDER = {"plain": 0, "commits": 1, "needs": 2, "both": 2}
 
 
 def tree_of(cluster, leaves):
-    """Return the state in which a Basic root holds room for every pod of its gangs."""
+    """Return the state in which a Basic root holds capacity for every pod of its gangs."""
     held_ = {}
     groups = [GroupRecord(kind="CompositePodGroup", name="root", basic=True)]
     for leaf, kinds in leaves.items():

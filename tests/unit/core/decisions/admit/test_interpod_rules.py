@@ -126,12 +126,12 @@ def test_pods_that_are_there_keep_members_off(where):
         seat = AssignmentRecord(
             pod="default/o", uid=cluster.pod("o").uid, group="other", node=NodeName("n0")
         )
-        fact = GangAdmitted(
+        event = GangAdmitted(
             plan=PlanId("plan"), kind="PodGroup", priority=0, assignments=(seat,),
             groups=(GroupRecord(kind="PodGroup", name="other", minimum=1),), shapes=({GPU: 1},),
         )  # fmt: skip
         about = (cluster.group("other").uid, "default/other")
-        state = folded(EMPTY, (*about, GangObserved(kind="PodGroup")), (*about, fact))
+        state = folded(EMPTY, (*about, GangObserved(kind="PodGroup")), (*about, event))
     (rule,) = asked(cluster, state).rules
     assert (rule.kind, rule.shapes, rule.about) == ("apart", (), (0,))
     assert rule.there == ((("z0", 1),),)

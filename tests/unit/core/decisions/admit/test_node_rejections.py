@@ -142,10 +142,10 @@ def test_a_rejection_is_forgotten_when_pod_or_node_change():
         lambda: scene.cluster.change_pod("g-0", shape=msgspec.structs.replace(pod.shape, unmodelled=())),
         lambda: scene.cluster.delete_pod("g-0"),
     ):  # fmt: skip
-        fact = NodeRejected(
+        event = NodeRejected(
             pod=pod.path, uid=pod.uid, node=NodeName("n0"), by_shape=False, until_ms=9_000
         )
-        state = folded(scene.state, (root, "default/g", fact))
+        state = folded(scene.state, (root, "default/g", event))
         key = RejectionKey(gang_uid=root, uid=PodUid(pod.uid), node=NodeName("n0"))
         book = NodeRejections()
         assert book.holding(scene.cluster.seen, state, 0) == {key}

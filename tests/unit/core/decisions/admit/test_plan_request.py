@@ -1,4 +1,4 @@
-"""The planner's input: free room to the last unit, members, pins, gates, and rows that are never stale."""
+"""The planner's input: free capacity to the last unit, members, pins, gates, and rows that are never stale."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _free(request, node="n0"):
 
 
 def _holding(cluster, root, pods, node="n0", priority=0):
-    """Return the state in which `root` holds room for `pods` on a node."""
+    """Return the state in which `root` holds capacity for `pods` on a node."""
     group = cluster.group(root)
     record = GroupRecord(kind="PodGroup", name=root, minimum=len(pods))
     assignments = tuple(
@@ -66,16 +66,16 @@ def _holding(cluster, root, pods, node="n0", priority=0):
         )
         for name in pods
     )
-    fact = GangAdmitted(
+    event = GangAdmitted(
         plan=PlanId("plan"), kind="PodGroup", priority=priority, groups=(record,),
         shapes=({GPU: 1, "pods": 1, "cpu": 0},), assignments=assignments,
     )  # fmt: skip
     return folded(EMPTY, (group.uid, f"default/{root}", GangObserved(kind="PodGroup")),
-                  (group.uid, f"default/{root}", fact))  # fmt: skip
+                  (group.uid, f"default/{root}", event))  # fmt: skip
 
 
-def test_terminating_pods_still_take_room():
-    """Free room is allocatable less every assigned pod, one with a deletionTimestamp included."""
+def test_terminating_pods_still_take_capacity():
+    """Free capacity is allocatable less every assigned pod, one with a deletionTimestamp included."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2))
     cluster.add(
         a_pod("old", node="n0", requests={GPU: 3}), a_pod("going", node="n0", requests={GPU: 2})
@@ -84,7 +84,7 @@ def test_terminating_pods_still_take_room():
     assert _free(_request(cluster.seen, EMPTY, "g")) == 3
 
 
-def test_reservations_take_room_until_their_pod_is_assigned():
+def test_reservations_take_capacity_until_their_pod_is_assigned():
     """A reservation of another tree counts once: as reservation while its pod is pending, as pod afterwards."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2), *a_gang("other", pods=3))
     state = _holding(cluster, "other", ["other-0", "other-1", "other-2"])
@@ -96,7 +96,7 @@ def test_reservations_take_room_until_their_pod_is_assigned():
 
 
 @pytest.mark.parametrize(("priority", "free"), [(9, 8), (10, 6), (11, 6)])
-def test_nominations_of_equal_or_higher_priority_take_room(priority, free):
+def test_nominations_of_equal_or_higher_priority_take_capacity(priority, free):
     """A pod nominated on a node counts as kube-scheduler counts it: from its own priority downwards."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2))
     cluster.change_group("g", priority=10)
@@ -117,7 +117,9 @@ def test_nominations_of_equal_or_higher_priority_take_room(priority, free):
         (5, 2, {"shape": PodShape(requests=((GPU, 2),), node_selector=(("pool", "b"),))}, 4),
     ],
 )
-def test_pods_that_are_about_to_come_to_their_only_node_take_room(priority, asks, changes, free):
+def test_pods_that_are_about_to_come_to_their_only_node_take_capacity(
+    priority, asks, changes, free
+):
     """A DaemonSet's pod is known before it runs; it counts like a nominated one."""
     cluster = FakeCluster(a_node("n0", gpu=4), a_node("n1", gpu=4), *a_gang("g", pods=1))
     cluster.change_group("g", priority=5)
@@ -126,7 +128,7 @@ def test_pods_that_are_about_to_come_to_their_only_node_take_room(priority, asks
     assert _free(_request(cluster.seen, EMPTY, "g")) == free
 
 
-def test_of_several_that_come_the_first_have_their_room():
+def test_of_several_that_come_the_first_have_their_capacity():
     """The higher priority first, then the older; who is left over holds nothing up."""
     pods = (a_pod(f"d{n}", requests={GPU: 3}) for n in range(2))
     cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=1), *pods)
@@ -146,7 +148,7 @@ def test_old_nominations_of_a_tree_do_not_stand_in_its_own_way():
 
 
 def test_a_nominated_pod_with_a_reservation_counts_once():
-    """The nomination that follows a reservation is the same room."""
+    """The nomination that follows a reservation is the same capacity."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2), *a_gang("other", pods=1))
     state = _holding(cluster, "other", ["other-0"])
     cluster.change_pod("other-0", nominated=NodeName("n0"))
@@ -310,7 +312,7 @@ def test_a_remembered_row_is_never_stale(changes):
 
 
 def test_the_nil_stream_reserves_nothing():
-    """Facts without a root leave the planner's input as it is."""
+    """Events without a root leave the planner's input as it is."""
     cluster = FakeCluster(*a_fleet("2 nodes"), *a_gang("g", pods=1))
     before = _request(cluster.seen, EMPTY, "g")
     drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")

@@ -47,8 +47,8 @@ class Rounds:
         self.known.admitted(self.cluster.seen, EMPTY, self.tree, where, self.now_ms)
         self.node = NodeName(node)
 
-    def draft(self, fact):
-        return NewEvent(gang_uid=self.tree.root.uid, gang="default/g", data=fact, actor="test")
+    def draft(self, event):
+        return NewEvent(gang_uid=self.tree.root.uid, gang="default/g", data=event, actor="test")
 
     def give_back(self, why="node-lost", *, rejected=False, after_ms=10):
         """Release all, and return the pause that follows; None where the tree is not put off."""
@@ -137,8 +137,8 @@ def test_a_change_elsewhere_is_no_cause():
     assert pause_ms == PAUSE_MS
 
 
-def test_pods_that_come_to_the_node_are_a_cause_of_superseded_room():
-    """Room that is given back as superseded was taken by pods that have come since."""
+def test_pods_that_come_to_the_node_are_a_cause_of_superseded_capacity():
+    """Capacity that is given back as superseded was taken by pods that have come since."""
     rounds = Rounds()
     for number in range(ROUNDS_FREE + 3):
         rounds.admit()

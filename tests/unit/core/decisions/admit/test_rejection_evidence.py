@@ -38,7 +38,7 @@ class Scene:
         )
         group, pod = self.cluster.group("g"), self.cluster.pod("g-0")
         seen = GangObserved(kind="PodGroup")
-        fact = GangAdmitted(
+        event = GangAdmitted(
             plan=PlanId("plan"),
             kind="PodGroup",
             priority=0,
@@ -50,7 +50,7 @@ class Scene:
                 ),
             ),
         )
-        self.state = folded(EMPTY, (group.uid, "default/g", seen), (group.uid, "default/g", fact))
+        self.state = folded(EMPTY, (group.uid, "default/g", seen), (group.uid, "default/g", event))
         self.uid = pod.uid
         self.found = RejectionEvidence()
         self.passing = 0
@@ -128,7 +128,7 @@ def test_kube_scheduler_is_believed_sooner_when_it_insists():
     assert scene.believed(SETTLED_MS)
 
 
-def test_who_insisted_before_the_room_was_taken_begins_anew():
+def test_who_insisted_before_the_capacity_was_taken_begins_anew():
     """Refusals from before other pods explained them do not count."""
     scene = Scene()
     for call in range(RESTLESS_CALLS):
@@ -141,7 +141,7 @@ def test_who_insisted_before_the_room_was_taken_begins_anew():
     assert not scene.believed(200 + SETTLED_MS)
 
 
-def test_pods_that_take_the_room_explain_it():
+def test_pods_that_take_the_capacity_explain_it():
     """As soon as our own model shows that the member does not fit, the refusal is no evidence."""
     scene = Scene()
     scene.see(0)
@@ -173,7 +173,7 @@ def test_other_words_after_the_nomination_are_evidence(before):
 
 
 def test_the_old_message_after_another_one_is_evidence():
-    """Room came and went meanwhile: it has tried since."""
+    """Capacity came and went meanwhile: it has tried since."""
     scene = Scene(before=REFUSED)
     scene.listen(0)
     scene.see(100, message="0/1 nodes are available: 1 Insufficient cpu.")
@@ -235,5 +235,5 @@ def test_a_preemptor_nominated_where_its_victim_still_sits_explains_it(above):
     scene.cluster.delete_pod("victim")
     scene.see(2 * SETTLED_MS)
     assert scene.believed(3 * SETTLED_MS), (
-        "the hold is no explanation any more: there is room for both"
+        "the hold is no explanation any more: there is capacity for both"
     )

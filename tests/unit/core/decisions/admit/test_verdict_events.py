@@ -1,4 +1,4 @@
-"""The planner's answer becomes facts: on change only, admitted once, extended afterwards."""
+"""The planner's answer becomes events: on change only, admitted once, extended afterwards."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_admitted_then_extended():
     assert [a.pod for a in later[0].data.assignments] == ["default/g-3"]
 
 
-def test_extras_without_room_are_a_refusal_that_keeps_the_admission():
-    """A satisfied tree whose extras find no room gets an answer, once, and stays admitted."""
+def test_extras_without_capacity_are_a_refusal_that_keeps_the_admission():
+    """A satisfied tree whose extras find no capacity gets an answer, once, and stays admitted."""
     case = Case(a_node("n0", gpu=2), *a_gang("g", pods=3, minimum=2))
     assert case.step() == ["GangObserved", "GangAdmitted"]
     assert case.step() == ["GangUnschedulable"]
@@ -137,7 +137,7 @@ def planned():
 
 
 def test_a_plan_holds_while_its_input_holds(planned):
-    """The same input, or other nodes changing, does not shake a plan; nor does room that is still enough."""
+    """The same input, or other nodes changing, does not shake a plan; nor does capacity that is still enough."""
     case, request, found = planned
     assert still_holds(request, found, case.request())
     case.cluster.change_node("n1", labels={"x": "y"})
@@ -161,11 +161,11 @@ def test_a_plan_holds_while_its_input_holds(planned):
         lambda c: c.change_group("g", minimum=1),
         lambda c: c.change_group("g", topology=(RACK,)),
     ],
-    ids=["room", "labels", "taint", "cordon", "allocatable", "node gone", "pod gone", "pod going",
+    ids=["capacity", "labels", "taint", "cordon", "allocatable", "node gone", "pod gone", "pod going",
          "member more", "minimum", "topology"],
 )  # fmt: skip
 def test_a_plan_falls_with_what_it_rests_on(planned, change):
-    """Less room than needed, a node that looks different, or another tree: plan again."""
+    """Less capacity than needed, a node that looks different, or another tree: plan again."""
     case, request, found = planned
     change(case.cluster)
     assert not still_holds(request, found, case.request())
@@ -190,9 +190,9 @@ def test_a_refusal_has_the_conflict_and_the_relaxations():
     request = case.request()
     verdict = plan(request)
     assert isinstance(verdict, Refusal)
-    fact = case.decide()[-1].data
-    assert fact.outcome == "impossible"
-    assert fact.exhausted
-    assert fact.reasons == (*verdict.reasons, *verdict.relaxations)
-    assert [c.kind for c in fact.conflict] == [c.kind for c in verdict.conflict]
-    assert fact.conflict
+    event = case.decide()[-1].data
+    assert event.outcome == "impossible"
+    assert event.exhausted
+    assert event.reasons == (*verdict.reasons, *verdict.relaxations)
+    assert [c.kind for c in event.conflict] == [c.kind for c in verdict.conflict]
+    assert event.conflict

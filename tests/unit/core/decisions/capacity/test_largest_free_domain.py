@@ -1,4 +1,4 @@
-"""The largest room in one place: what counts as free, which domain wins, and that it equals a plain sum."""
+"""The largest capacity in one place: what counts as free, which domain wins, and that it equals a plain sum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     }
 
 
-def test_ordinary_pods_take_room():
+def test_ordinary_pods_take_capacity():
     """A rack with an ordinary pod on it loses to one that is empty; the total counts both."""
     found = measured(*a_fleet("2 racks x 2 nodes"), a_pod("x", node="r0-n0", requests={GPU: 3}))
     rack, node = found[GPU, RACK], found[GPU, ""]
@@ -36,7 +36,7 @@ def test_ordinary_pods_take_room():
     assert (node.domain, node.free, node.nodes, node.total) == ("r0-n1", 8, 1, 29)
 
 
-def test_nodes_that_take_no_pods_have_no_room():
+def test_nodes_that_take_no_pods_have_no_capacity():
     """Cordoned nodes and those with a taint of Kubernetes; a taint of the operator does not count, as pods may tolerate it."""
     cordoned, ill, special = (a_node(name, {RACK: name}, gpu=8) for name in ("a", "b", "c"))
     cordoned["spec"] = {"unschedulable": True}

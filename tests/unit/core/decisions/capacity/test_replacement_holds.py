@@ -1,4 +1,4 @@
-"""Room of lost members: held for whom, against whom, how long, and what ends it; each step folded from the log."""
+"""Capacity of lost members: held for whom, against whom, how long, and what ends it; each step folded from the log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PRIORITY = 10
 
 
 def at(now_us, **more):
-    """Return the circumstances of a moment, with room held for a minute."""
+    """Return the circumstances of a moment, with capacity held for a minute."""
     return msgspec.structs.replace(ME, now_us=now_us, replacement_hold_us=HELD_US, **more)
 
 
@@ -72,15 +72,15 @@ class Scene:
         return self.state.gangs[self.uid].replacement_holds
 
     def decide(self, now):
-        """Return the facts of a moment, sound after every prefix of them, and fold them."""
+        """Return the events of a moment, sound after every prefix of them, and fold them."""
         now = msgspec.structs.replace(now, over=expired_holds(self.state, now.now_us))
 
         def once(state):
             return decide_reconcile(self.view, state, forest_of(self.view), now)
 
-        facts = [draft.data for draft in once(self.state)]
+        events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
-        return facts
+        return events
 
     def lose(self, name="g-0", now_us=5):
         """Let a member vanish."""
@@ -108,12 +108,12 @@ class Scene:
         return decide_filter(self.view, self.state, forest_of(self.view), pod, [NodeName("n0")])
 
 
-def kinds(facts):
-    return [type(fact).__name__ for fact in facts]
+def kinds(events):
+    return [type(event).__name__ for event in events]
 
 
-def test_a_loss_has_the_time_until_which_its_room_is_held():
-    """MemberTerminated carries the time; a restart finds the room in the log, and in a checkpoint."""
+def test_a_loss_has_the_time_until_which_its_capacity_is_held():
+    """MemberTerminated carries the time; a restart finds the capacity in the log, and in a checkpoint."""
     scene = Scene()
     (lost,) = scene.lose(now_us=5)
     assert (lost.cause, lost.held_until_us) == ("unknown", 5 + HELD_US)
@@ -126,7 +126,7 @@ def test_a_loss_has_the_time_until_which_its_room_is_held():
     ("priority", "placed"), [(PRIORITY - 1, False), (PRIORITY, False), (PRIORITY + 1, True)]
 )
 def test_others_of_equal_or_lower_priority_are_kept_out(priority, placed):
-    """Trees by the planner, ordinary pods by filter; for a higher priority the room is free."""
+    """Trees by the planner, ordinary pods by filter; for a higher priority the capacity is free."""
     scene = Scene()
     scene.lose()
     assert isinstance(scene.rival(priority), Plan) is placed
@@ -134,8 +134,8 @@ def test_others_of_equal_or_lower_priority_are_kept_out(priority, placed):
     assert domain_scores(scene.view, scene.state, ["kubernetes.io/hostname"]) is not None
 
 
-def test_the_replacement_gets_the_room_of_the_lost_member():
-    """Its own tree sees the room, tries that node first, and its admission ends the hold."""
+def test_the_replacement_gets_the_capacity_of_the_lost_member():
+    """Its own tree sees the capacity, tries that node first, and its admission ends the hold."""
     scene = Scene()
     scene.cluster.add(a_node("a-first", gpu=1))
     scene.lose("g-1")
@@ -151,7 +151,7 @@ def test_the_replacement_gets_the_room_of_the_lost_member():
 
 def extended(scene, name, node):
     """Fold the admission of a replacement."""
-    fact = GangExtended(
+    event = GangExtended(
         plan=PlanId("plan-2"),
         priority=PRIORITY,
         groups=(GroupRecord(kind="PodGroup", name="g", minimum=3),),
@@ -165,11 +165,11 @@ def extended(scene, name, node):
             ),
         ),
     )
-    scene.state = folded(scene.state, (scene.uid, "default/g", fact))
+    scene.state = folded(scene.state, (scene.uid, "default/g", event))
 
 
 def test_a_replacement_elsewhere_ends_the_oldest_hold():
-    """Two were lost; the one who got room where neither was stands for the first of them."""
+    """Two were lost; the one who got capacity where neither was stands for the first of them."""
     scene = Scene()
     scene.cluster.add(a_node("n9", gpu=1))
     scene.lose("g-1")
@@ -185,7 +185,7 @@ def test_a_replacement_elsewhere_ends_the_oldest_hold():
 
 
 def test_both_rooms_wait_for_two_replacements_that_must_come_together():
-    """V26: one survivor and one replacement are below the minimum; the other's room is held meanwhile."""
+    """V26: one survivor and one replacement are below the minimum; the other's capacity is held meanwhile."""
     scene = Scene()
     scene.lose("g-0")
     scene.lose("g-1")
@@ -196,7 +196,7 @@ def test_both_rooms_wait_for_two_replacements_that_must_come_together():
 
 
 def test_the_end_of_a_hold_is_recorded():
-    """No replacement came: the room is given up, recorded, and others may have it."""
+    """No replacement came: the capacity is given up, recorded, and others may have it."""
     scene = Scene()
     scene.lose(now_us=5)
     assert scene.decide(at(5 + HELD_US - 1)) == []
@@ -207,7 +207,7 @@ def test_the_end_of_a_hold_is_recorded():
     assert isinstance(scene.rival(PRIORITY), Plan)
 
 
-def test_a_higher_priority_that_takes_the_room_is_recorded():
+def test_a_higher_priority_that_takes_the_capacity_is_recorded():
     """The pod runs there now: nothing is left to hold, `superseded`."""
     scene = Scene()
     scene.lose()
@@ -232,7 +232,7 @@ def group_goes(cluster):
     ids=["group goes", "no member runs", "cordoned", "node gone"],
 )
 def test_what_else_ends_it(change, why):
-    """A gang that ends, or does not run any more, is not completed; a node that takes no pods has no room."""
+    """A gang that ends, or does not run any more, is not completed; a node that takes no pods has no capacity."""
     scene = Scene()
     scene.lose()
     change(scene.cluster)
@@ -262,8 +262,8 @@ def succeed(scene):
     ],
     ids=["done", "node gone", "preempted", "whole gang", "drained", "group goes"],
 )
-def test_no_room_is_held_where_no_replacement_comes(loss):
-    """Work that is done, room that another pod has, gangs that go as a whole."""
+def test_no_capacity_is_held_where_no_replacement_comes(loss):
+    """Work that is done, capacity that another pod has, gangs that go as a whole."""
     scene = Scene()
     loss(scene)
     lost = [f for f in scene.decide(at(5)) if isinstance(f, MemberTerminated)]
@@ -272,26 +272,26 @@ def test_no_room_is_held_where_no_replacement_comes(loss):
     assert not scene.replacement_holds
 
 
-def test_the_room_of_a_victim_is_its_preemptors():
-    """The room of a victim belongs to its preemptor, also where the eviction was not seen."""
+def test_the_capacity_of_a_victim_is_its_preemptors():
+    """The capacity of a victim belongs to its preemptor, also where the eviction was not seen."""
     scene = Scene()
     pod = scene.cluster.pod("g-0")
     victim = VictimPod(pod=pod.path, uid=pod.uid, node=NodeName("n0"), group="g")
     unit = VictimUnit(kind="Pod", path=pod.path, uid=pod.uid, priority=0, pods=(victim,))
-    fact = PreemptionPlanned(
+    event = PreemptionPlanned(
         preemption=PlanId("p"), kind="Pod", priority=99, victims=(unit,), cost={},
         alternatives=(), shapes=({GPU: 1},),
         assignments=(
             AssignmentRecord(pod="ns/h", uid=PodUid("h"), group="h", node=NodeName("n0")),
         ),
     )  # fmt: skip
-    scene.state = folded(scene.state, (GangUid("h"), "ns/h", fact))
+    scene.state = folded(scene.state, (GangUid("h"), "ns/h", event))
     (lost,) = scene.lose()
     assert lost.held_until_us == 0
 
 
 def test_the_time_begins_when_its_grace_period_ends():
-    """While it terminates it sits in the room itself; it is not counted twice, and no other tree waits for it."""
+    """While it terminates it sits in the capacity itself; it is not counted twice, and no other tree waits for it."""
     scene = Scene()
     scene.cluster.change_pod("g-0", deleting=True, deletes_us=30_000_000)
     (lost,) = scene.decide(at(5))
@@ -315,7 +315,7 @@ def test_the_time_begins_when_its_grace_period_ends():
 
 @pytest.mark.parametrize(("priority", "passes"), [(PRIORITY, False), (PRIORITY + 1, True)])
 def test_kube_scheduler_may_know_of_the_end_before_us(priority, passes):
-    """It offers a node that is full as we see it, because it has seen the lost member go: the room is held already."""
+    """It offers a node that is full as we see it, because it has seen the lost member go: the capacity is held already."""
     scene = Scene()
     scene.cluster.change_pod("g-0", deleting=True, deletes_us=30_000_000)
     scene.decide(at(5))
@@ -327,9 +327,9 @@ def test_a_member_bound_past_us_is_a_replacement_too():
     scene = Scene()
     scene.lose()
     scene.cluster.add(a_pod("g-new", "g", node="n0", requests={GPU: 1}, priority=PRIORITY))
-    facts = scene.decide(at(6))
-    assert kinds(facts) == ["PodBound", "DriftDetected"]
-    assert isinstance(facts[0], PodBound)
+    events = scene.decide(at(6))
+    assert kinds(events) == ["PodBound", "DriftDetected"]
+    assert isinstance(events[0], PodBound)
     assert not scene.replacement_holds
 
 
@@ -349,7 +349,7 @@ STEPS = st.lists(
 
 @examples(80)
 @given(STEPS)
-def test_room_is_counted_once_whatever_happens(steps):
+def test_capacity_is_counted_once_whatever_happens(steps):
     """What a rival sees of a node is what running pods, reservations and held rooms leave, and never less than none."""
     scene = Scene()
     now_us, made = 10, 0

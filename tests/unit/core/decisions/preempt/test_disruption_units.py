@@ -75,7 +75,7 @@ class Case:
         return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
 
     def admit(self, name):
-        """Let a tree hold the room that the planner finds for it."""
+        """Let a tree hold the capacity that the planner finds for it."""
         request = self.request(name)
         verdict = plan(request)
         assert isinstance(verdict, Plan)
@@ -159,7 +159,7 @@ def test_what_terminates_is_on_its_way_whatever_its_priority():
     assert [p.pod for p in found.going] == ["default/a", "default/b"]
 
 
-def test_no_pod_is_evicted_while_room_comes_free():
+def test_no_pod_is_evicted_while_capacity_comes_free():
     """The tree fits once the terminating pod is gone; the low pod beside it stays."""
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     made = Case(
@@ -177,7 +177,7 @@ def test_no_pod_is_evicted_while_room_comes_free():
 
 @pytest.mark.parametrize(("late_us", "waited_for"), [(0, True), (1, False)])
 def test_who_terminates_and_does_not_go_is_not_waited_for(late_us, waited_for):
-    """Long after its grace period a pod takes its room like one that stays, and the low pod beside it goes."""
+    """Long after its grace period a pod takes its capacity like one that stays, and the low pod beside it goes."""
     ends = "2026-01-01T00:00:00Z"
     now_us = 1_767_225_600_000_000 + STUCK_AFTER_US + late_us
     made = Case(
@@ -248,7 +248,7 @@ def test_reservations_are_taken_before_any_running_pod():
 
 @pytest.mark.parametrize("option", ["releasing", "spared"])
 def test_reservations_that_must_stay(option):
-    """While its barrier releases a tree keeps its room, and the running pod goes instead; so for a spared one."""
+    """While its barrier releases a tree keeps its capacity, and the running pod goes instead; so for a spared one."""
     case = reserved()
     low = case.tree("low").root
     made = case.preempt(
@@ -279,10 +279,10 @@ def test_a_started_gang_is_completed_not_stopped():
     assert [len(u.pods) for u in case.evictable().units] == [2]
     root = case.tree("low").root
     (first, *_) = case.tree("low").pods
-    fact = PodBound(
+    event = PodBound(
         pod=first.path, uid=first.uid, group="low", node=NodeName("n0"), plan=PlanId("plan-1")
     )
-    case.state = folded(case.state, (root.uid, root.key.path, fact))
+    case.state = folded(case.state, (root.uid, root.key.path, event))
     case.cluster.change_pod(first.name, node="n0")
     assert units(case.evictable(), "reservation") == {}
 
@@ -305,7 +305,7 @@ def labelled(app):
 
 @pytest.mark.parametrize("who", ["member", "neighbour"])
 def test_who_keeps_a_member_off_can_be_evicted_for_it(who):
-    """KAI#2115: there is room, but anti-affinity, of either side, keeps the member off both nodes."""
+    """KAI#2115: there is capacity, but anti-affinity, of either side, keeps the member off both nodes."""
     theirs = {} if who == "member" else {"affinity": apart("high")}
     mine = {"affinity": apart("noisy")} if who == "member" else {}
     case = Case(
@@ -340,7 +340,7 @@ OF_SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "na
 
 @pytest.mark.parametrize("metadata", [MIRROR, OF_NODE], ids=["annotation", "owner"])
 def test_static_pods_never_go(metadata):
-    """What the API shows of them can be deleted, and they run on: whatever their priority, no room comes of it."""
+    """What the API shows of them can be deleted, and they run on: whatever their priority, no capacity comes of it."""
     static = a_pod("static", node="n0", requests={GPU: 1}, priority=-5, metadata=metadata)
     other = a_pod("other", node="n0", requests={GPU: 1}, priority=1)
     high = gang("high", 2, 100, requests={GPU: 1})
@@ -354,7 +354,7 @@ def test_static_pods_never_go(metadata):
 
 
 def test_pods_of_daemon_sets_go_like_any_other():
-    """E-3 knows priority and nothing else; kube-scheduler evicts them as well, and nominations keep their room."""
+    """E-3 knows priority and nothing else; kube-scheduler evicts them as well, and nominations keep their capacity."""
     low = a_pod("agent", node="n0", requests={GPU: 1}, priority=1, metadata=OF_SET)
     top = a_pod("cni", node="n0", requests={GPU: 1}, priority=2_000_001_000, metadata=OF_SET)
     case = Case(a_node("n0", gpu=2), low, top, *gang("high", 1, 100, requests={GPU: 1}))

@@ -41,7 +41,7 @@ KNOWN = EvictionContext(actor="me", cause="test", epoch=Epoch(1), now_us=0)
 
 
 class Two(Case):
-    """A cluster in which `mid` (50) makes room, and `high` (100) comes."""
+    """A cluster in which `mid` (50) makes capacity, and `high` (100) comes."""
 
     def request_of(self, name):
         tree, view, state = self.tree(name), self.view, self.state
@@ -74,7 +74,7 @@ class Two(Case):
         return self.state.preemptions[self.tree(name).root.uid]
 
     def too_much(self, more=()):
-        """Name nodes on which pods that stay, room that is made and `more` pods of one GPU do not fit together."""
+        """Name nodes on which pods that stay, capacity that is made and `more` pods of one GPU do not fit together."""
         going = {uid for p in self.state.preemptions.values() for uid in p.victims}
         used = dict.fromkeys(self.view.nodes, 0)
         for name, pods in self.view.on_node.items():
@@ -111,7 +111,7 @@ def stories(draw):
 
 @examples(100, quick=10)
 @given(stories())
-def test_room_is_never_promised_twice_nor_lost_in_silence(story):
+def test_capacity_is_never_promised_twice_nor_lost_in_silence(story):
     """Whichever victims are gone: a tree that fits beside the claims goes there, and a takeover is recorded."""
     case, fates = story
     _, drafts = case.ask("mid")
@@ -125,11 +125,11 @@ def test_room_is_never_promised_twice_nor_lost_in_silence(story):
             case.cluster.change_pod(name, deleting=True)
         elif fate == "gone":
             case.cluster.delete_pod(name)
-            fact = VictimGone(
+            event = VictimGone(
                 preemption=made.id, unit=victim.unit, pod=victim.pod, uid=victim.uid, node=victim.node,
                 via="deleted", requested_us=1, gone_us=2,
             )  # fmt: skip
-            case.state = folded(case.state, (made.gang_uid, "default/mid", fact))
+            case.state = folded(case.state, (made.gang_uid, "default/mid", event))
     assert case.too_much() == []
     found, drafts = case.ask("high")
     if isinstance(found, Plan):
@@ -155,7 +155,7 @@ def test_room_is_never_promised_twice_nor_lost_in_silence(story):
         assert not case.pending("mid").ended
 
 
-def making_room(*more):
+def making_capacity(*more):
     case = Two(
         a_node("n0", gpu=1),
         a_node("n1", gpu=1),
@@ -171,7 +171,7 @@ def making_room(*more):
 
 def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
     """The same pod passes where it is offered nothing else, so no preemptor of lower priority keeps it out."""
-    case = making_room(a_pod("alone", requests=ONE, priority=60))
+    case = making_capacity(a_pod("alone", requests=ONE, priority=60))
     case.cluster.delete_pod("low")
     case.cluster.add(a_node("n2", gpu=1))
     pod = case.cluster.pod("alone")
@@ -183,9 +183,9 @@ def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
     assert passed("n0") == ("n0",)
 
 
-def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
-    """One that was there before and leaves the room is none; one without which there would be enough is."""
-    case = making_room(a_pod("alone", requests=ONE, priority=60))
+def test_pods_of_higher_priority_in_claimed_capacity_end_the_preemption():
+    """One that was there before and leaves the capacity is none; one without which there would be enough is."""
+    case = making_capacity(a_pod("alone", requests=ONE, priority=60))
     assert takeovers_by_pods(case.view, case.state, (), KNOWN) == []
     case.cluster.change_pod("alone", node="n0")
     (draft,) = takeovers_by_pods(case.view, case.state, (), KNOWN)
@@ -193,7 +193,7 @@ def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
         "taken-over", "Pod/default/alone", ("n0",),
     )  # fmt: skip
     assert draft.data.units_spared == ("Pod/default/low",), (
-        "no pod is evicted for room that another pod has"
+        "no pod is evicted for capacity that another pod has"
     )
     assert takeovers_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
     there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
@@ -203,7 +203,7 @@ def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
 
 def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     """It follows from the log, counts from the eviction, and ends with the tree."""
-    case = making_room()
+    case = making_capacity()
     made, low = case.pending("mid"), "Pod/default/low"
     assert recently_evicted_units(case.state, made.gang_uid, 0) == frozenset(), (
         "planned is not evicted"

@@ -1,4 +1,4 @@
-"""What the cluster shows becomes facts, each once, and deciding again comes to rest."""
+"""What the cluster shows becomes events, each once, and deciding again comes to rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.core.decisions.support import ME, check_prefixes, folded
 def admitted(state, cluster, name, where, *, minimum=None, priority=0, at_us=0):
     """Fold the admission of a flat gang: pod -> node."""
     group = cluster.group(name)
-    fact = GangAdmitted(
+    event = GangAdmitted(
         plan=PlanId(f"plan-{name}"),
         kind="PodGroup",
         priority=priority,
@@ -49,7 +49,7 @@ def admitted(state, cluster, name, where, *, minimum=None, priority=0, at_us=0):
         ),
     )
     root = (group.uid, f"default/{name}")
-    return folded(state, (*root, GangObserved(kind="PodGroup")), (*root, fact), at_us=at_us)
+    return folded(state, (*root, GangObserved(kind="PodGroup")), (*root, event), at_us=at_us)
 
 
 class Scene:
@@ -64,14 +64,14 @@ class Scene:
         self.uid = self.cluster.group("g").uid
 
     def decide(self, now=ME):
-        """Return the facts and fold them, after checking that every prefix of them is sound."""
+        """Return the events and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
 
-        facts = [draft.data for draft in once(self.state)]
+        events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
-        return facts
+        return events
 
     @property
     def root(self):
@@ -83,12 +83,12 @@ class Scene:
             self.cluster.change_pod(name, node=NodeName(where), phase="Running")
 
 
-def kinds(facts):
-    return [type(fact).__name__ for fact in facts]
+def kinds(events):
+    return [type(event).__name__ for event in events]
 
 
 def test_agreement_needs_no_event():
-    """An admission and a cluster that shows its pods pending need no fact."""
+    """An admission and a cluster that shows its pods pending need no event."""
     assert Scene().decide() == []
 
 
@@ -98,9 +98,9 @@ def test_a_bound_member_is_recorded_and_a_whole_minimum_once():
     scene.bind("g-0")
     assert kinds(scene.decide()) == ["PodBound"]
     scene.bind("g-1")
-    facts = scene.decide()
-    assert kinds(facts) == ["PodBound", "GangScheduled"]
-    assert facts[1] == GangScheduled(plan=PlanId("plan-g"), bound=2)
+    events = scene.decide()
+    assert kinds(events) == ["PodBound", "GangScheduled"]
+    assert events[1] == GangScheduled(plan=PlanId("plan-g"), bound=2)
     scene.bind("g-2")
     assert kinds(scene.decide()) == ["PodBound"]
     scene.cluster.delete_pod("g-0")
@@ -118,13 +118,13 @@ def test_the_satisfying_bind_and_the_satisfaction_come_together():
 
 
 def test_a_member_bound_elsewhere_is_drift():
-    """PodBound has its node, DriftDetected the node of its reservation; the room there is free again."""
+    """PodBound has its node, DriftDetected the node of its reservation; the capacity there is free again."""
     scene = Scene()
     scene.bind("g-0", node="n1")
-    facts = scene.decide()
-    assert kinds(facts) == ["PodBound", "DriftDetected"]
-    assert facts[0].node == "n1"
-    assert facts[1].kind == "bound-elsewhere"
+    events = scene.decide()
+    assert kinds(events) == ["PodBound", "DriftDetected"]
+    assert events[0].node == "n1"
+    assert events[1].kind == "bound-elsewhere"
     assert NodeName("n0") not in scene.state.reservations_on
 
 
@@ -158,8 +158,8 @@ def test_a_lost_member_is_recorded_with_its_cause(loss, cause):
     scene.bind("g-0", "g-1")
     scene.decide()
     loss(scene.cluster)
-    lost = [fact for fact in scene.decide() if isinstance(fact, MemberTerminated)]
-    assert [(fact.pod, fact.cause) for fact in lost] == [("default/g-0", cause)]
+    lost = [event for event in scene.decide() if isinstance(event, MemberTerminated)]
+    assert [(event.pod, event.cause) for event in lost] == [("default/g-0", cause)]
     assert scene.decide() == []
 
 
@@ -177,21 +177,21 @@ def test_deleted_before_anything_is_bound_releases_the_whole_tree():
     """Without one of its minimum nothing is worth holding: the gang is planned again as a whole."""
     scene = Scene(pods=3)
     scene.cluster.delete_pod("g-1")
-    facts = scene.decide()
-    assert [f.reason for f in facts] == ["deleted"]
-    assert [p.pod for p in facts[0].pods] == ["default/g-0", "default/g-1", "default/g-2"]
-    assert facts[0].message == (
+    events = scene.decide()
+    assert [f.reason for f in events] == ["deleted"]
+    assert [p.pod for p in events[0].pods] == ["default/g-0", "default/g-1", "default/g-2"]
+    assert events[0].message == (
         "the minimum of the tree no longer holds: deleted before it was bound: default/g-1"
     )
     assert (scene.root.phase, len(scene.root.reservations)) == ("observed", 0)
 
 
 def test_a_deleted_extra_is_released_alone():
-    """As long as the rest meets the minimum only the missing pod's room is given back."""
+    """As long as the rest meets the minimum only the missing pod's capacity is given back."""
     scene = Scene(pods=3, minimum=2)
     scene.cluster.delete_pod("g-2")
-    facts = scene.decide()
-    assert [[p.pod for p in f.pods] for f in facts] == [["default/g-2"]]
+    events = scene.decide()
+    assert [[p.pod for p in f.pods] for f in events] == [["default/g-2"]]
     assert len(scene.root.reservations) == 2
 
 
@@ -262,7 +262,7 @@ def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
 
 @pytest.mark.parametrize("how", ["bound", "barrier"])
 def test_a_started_gang_loses_only_what_is_gone(how):
-    """Once a member is bound, or the barrier releases, the rest keeps its room (DESIGN 9.6)."""
+    """Once a member is bound, or the barrier releases, the rest keeps its capacity (DESIGN 9.6)."""
     scene = Scene(pods=3)
     now = ME
     if how == "bound":
@@ -284,8 +284,8 @@ def test_a_lost_node_gives_its_reservations_back(gone):
     """A node that is gone or going keeps no promise."""
     scene = Scene(pods=2)
     gone(scene.cluster)
-    facts = scene.decide()
-    assert {f.reason for f in facts} == {"node-lost"}
+    events = scene.decide()
+    assert {f.reason for f in events} == {"node-lost"}
     assert not scene.root.reservations
 
 
@@ -300,7 +300,7 @@ def test_expiry_takes_whole_trees_that_have_not_started():
     assert kinds(scene.decide(late)) == ["PodBound"]
 
 
-def test_room_taken_by_others_supersedes_the_lowest_priority_first():
+def test_capacity_taken_by_others_supersedes_the_lowest_priority_first():
     """When assigned pods and reservations exceed a node, low priority gives way before high, young before old."""
     cluster = FakeCluster(
         a_node("n0", gpu=3),
@@ -320,25 +320,25 @@ def test_room_taken_by_others_supersedes_the_lowest_priority_first():
 
 
 def test_a_superseded_member_releases_its_tree():
-    """`superseded`, with the pod whose room is gone named and the rest of its minimum."""
+    """`superseded`, with the pod whose capacity is gone named and the rest of its minimum."""
     scene = Scene(pods=2)
     scene.cluster.add(a_pod("alien", node="n0", requests={GPU: 4}))
-    (fact,) = scene.decide()
-    assert (fact.reason, [p.pod for p in fact.pods]) == (
+    (event,) = scene.decide()
+    assert (event.reason, [p.pod for p in event.pods]) == (
         "superseded",
         ["default/g-0", "default/g-1"],
     )
     who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
-    assert fact.message.endswith(f"other pods took the capacity of default/g-0; taken by {who}")
-    assert [pod.pod for pod in fact.taken_by] == ["default/alien"]
+    assert event.message.endswith(f"other pods took the capacity of default/g-0; taken by {who}")
+    assert [pod.pod for pod in event.taken_by] == ["default/alien"]
 
 
 def test_a_deleted_root_is_completed():
-    """Held room is released as `deleted`, then the root is completed; its pods may still be there."""
+    """Held capacity is released as `deleted`, then the root is completed; its pods may still be there."""
     scene = Scene(pods=2)
     scene.cluster.delete_group("g")
-    facts = scene.decide()
-    assert kinds(facts) == ["ReservationReleased", "GangRemoved"]
+    events = scene.decide()
+    assert kinds(events) == ["ReservationReleased", "GangRemoved"]
     assert scene.uid not in scene.state.gangs
 
 
@@ -348,8 +348,8 @@ def test_a_root_that_is_recreated_is_another_root():
     scene.bind("g-0")
     scene.decide()
     scene.cluster.change_group("g", uid=GangUid("another"))
-    facts = scene.decide()
-    assert [k for k in kinds(facts) if k != "DriftDetected"][:2] == [
+    events = scene.decide()
+    assert [k for k in kinds(events) if k != "DriftDetected"][:2] == [
         "ReservationReleased",
         "GangRemoved",
     ]
@@ -376,21 +376,21 @@ def test_a_member_bound_outside_any_admission_is_recorded_as_drift():
     cluster.change_pod("g-0", node=NodeName("n0"))
     scene = Scene()
     scene.cluster, scene.state, scene.uid = cluster, EMPTY, cluster.group("g").uid
-    facts = scene.decide()
-    assert kinds(facts) == ["GangObserved", "PodBound", "DriftDetected"]
-    assert isinstance(facts[2], DriftDetected)
-    assert facts[2].kind == "bound-outside-admission"
+    events = scene.decide()
+    assert kinds(events) == ["GangObserved", "PodBound", "DriftDetected"]
+    assert isinstance(events[2], DriftDetected)
+    assert events[2].kind == "bound-outside-admission"
     assert [m.pod for m in scene.root.bound.values()] == ["default/g-0"]
     assert scene.decide() == []
 
 
-def test_an_invalid_tree_that_has_not_started_keeps_no_room():
+def test_an_invalid_tree_that_has_not_started_keeps_no_capacity():
     """A tree that breaks a rule is not scheduled: its reservations are given back as `invalid` (SPEC B)."""
     scene = Scene(pods=2)
     scene.cluster.add(a_pod("g-2", "g", priority=7, requests={GPU: 1}))
     scene.cluster.change_pod("g-2", priority=7)
-    facts = scene.decide()
-    assert [(f.reason, len(f.pods)) for f in facts] == [("invalid", 2)]
+    events = scene.decide()
+    assert [(f.reason, len(f.pods)) for f in events] == [("invalid", 2)]
 
 
 ACTIONS = [
@@ -443,12 +443,12 @@ def act(scene, action, number):
             cluster.change_pod(name, node=NodeName(f"n{number % 2}"))
 
 
-def test_completed_and_bound_are_distinct_facts():
+def test_completed_and_bound_are_distinct_events():
     """A root whose pods are bound and whose group is deleted is only completed, not lost pod by pod."""
     scene = Scene(pods=2)
     scene.bind("g-0", "g-1")
     scene.decide()
     scene.cluster.delete_group("g")
-    facts = scene.decide()
-    assert [type(f) for f in facts] == [GangRemoved]
-    assert not any(isinstance(f, PodBound) for f in facts)
+    events = scene.decide()
+    assert [type(f) for f in events] == [GangRemoved]
+    assert not any(isinstance(f, PodBound) for f in events)

@@ -15,8 +15,8 @@ from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import Scen
 from tests.unit.core.decisions.support import ME
 
 
-def drift(facts):
-    return [(f.kind, f.object) for f in facts if isinstance(f, DriftDetected)]
+def drift(events):
+    return [(f.kind, f.object) for f in events if isinstance(f, DriftDetected)]
 
 
 def at_rest(scene):
@@ -24,11 +24,11 @@ def at_rest(scene):
 
 
 def test_bound_on_another_node_than_reserved():
-    """The member runs where it runs; its room elsewhere is free."""
+    """The member runs where it runs; its capacity elsewhere is free."""
     scene = Scene(pods=2)
     scene.bind("g-0", node="n1")
-    facts = scene.decide()
-    assert drift(facts) == [("bound-elsewhere", "Pod/default/g-0")]
+    events = scene.decide()
+    assert drift(events) == [("bound-elsewhere", "Pod/default/g-0")]
     assert {m.node for m in scene.root.bound.values()} == {"n1"}
     assert set(scene.state.reservations_on) == {"n1"}
     assert at_rest(scene)
@@ -43,9 +43,9 @@ def test_bound_by_a_plan_that_holds_nothing_for_it(reserved):
         scene.cluster.add(a_pod("g-2", "g", requests={GPU: 1}))
         name = "g-2"
     scene.cluster.change_pod(name, node=NodeName("n0"), phase="Running", plan="strange")
-    facts = scene.decide()
-    assert drift(facts) == [("bound-by-unknown-plan", f"Pod/default/{name}")]
-    (bound,) = [f for f in facts if isinstance(f, PodBound)]
+    events = scene.decide()
+    assert drift(events) == [("bound-by-unknown-plan", f"Pod/default/{name}")]
+    (bound,) = [f for f in events if isinstance(f, PodBound)]
     assert bound.plan == ("plan-g" if reserved else "strange")
     assert at_rest(scene)
 
@@ -65,23 +65,23 @@ def test_the_log_has_it_on_another_node():
     scene.bind("g-0", "g-1")
     scene.decide()
     scene.cluster.change_pod("g-0", node=NodeName("n1"))
-    facts = scene.decide()
-    assert kinds(facts) == ["MemberTerminated", "PodBound", "DriftDetected"]
-    assert drift(facts) == [("bound-elsewhere", "Pod/default/g-0")]
-    assert (facts[0].node, facts[1].node) == ("n0", "n1")
+    events = scene.decide()
+    assert kinds(events) == ["MemberTerminated", "PodBound", "DriftDetected"]
+    assert drift(events) == [("bound-elsewhere", "Pod/default/g-0")]
+    assert (events[0].node, events[1].node) == ("n0", "n1")
     assert len(scene.root.bound) == 2
     assert at_rest(scene)
 
 
 def test_the_log_has_it_bound_and_the_cluster_has_not():
-    """An API server that came back from an older copy: the member is lost and wants room again."""
+    """An API server that came back from an older copy: the member is lost and wants capacity again."""
     scene = Scene(pods=2)
     scene.bind("g-0", "g-1")
     scene.decide()
     scene.cluster.change_pod("g-0", node=None, phase="Pending")
-    facts = scene.decide()
-    assert kinds(facts) == ["MemberTerminated", "DriftDetected"]
-    assert drift(facts) == [("not-bound", "Pod/default/g-0")]
+    events = scene.decide()
+    assert kinds(events) == ["MemberTerminated", "DriftDetected"]
+    assert drift(events) == [("not-bound", "Pod/default/g-0")]
     assert [m.pod for m in scene.root.bound.values()] == ["default/g-1"]
     assert at_rest(scene)
 
@@ -93,8 +93,8 @@ def test_elsewhere_on_a_node_that_is_gone_is_lost_once():
     scene.decide()
     scene.cluster.change_pod("g-0", node=NodeName("n1"))
     scene.cluster.delete_node("n0")
-    facts = scene.decide()
-    assert [f.pod for f in facts if isinstance(f, MemberTerminated)] == ["default/g-0"]
+    events = scene.decide()
+    assert [f.pod for f in events if isinstance(f, MemberTerminated)] == ["default/g-0"]
     assert at_rest(scene)
 
 

@@ -51,7 +51,7 @@ class Scene:
             )
             for leaf in ("x", "y")
         )  # fmt: skip
-        fact = GangAdmitted(
+        event = GangAdmitted(
             plan=PlanId("plan"),
             kind="CompositePodGroup",
             priority=0,
@@ -77,17 +77,19 @@ class Scene:
             topology={n: {RACK: "a"} for n in NODES},
         )  # fmt: skip
         where = (root.uid, "default/root")
-        self.state = folded(EMPTY, (*where, GangObserved(kind="CompositePodGroup")), (*where, fact))
+        self.state = folded(
+            EMPTY, (*where, GangObserved(kind="CompositePodGroup")), (*where, event)
+        )
 
     def decide(self, now=ME):
-        """Return the facts and fold them, after checking that every prefix of them is sound."""
+        """Return the events and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
 
-        facts = [draft.data for draft in once(self.state)]
+        events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
-        return facts
+        return events
 
     def relabel(self, node, **labels):
         old = self.cluster.seen.nodes[NodeName(node)].labels
@@ -101,12 +103,12 @@ class Scene:
         self.decide()
 
 
-def released(facts):
-    return [f for f in facts if isinstance(f, ReservationReleased)]
+def released(events):
+    return [f for f in events if isinstance(f, ReservationReleased)]
 
 
-def pods_of(fact):
-    return [p.pod.partition("/")[2] for p in fact.pods]
+def pods_of(event):
+    return [p.pod.partition("/")[2] for p in event.pods]
 
 
 WAYS = {
@@ -128,9 +130,9 @@ def test_a_node_that_would_not_take_its_pods_releases_the_tree(words):
     """Nothing is bound, the minimum is broken: the whole tree goes, in one event with the reason."""
     scene = Scene(nodeSelector={"pool": "p"})
     WAYS[words](scene)
-    (fact,) = released(scene.decide())
-    assert (fact.reason, pods_of(fact)) == ("node-lost", ["x-0", "x-1", "y-0", "y-1"])
-    assert fact.message == (
+    (event,) = released(scene.decide())
+    assert (event.reason, pods_of(event)) == ("node-lost", ["x-0", "x-1", "y-0", "y-1"])
+    assert event.message == (
         f"the minimum of the tree no longer holds: node n0 {words}: default/x-0, default/x-1"
     )
     assert not scene.state.reservations_on
@@ -147,16 +149,16 @@ def test_a_started_tree_loses_only_the_affected_pods(words, how):
     else:
         now = ReconcileContext(actor="t", cause="t", started=frozenset({scene.uid}))
     WAYS[words](scene)
-    (fact,) = released(scene.decide(now))
-    assert (fact.reason, pods_of(fact)) == ("node-lost", ["x-0", "x-1"])
+    (event,) = released(scene.decide(now))
+    assert (event.reason, pods_of(event)) == ("node-lost", ["x-0", "x-1"])
 
 
 def test_an_extra_on_a_lost_node_is_released_alone():
     """As long as the rest meets the minimum the tree keeps it."""
     scene = Scene(minimum=1)
     scene.cluster.change_pod("x-1", shape=shape_of(scene, "x-1", node_selector=(("pool", "q"),)))
-    (fact,) = released(scene.decide())
-    assert pods_of(fact) == ["x-1"]
+    (event,) = released(scene.decide())
+    assert pods_of(event) == ["x-1"]
 
 
 def shape_of(scene, name, **changes) -> PodShape:
@@ -191,7 +193,7 @@ def test_many_pods_are_named_in_short():
     """The text names five and counts the rest; the event lists all."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=7, requests={GPU: 1}))
     uid = cluster.group("g").uid
-    fact = GangAdmitted(
+    event = GangAdmitted(
         plan=PlanId("p"), kind="PodGroup", priority=0,
         groups=(GroupRecord(kind="PodGroup", name="g", minimum=7),), shapes=({GPU: 1},),
         assignments=tuple(
@@ -202,7 +204,7 @@ def test_many_pods_are_named_in_short():
         ),
     )  # fmt: skip
     root = (uid, "default/g")
-    state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, fact))
+    state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, event))
     cluster.change_node("n0", unschedulable=True)
     (draft,) = decide_reconcile(cluster.seen, state, forest_of(cluster.seen), ME)
     assert len(draft.data.pods) == 7
@@ -220,10 +222,12 @@ def test_a_group_that_is_not_the_admitted_one(how, started):
         scene.cluster.delete_group("x")
     else:
         scene.cluster.change_group("x", uid=GangUid("another"))
-    (fact,) = released(scene.decide())
-    assert fact.reason == "deleted"
-    assert f"PodGroup default/x was deleted{' and made again' * (how != 'deleted')}" in fact.message
-    assert pods_of(fact) == (["x-0", "x-1"] if started else ["x-0", "x-1", "y-0", "y-1"])
+    (event,) = released(scene.decide())
+    assert event.reason == "deleted"
+    assert (
+        f"PodGroup default/x was deleted{' and made again' * (how != 'deleted')}" in event.message
+    )
+    assert pods_of(event) == (["x-0", "x-1"] if started else ["x-0", "x-1", "y-0", "y-1"])
 
 
 def test_relabelled_nodes_are_recorded_once_per_change():
@@ -232,8 +236,8 @@ def test_relabelled_nodes_are_recorded_once_per_change():
     scene.bind("x-0", "x-1", "y-0", "y-1")
     for rack, before in (("b", "a"), (None, "b"), ("a", None)):
         scene.relabel("n0", rack=rack)
-        (fact,) = scene.decide()
-        assert fact == NodeTopologyChanged(
+        (event,) = scene.decide()
+        assert event == NodeTopologyChanged(
             node=NodeName("n0"),
             before={RACK: before} if before else {},
             after={RACK: rack} if rack else {},
@@ -269,15 +273,15 @@ def test_unknown_pods_and_nodes_are_not_judged():
 
 
 @pytest.mark.parametrize("name", ["root", "x"])
-def test_a_group_that_is_being_deleted_gives_its_room_back_once(name):
+def test_a_group_that_is_being_deleted_gives_its_capacity_back_once(name):
     """Its finalizer may keep it for long: it is not planned any more, and its siblings' new plan stands."""
     scene = Scene()
     scene.cluster.change_group(name, deleting=True)
-    (fact,) = released(scene.decide())
-    assert fact.reason == "deleted"
-    assert pods_of(fact) == ["x-0", "x-1", "y-0", "y-1"]
+    (event,) = released(scene.decide())
+    assert event.reason == "deleted"
+    assert pods_of(event) == ["x-0", "x-1", "y-0", "y-1"]
     kind = "CompositePodGroup" if name == "root" else "PodGroup"
-    assert fact.message == f"{kind} default/{name} is being deleted: the tree begins anew"
+    assert event.message == f"{kind} default/{name} is being deleted: the tree begins anew"
     assert scene.decide() == []
 
 
@@ -286,9 +290,9 @@ def test_a_started_tree_gives_back_only_the_leaf_that_is_being_deleted():
     scene = Scene()
     scene.bind("y-0")
     scene.cluster.change_group("x", deleting=True)
-    (fact,) = released(scene.decide())
-    assert pods_of(fact) == ["x-0", "x-1"]
-    assert "PodGroup default/x is being deleted: default/x-0" in fact.message
+    (event,) = released(scene.decide())
+    assert pods_of(event) == ["x-0", "x-1"]
+    assert "PodGroup default/x is being deleted: default/x-0" in event.message
     assert scene.decide() == []
 
 

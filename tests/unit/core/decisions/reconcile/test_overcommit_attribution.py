@@ -1,4 +1,4 @@
-"""Who came into reserved room is named, the latest first; a tree to whom it happens over and over waits longer."""
+"""Who came into reserved capacity is named, the latest first; a tree to whom it happens over and over waits longer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FULL = {GPU: 4}
 
 
 def scene(*pods, priority=0):
-    """A gang of one whose room on n0 is held, and others on that node."""
+    """A gang of one whose capacity on n0 is held, and others on that node."""
     cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=1), *pods)
     return cluster, admitted(EMPTY, cluster, "g", {"g-0": "n0"}, priority=priority)
 
@@ -90,10 +90,12 @@ def released(uid, times, apart_us):
     pod = ReservedCapacityUser(
         pod="d/p", uid=PodUid("u"), node=NodeName("n"), scheduler="s", priority=0, via="unaware"
     )
-    fact = ReservationReleased(plan=PlanId("p"), reason="superseded", pods=(), taken_by=(pod,))
+    event = ReservationReleased(plan=PlanId("p"), reason="superseded", pods=(), taken_by=(pod,))
     state = EMPTY
     for n in range(times):
-        state = folded(state, (uid, "default/g", fact), at_us=CAPACITY_USE_MEMORY_US + n * apart_us)
+        state = folded(
+            state, (uid, "default/g", event), at_us=CAPACITY_USE_MEMORY_US + n * apart_us
+        )
     return state.gangs[uid]
 
 
@@ -107,6 +109,6 @@ def test_the_pause_doubles_up_to_a_limit():
 
 
 def test_what_happened_long_ago_is_forgotten():
-    """A tree does not wait longer when its room is taken only now and then."""
+    """A tree does not wait longer when its capacity is taken only now and then."""
     assert released("u", 5, CAPACITY_USE_MEMORY_US).capacity_used_times == 1
     assert released("u", 5, CAPACITY_USE_MEMORY_US - 1).capacity_used_times == 5

@@ -1,4 +1,4 @@
-"""The answers to kube-scheduler: redeem, refuse in constant words, protect reserved room, score."""
+"""The answers to kube-scheduler: redeem, refuse in constant words, protect reserved capacity, score."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_reason_names_what_is_missing():
     )
 
 
-def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_room(cluster):
+def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_capacity(cluster):
     """Between the repair of an invalid tree and its next plan the reason is that it is not planned yet."""
     uid = cluster.group("g").uid
     root = (uid, "default/g")
@@ -184,8 +184,8 @@ def test_the_reason_of_a_member_names_a_useless_eviction(cluster, units):
 
 
 @pytest.mark.parametrize(("priority", "passes"), [(9, False), (10, False), (11, True)])
-def test_reserved_room_is_kept_from_equal_and_lower_priority(cluster, state, priority, passes):
-    """A foreign pod that would need reserved room is kept out unless its priority is higher."""
+def test_reserved_capacity_is_kept_from_equal_and_lower_priority(cluster, state, priority, passes):
+    """A foreign pod that would need reserved capacity is kept out unless its priority is higher."""
     cluster.add(a_pod("alien", requests={GPU: 4}))
     cluster.change_pod("alien", priority=priority)
     decision = ask(cluster, state, "alien", N0, N1, N2)
@@ -195,7 +195,7 @@ def test_reserved_room_is_kept_from_equal_and_lower_priority(cluster, state, pri
         assert decision.reason == "capacity is reserved for a gang of equal or higher priority"
 
 
-def test_room_beside_a_reservation_is_free_for_all(cluster, state):
+def test_capacity_beside_a_reservation_is_free_for_all(cluster, state):
     """Only the node whose rest is too small is taken away; running pods count, the reserved pod once."""
     cluster.add(a_pod("small", requests={GPU: 3}), a_pod("filler", node="n1", requests={GPU: 1}))
     assert ask(cluster, state, "small", N0, N1, N2).passed == (N0, N2)
@@ -286,8 +286,10 @@ def test_few_nodes_are_named_and_always_the_best(of_nodes):
     unnamed = {name: score for name, score in found.items() if name not in named}
     base = max(unnamed.values())
     assert named == {name: score - base for name, score in found.items() if score > base}
-    room = NAMED_MAX - len(named)
-    assert base == min(of_nodes) or list(unnamed.values()).count(base) > room, "no need to be short"
+    capacity = NAMED_MAX - len(named)
+    assert base == min(of_nodes) or list(unnamed.values()).count(base) > capacity, (
+        "no need to be short"
+    )
 
 
 def test_a_reservation_is_found_by_uid_only(cluster, state):

@@ -1,4 +1,4 @@
-"""The preempt verb: no part of a gang is evicted alone, and no pod for room that filter would refuse."""
+"""The preempt verb: no part of a gang is evicted alone, and no pod for capacity that filter would refuse."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_whole_unit_is_taken_as_one_recorded_preemption():
 
 
 async def test_filter_and_preempt_agree():
-    """Room that is held for a gang of higher priority is not freed in vain; for a lower one it is."""
+    """Capacity that is held for a gang of higher priority is not freed in vain; for a lower one it is."""
     held = a_gang("top", pods=1, requests=ONE, priority=200)
     held[0]["spec"]["priority"] = 200
     low = a_pod("low", node="n0", requests={GPU: 1}, priority=1)

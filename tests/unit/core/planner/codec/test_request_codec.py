@@ -45,7 +45,7 @@ def test_order_in_dicts_does_not_count():
 
 
 def test_one_node_changes_one_part():
-    """A pod more on one node alters one of the parts with room, and no other piece."""
+    """A pod more on one node alters one of the parts with capacity, and no other piece."""
     request = request_of(500)
     nodes = list(request.nodes)
     nodes[77] = replace(nodes[77], free={"pods": 3})

@@ -63,13 +63,14 @@ def test_counts_are_cut_and_need_a_request():
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=3),
     st.data(),
 )
-def test_patterns_cover_exactly_what_fits(room, asks, data):
+def test_patterns_cover_exactly_what_fits(capacity, asks, data):
     """A mix of pods fits a node exactly when some pattern holds at least as many of each kind."""
     most = data.draw(st.lists(st.integers(1, 4), min_size=len(asks), max_size=len(asks)))
-    patterns = _patterns(room, [list(a) for a in asks], most)
+    patterns = _patterns(capacity, [list(a) for a in asks], most)
     mix = [data.draw(st.integers(0, m)) for m in most]
     fits = all(
-        sum(n * a[axis] for n, a in zip(mix, asks, strict=True)) <= room[axis] for axis in (0, 1)
+        sum(n * a[axis] for n, a in zip(mix, asks, strict=True)) <= capacity[axis]
+        for axis in (0, 1)
     )
     if patterns:
         assert fits == any(all(n <= p for n, p in zip(mix, pat, strict=True)) for pat in patterns)

@@ -115,7 +115,7 @@ def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
 
 
 def test_the_plan_names_the_alternatives():
-    """The other rack with its cost and why it was not chosen, and the one that makes no room."""
+    """The other rack with its cost and why it was not chosen, and the one that makes no capacity."""
     units = [lone("a", "r1-0", priority=7), lone("b", "r2-0", priority=3)]
     made = preempt(ask(leaf("hi", 1, topology=("rack",)), nodes(r1=[0], r2=[0], r3=[0]), *units))
     assert isinstance(made, PreemptionPlan)
@@ -133,7 +133,7 @@ def test_the_volcano_case_one_victim_where_one_will_do():
 
 
 def test_the_chain_does_not_begin():
-    """L33: 3 > 2 > 1 with room for one: the 1 goes, so that nothing evicts anything again."""
+    """L33: 3 > 2 > 1 with capacity for one: the 1 goes, so that nothing evicts anything again."""
     assert gone(
         ask(leaf("hi", 1), nodes(r=[0, 0]), lone("two", "r-0", 2), lone("one", "r-1", 1))
     ) == ["one"]
@@ -177,10 +177,10 @@ def claiming(request: PlanRequest, *names: str) -> PlanRequest:
 
 
 def test_a_unit_that_may_hold_the_device_is_not_put_back_and_the_reason_is_given():
-    """L34: room for the second member is free, whether a device is only kube-scheduler knows: `holder` is not spared."""
+    """L34: capacity for the second member is free, whether a device is only kube-scheduler knows: `holder` is not spared."""
     units = (lone("holder", "r-0", priority=7), lone("plain", "s-0"))
     request = ask(leaf("hi", 2), nodes(r=[1], s=[0]), *units)
-    assert gone(request) == ["plain"], "without claims the room that is free is used"
+    assert gone(request) == ["plain"], "without claims the capacity that is free is used"
     asked = claiming(request, "holder")
     assert gone(asked) == ["holder", "plain"]
     made = preempt(asked)
@@ -256,7 +256,7 @@ def test_a_pinned_tree_evicts_in_its_own_domain_only():
 
 
 def test_a_satisfied_gang_asks_for_the_extras_that_can_be_had():
-    """C.6: two more are wanted, one unit can make room for one: it goes."""
+    """C.6: two more are wanted, one unit can make capacity for one: it goes."""
     bound = (PlanBound(pod="ns/hi-b", uid=PodUid("hi-b"), node=NodeName("r-0")),)
     tree = leaf("hi", 2, minimum=1, bound=bound)
     assert gone(ask(tree, nodes(r=[0]), lone("a", "r-0"), lone("b", "r-0", priority=50))) == ["a"]
@@ -367,7 +367,7 @@ def test_no_pod_is_evicted_for_a_claim_that_does_not_exist():
     assert made.reasons == ("no eviction can help: claim ns/data does not exist",)
 
 
-def test_the_others_have_room_made_for_them_where_they_are_enough():
+def test_the_others_have_capacity_made_for_them_where_they_are_enough():
     """The minimum does not need the broken member: one unit is evicted for the other, none for it."""
     units = [lone("a", "r-0"), lone("b", "r-1", priority=2)]
     request = broken(ask(leaf("hi", 2, minimum=1), nodes(r=[0, 0]), *units), "hi-0")
