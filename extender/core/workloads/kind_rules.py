@@ -1,0 +1,79 @@
+"""What the table entries of several kinds have in common: conditions, refusals, and fields with defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.core.workloads.tree_policy import Refusal
+from extender.core.workloads.workload_object import (
+    GANG_ANNOTATION,
+    GROUP_LABEL,
+    WORKLOAD_ANNOTATION,
+    WorkloadObject,
+)
+
+UID_PIECE = 8  # characters of a UID in names: 32 bits, unique among workloads of one name
+
+
+def has_condition(workload: WorkloadObject, *types: str) -> bool:
+    """Return whether one of these conditions is True."""
+    conditions = workload.status.get("conditions") or ()
+    return any(one.get("type") in types and one.get("status") == "True" for one in conditions)
+
+
+def number(fields: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a field that is a number; `default` where it is not set."""
+    value = fields.get(name)
+    return default if value is None else int(value)
+
+
+def template_label(template: Mapping[str, Any], key: str) -> str:
+    """Return a label of a pod template, or an empty string."""
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    return str(labels.get(key, ""))
+
+
+def template_kept_out(template: Mapping[str, Any]) -> str:
+    """Return why the pods of a template are scheduled by something else, or an empty string."""
+    spec = template.get("spec") or {}
+    if spec.get("schedulingGroup"):
+        return "its pods have spec.schedulingGroup, so the groups of another controller count"
+    if label := template_label(template, GROUP_LABEL):
+        return f"its pods name the group {label!r} themselves"
+    return ""
+
+
+def scheduling_block(workload: WorkloadObject) -> str:
+    """Return why a workload with `spec.scheduling` is left alone, or an empty string."""
+    if workload.spec.get("scheduling"):
+        return "spec.scheduling is set, so its own controller makes the groups"
+    return ""
+
+
+def managed_by_other(workload: WorkloadObject, own: str) -> str:
+    """Return why a workload whose `spec.managedBy` is not `own` is left alone, or an empty string."""
+    manager = workload.spec.get("managedBy")
+    if manager and manager != own:
+        return f"spec.managedBy is {manager!r}, so another controller runs it"
+    return ""
+
+
+def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
+    """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
+    found = []
+    mode = workload.annotations.get(GANG_ANNOTATION, "all")
+    if mode != "all":
+        text = f"{mode!r} is for a JobSet; a {workload.kind} has only all"
+        found.append((GANG_ANNOTATION, text))
+    if WORKLOAD_ANNOTATION in workload.annotations:
+        text = f"is for a JobSet; a {workload.kind} has no templates to map"
+        found.append((WORKLOAD_ANNOTATION, text))
+    return tuple(
+        Refusal(
+            reason="InvalidAnnotation",
+            field=f"metadata.annotations[{key}]",
+            message=f"{workload}: metadata.annotations[{key}]: {text}",
+        )
+        for key, text in found
+    )

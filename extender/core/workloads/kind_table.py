@@ -1,0 +1,29 @@
+"""The table: all workload kinds, those first whose pods also have the labels of a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from extender.core.workloads.kinds.job_kind import JOB
+from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.name_rules import NameRule, leaf_name
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import TREE_LABEL
+
+KINDS: Final[tuple[WorkloadKind, ...]] = (JOBSET, JOB)
+BY_KIND: Final[Mapping[str, WorkloadKind]] = {one.kind: one for one in KINDS}
+NAME_RULES: Final[tuple[NameRule, ...]] = tuple(rule for one in KINDS for rule in one.name_rules)
+
+
+def leaf_of_pod(labels: Mapping[str, str]) -> str:
+    """Return the name of the leaf of a pod with these labels, or an empty string: it has no profile, or no kind fits."""
+    return leaf_name(NAME_RULES, labels) if TREE_LABEL in labels else ""
+
+
+def kind_of_pod(labels: Mapping[str, str]) -> WorkloadKind | None:
+    """Return the kind of workload that made a pod with these labels, or None."""
+    return next(
+        (one for one in KINDS if one.name_label in labels and leaf_name(one.name_rules, labels)),
+        None,
+    )

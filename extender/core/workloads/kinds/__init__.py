@@ -1,0 +1,1 @@
+"""The table entries: one module per kind of workload, with everything that is known about it. May import `core.workloads`."""

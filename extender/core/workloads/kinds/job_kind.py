@@ -1,0 +1,116 @@
+"""Job: one leaf, a gang if all its pods run at once.
+
+Source: batch/v1 of Kubernetes 1.37, pkg/controller/job: at most min(parallelism, completions - succeeded) pods are
+active, so the minimum follows the remaining work downwards; otherwise the last pods would wait for pods that never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.core.workloads.kind_rules import (
+    UID_PIECE,
+    has_condition,
+    managed_by_other,
+    number,
+    only_whole,
+    scheduling_block,
+    template_kept_out,
+)
+from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Leaf, LeafUse
+from extender.core.workloads.tree_policy import TreePolicy
+from extender.core.workloads.workload_kind import Plan, WorkloadKind
+from extender.core.workloads.workload_object import WorkloadObject
+
+NAME_LABEL = "batch.kubernetes.io/job-name"
+UID_LABEL = "batch.kubernetes.io/controller-uid"
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
+    del policy, uses
+    spec = workload.spec
+    most = pods_at_once(spec)
+    pods = min(most, remaining_pods(workload))
+    leaf = Leaf(
+        name=joined_name(workload.name, f"-{workload.uid[:UID_PIECE]}"),
+        role="job",
+        pods=pods,
+        most=most,
+        minimum=max(1, pods) if all_at_once(spec) else BASIC,
+        template=spec.get("template") or {},
+    )
+    return Plan(roots=(leaf,) if most else ())
+
+
+def pods_at_once(job_spec: Mapping[str, Any]) -> int:
+    """Return how many pods of a Job run at once at most."""
+    parallelism, completions = number(job_spec, "parallelism", 1), job_spec.get("completions")
+    return parallelism if completions is None else min(parallelism, int(completions))
+
+
+def all_at_once(job_spec: Mapping[str, Any]) -> bool:
+    """Return whether all pods of a Job run at once."""
+    completions = job_spec.get("completions")
+    return completions is None or int(completions) <= number(job_spec, "parallelism", 1)
+
+
+def remaining_pods(job: WorkloadObject) -> int:
+    """Return how many pods a Job still has to run at once: 0 when it is finished.
+
+    Without `completions`, no pod is made after the first one has succeeded: those that are active remain.
+    """
+    if finished(job):
+        return 0
+    parallelism, completions = number(job.spec, "parallelism", 1), job.spec.get("completions")
+    succeeded = number(job.status, "succeeded", 0)
+    if completions is None:
+        return number(job.status, "active", 0) if succeeded else parallelism
+    left = int(completions) - succeeded - _indexes(job.status.get("failedIndexes") or "")
+    return max(0, min(parallelism, left))
+
+
+def _indexes(text: str) -> int:
+    """Return how many indexes a list such as `1,3-5` has."""
+    count = 0
+    for part in filter(None, text.split(",")):
+        first, dash, last = part.partition("-")
+        count += int(last) - int(first) + 1 if dash else 1
+    return count
+
+
+def finished(job: WorkloadObject) -> bool:
+    """Return whether a Job is complete or has failed."""
+    return has_condition(job, "Complete", "Failed")
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    return (
+        scheduling_block(workload)
+        or managed_by_other(workload, "kubernetes.io/job-controller")
+        or template_kept_out(workload.spec.get("template") or {})
+    )
+
+
+JOB = WorkloadKind(
+    kind="Job",
+    group="batch",
+    versions=("v1",),
+    plural="jobs",
+    name_rules=(
+        NameRule(
+            when=(),
+            head=LabelValue(key=NAME_LABEL),
+            rest=("-", LabelValue(key=UID_LABEL, first=UID_PIECE)),
+        ),
+    ),
+    name_label=NAME_LABEL,
+    template_paths=("spec.template",),
+    part_of=("JobSet", "RayJob"),
+    parts=_parts,
+    finished=finished,
+    suspended=lambda workload: bool(workload.spec.get("suspend")),
+    refusals=lambda workload, _: only_whole(workload),
+    kept_out=_kept_out,
+)

@@ -1,0 +1,262 @@
+"""JobSet: a root gang over its ReplicatedJobs; below them a leaf per Job, or one for all Jobs of a single pod.
+
+Source: jobset.x-k8s.io/v1alpha2 of JobSet v0.12.0. With `dependsOn` or the start-up order InOrder the controller makes
+the Jobs of a later step when the earlier one is ready or complete, so a gang over all of them could never start: the
+root is Basic then, and each step is a gang of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.workloads.kind_rules import (
+    UID_PIECE,
+    has_condition,
+    managed_by_other,
+    number,
+    scheduling_block,
+    template_kept_out,
+    template_label,
+)
+from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
+from extender.core.workloads.name_rules import Condition, LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Part
+from extender.core.workloads.tree_policy import Refusal, TreePolicy
+from extender.core.workloads.workload_kind import Notice, Plan, WorkloadKind
+from extender.core.workloads.workload_object import (
+    LEAF_LABEL,
+    TOPOLOGY_ANNOTATION,
+    WorkloadObject,
+)
+
+PREFIX = "jobset.sigs.k8s.io"
+NAME_LABEL = f"{PREFIX}/jobset-name"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
+INITIALIZERS = ("dataset-initializer", "model-initializer")
+PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
+
+ReplicatedJob = Mapping[str, Any]
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
+    remaining = {use.name: use.remaining for use in uses if use.remaining is not None}
+    jobs = [job for job in _replicated_jobs(workload) if number(job, "replicas", 1) > 0]
+    parts = {job["name"]: _part(workload, job, policy, remaining) for job in jobs}
+    notices = list(_notices(workload, jobs))
+    steps = _steps(workload, jobs)
+    root_name = _name(workload)
+    if steps is None:
+        children = tuple(part for part in parts.values() if part is not None)
+        minimum = len(children) if policy.gang == "all" else BASIC
+    else:
+        children = tuple(_step_parts(workload, steps, parts, policy))
+        minimum = BASIC
+        if policy.gang == "all":
+            text = (
+                f"{workload} starts its ReplicatedJobs one after the other, so each step is a gang of its own; "
+                "capacity for later steps is not reserved"
+            )
+            notices.append(Notice(reason="SequencedStart", message=text))
+    if not children:
+        return Plan(roots=(), notices=tuple(notices))
+    root = Composite(name=root_name, role="", children=children, minimum=minimum)
+    return Plan(roots=(root,), notices=tuple(notices))
+
+
+def _replicated_jobs(workload: WorkloadObject) -> tuple[ReplicatedJob, ...]:
+    return tuple(workload.spec.get("replicatedJobs") or ())
+
+
+def _name(workload: WorkloadObject, *parts: str) -> str:
+    rest = "".join(f"-{part}" for part in (*parts, workload.uid[:UID_PIECE]))
+    return joined_name(workload.name, rest)
+
+
+def _part(
+    workload: WorkloadObject,
+    job: ReplicatedJob,
+    policy: TreePolicy,
+    remaining: Mapping[str, int],
+) -> Part | None:
+    """Return the part of a ReplicatedJob; None when all its Jobs are finished."""
+    spec = _job_spec(job)
+    name, replicas, most = job["name"], number(job, "replicas", 1), pods_at_once(spec)
+    if most == 0:
+        return None
+    if _leaf_label(job) == PER_REPLICATED_JOB:
+        gang = all_at_once(spec) and policy.gang != "per-job" and not _is_initializer(job)
+        return _leaf(_name(workload, name), name, job, replicas * most, remaining, gang=gang)
+    gang = all_at_once(spec) and not _is_initializer(job)
+    leaves = [
+        _leaf(_name(workload, name, str(index)), "", job, most, remaining, gang=gang)
+        for index in range(replicas)
+    ]
+    left = tuple(leaf for leaf in leaves if leaf is not None)
+    if not left:
+        return None
+    if replicas == 1:
+        return _leaf(left[0].name, name, job, most, remaining, gang=gang)
+    minimum = BASIC if policy.gang == "per-job" else len(left)
+    return Composite(name=_name(workload, name), role=name, children=left, minimum=minimum)
+
+
+def _leaf(
+    name: str,
+    role: str,
+    job: ReplicatedJob,
+    most: int,
+    remaining: Mapping[str, int],
+    *,
+    gang: bool,
+) -> Leaf | None:
+    pods = min(most, remaining.get(name, most))
+    if pods == 0:
+        return None
+    template = _job_spec(job).get("template") or {}
+    minimum = pods if gang else BASIC
+    return Leaf(name=name, role=role, pods=pods, most=most, minimum=minimum, template=template)
+
+
+def _job_spec(job: ReplicatedJob) -> Mapping[str, Any]:
+    return (job.get("template") or {}).get("spec") or {}
+
+
+def _leaf_label(job: ReplicatedJob) -> str:
+    """Return what one leaf holds, as the pods have it: the name rule goes by the same label."""
+    return template_label(_job_spec(job).get("template") or {}, LEAF_LABEL) or PER_JOB
+
+
+def _stamped(job: ReplicatedJob) -> str:
+    """Return the leaf label for the pod template of a ReplicatedJob; the twin of `leaf_label_cel`."""
+    single = number(_job_spec(job), "parallelism", 1) <= 1
+    return PER_REPLICATED_JOB if single or number(job, "replicas", 1) > CHILDREN_MAX else PER_JOB
+
+
+def _is_initializer(job: ReplicatedJob) -> bool:
+    return template_label(job.get("template") or {}, STEP_LABEL) in INITIALIZERS
+
+
+def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterable[Notice]:
+    for job in jobs:
+        spec = _job_spec(job)
+        if number(spec, "parallelism", 1) > 1 and _leaf_label(job) == PER_REPLICATED_JOB:
+            text = (
+                f"{workload}: ReplicatedJob {job['name']} has {job.get('replicas')} Jobs, more than "
+                f"{CHILDREN_MAX} groups: all its pods are one group"
+            )
+            yield Notice(reason="CoarserLeaves", message=text)
+        if not all_at_once(spec):
+            text = (
+                f"{workload}: ReplicatedJob {job['name']} runs {spec.get('completions')} pods, "
+                f"{number(spec, 'parallelism', 1)} at a time: they are placed one by one"
+            )
+            yield Notice(reason="NotAllAtOnce", message=text)
+
+
+# --- steps
+
+
+def _steps(workload: WorkloadObject, jobs: list[ReplicatedJob]) -> list[list[ReplicatedJob]] | None:
+    """Return the ReplicatedJobs that start together, step by step; None if all start at once."""
+    order = (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder")
+    if order == "InOrder":
+        return [[job] for job in jobs]
+    if not any(job.get("dependsOn") for job in jobs):
+        return None
+    steps: dict[frozenset[tuple[str, str]], list[ReplicatedJob]] = {}
+    for job in jobs:
+        after = job.get("dependsOn") or ()
+        key = frozenset((one.get("name", ""), one.get("status", "")) for one in after)
+        steps.setdefault(key, []).append(job)
+    return list(steps.values())
+
+
+def _step_parts(
+    workload: WorkloadObject,
+    steps: list[list[ReplicatedJob]],
+    parts: Mapping[str, Part | None],
+    policy: TreePolicy,
+) -> Iterable[Part]:
+    """Yield a part per step; ReplicatedJobs that start together are one gang, initializers are not."""
+    for number_, step in enumerate(steps, start=1):
+        of_step = [part for job in step if (part := parts[job["name"]]) is not None]
+        alone = policy.gang != "all" or all(_is_initializer(job) for job in step)
+        if alone or len(of_step) <= 1:
+            yield from of_step
+        else:
+            name = _name(workload, f"step{number_}")
+            yield Composite(name=name, role="", children=tuple(of_step), minimum=len(of_step))
+
+
+# --- refusals
+
+
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[Refusal, ...]:
+    del policy
+    return tuple(_exclusive_topology(workload))
+
+
+def _exclusive_topology(workload: WorkloadObject) -> Iterable[Refusal]:
+    """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
+    places = [("metadata", workload.annotations)]
+    for index, job in enumerate(_replicated_jobs(workload)):
+        found = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+        places.append((f"spec.replicatedJobs[{index}].template.metadata", found))
+    for place, found in places:
+        key = found.get(EXCLUSIVE)
+        if key and NODE_SELECTOR not in found:
+            field = f"{place}.annotations[{EXCLUSIVE}]"
+            text = (
+                f"{workload}: {field}: {key!r}: JobSet makes the other pods of a Job only when its first pod has a "
+                f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
+            )
+            yield Refusal(reason="ExclusiveTopology", field=field, message=text)
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    for job in _replicated_jobs(workload):
+        if reason := template_kept_out(_job_spec(job).get("template") or {}):
+            return f"ReplicatedJob {job.get('name')}: {reason}"
+    return scheduling_block(workload) or managed_by_other(
+        workload, "jobset.sigs.k8s.io/jobset-controller"
+    )
+
+
+_UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
+_REPLICATED_JOB = ("-", LabelValue(key=f"{PREFIX}/replicatedjob-name"))
+
+JOBSET = WorkloadKind(
+    kind="JobSet",
+    group="jobset.x-k8s.io",
+    versions=("v1alpha2",),
+    plural="jobsets",
+    name_rules=(
+        NameRule(
+            when=(Condition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
+            head=LabelValue(key=NAME_LABEL),
+            rest=(*_REPLICATED_JOB, *_UID),
+        ),
+        NameRule(
+            when=(),
+            head=LabelValue(key=NAME_LABEL),
+            rest=(*_REPLICATED_JOB, "-", LabelValue(key=f"{PREFIX}/job-index"), *_UID),
+        ),
+    ),
+    name_label=NAME_LABEL,
+    template_paths=("spec.replicatedJobs[].template.spec.template",),
+    leaf_label=_stamped,
+    leaf_label_cel=(
+        "(!has(item.template.spec.parallelism) || item.template.spec.parallelism <= 1"
+        f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
+    ),
+    policy_from=("TrainJob",),
+    parts=_parts,
+    finished=lambda workload: has_condition(workload, "Completed", "Failed"),
+    suspended=lambda workload: bool(workload.spec.get("suspend")),
+    refusals=_refusals,
+    kept_out=_kept_out,
+)

@@ -1,0 +1,143 @@
+"""Rules that compute the name of a pod's leaf from its labels, in Python and as CEL.
+
+A pod gets its leaf when it is created, from a MutatingAdmissionPolicy; the service computes the same names for the
+groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. A name is the value of
+a label, so it has at most 63 characters; only the first part of a name, which no two workloads need to differ in, is
+shortened. CEL has no hash function: names are made unique by pieces of UIDs and by revisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+NAME_MAX = 63  # of the value of a label
+
+
+class LabelValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The value of a label, cut to the first `first` characters (0: the whole value); dots become dashes."""
+
+    key: str
+    first: int = 0
+
+
+Piece = LabelValue | str
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A label is there (`value` None), or has one value; `absent` negates it."""
+
+    key: str
+    value: str | None = None
+    absent: bool = False
+
+
+class NameRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a leaf for pods that meet all conditions and have all labels of the pieces.
+
+    The name is `head` followed by `rest`. If it is longer than a label value may be, `head` is shortened.
+    """
+
+    when: tuple[Condition, ...]
+    head: LabelValue
+    rest: tuple[Piece, ...] = ()
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """Return the labels that a pod must have for this rule."""
+        needed = [piece.key for piece in (self.head, *self.rest) if isinstance(piece, LabelValue)]
+        return tuple(dict.fromkeys(needed))
+
+
+Form = Literal["python", "cel"]
+
+
+def joined_name(head: str, rest: str) -> str:
+    """Return `head` and `rest` as one name of at most NAME_MAX characters.
+
+    `head` is shortened first. A `rest` that fills the name loses its beginning, behind an `x`.
+    """
+    head, rest = head.replace(".", "-"), rest.replace(".", "-")
+    if len(head) + len(rest) <= NAME_MAX:
+        return head + rest
+    if len(rest) < NAME_MAX:
+        return head[: NAME_MAX - len(rest)] + rest
+    return "x" + rest[len(rest) - NAME_MAX + 1 :]
+
+
+def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
+    """Return the name of the leaf of a pod with these labels by the first rule that applies, or an empty string."""
+    for rule in rules:
+        if all(_meets(labels, one) for one in rule.when) and all(
+            key in labels for key in rule.label_keys
+        ):
+            rest = "".join(_piece(labels, piece) for piece in rule.rest)
+            return joined_name(_piece(labels, rule.head), rest)
+    return ""
+
+
+def _meets(labels: Mapping[str, str], condition: Condition) -> bool:
+    if condition.value is None:
+        found = condition.key in labels
+    else:
+        found = labels.get(condition.key) == condition.value
+    return found is not condition.absent
+
+
+def _piece(labels: Mapping[str, str], piece: Piece) -> str:
+    if isinstance(piece, str):
+        return piece
+    value = labels[piece.key]
+    return value[: piece.first] if piece.first else value
+
+
+# --- CEL
+
+
+def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
+    """Return the CEL expression of the leaf's name; an empty string where no rule applies.
+
+    Args:
+        rules: The first one that applies counts.
+        labels: The CEL expression of the labels of the pod, a map.
+    """
+    text = "''"
+    for rule in reversed(tuple(rules)):
+        conditions = [_cel_condition(labels, one) for one in rule.when]
+        conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
+        name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
+        text = f"({' && '.join(conditions)}) ? {name} : ({text})"
+    return text
+
+
+def _cel_condition(labels: str, condition: Condition) -> str:
+    key = _cel_text(condition.key)
+    there = f"{key} in {labels}"
+    if condition.value is not None:
+        there = f"{there} && {labels}[{key}] == {_cel_text(condition.value)}"
+    return f"!({there})" if condition.absent else f"({there})"
+
+
+def _cel_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _cel_piece(labels: str, piece: Piece) -> str:
+    if isinstance(piece, str):
+        return _cel_text(piece)
+    value = f"{labels}[{_cel_text(piece.key)}]"
+    if piece.first:
+        value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
+    return value
+
+
+def _cel_name(head: str, rest: list[str]) -> str:
+    """Return the CEL form of `joined_name`; head and rest are joined in a list so that each is written once."""
+    pair = f"[({head}).replace('.', '-'), ({' + '.join(rest) if rest else _cel_text('')}).replace('.', '-')]"
+    return (
+        f"[{pair}].map(n, size(n[0]) + size(n[1]) <= {NAME_MAX} ? n[0] + n[1]"
+        f" : size(n[1]) < {NAME_MAX} ? n[0].substring(0, {NAME_MAX} - size(n[1])) + n[1]"
+        f" : 'x' + n[1].substring(size(n[1]) - {NAME_MAX - 1}))[0]"
+    )

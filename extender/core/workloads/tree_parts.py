@@ -1,0 +1,69 @@
+"""The parts of a tree as the table entry of a kind describes them, before policy is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods that name one PodGroup."""
+
+    name: str  # as the name rule of the kind computes it for these pods
+    role: str  # what the user calls it: the replicated job, the role, the worker group
+    pods: int  # how many pods the controller keeps for it now; follows the remaining work downwards
+    most: int  # how many pods the controller keeps for it at most
+    minimum: int  # how many of them must run together; BASIC: each for itself
+    template: Mapping[str, Any]  # the pod template: metadata and spec
+    topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
+
+
+class Composite(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts below one CompositePodGroup."""
+
+    name: str
+    role: str
+    children: tuple[Part, ...]
+    minimum: int  # how many of the children must be placed together; BASIC: each for itself
+    topology: str = ""
+
+
+Part = Leaf | Composite
+
+
+class LeafUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A leaf that pods of a workload name, or that exists for it."""
+
+    name: str
+    pods: int = 0  # pods that name it and do not terminate
+    labels: Mapping[str, str] = {}  # of one of its pods: those that name rules read
+    remaining: int | None = None  # pods that its Jobs still have to run; None: not known
+
+
+class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A group that was made for a workload."""
+
+    kind: str
+    name: str
+    basic: bool
+    minimum: int
+
+
+def leaves_of(part: Part) -> tuple[Leaf, ...]:
+    """Return all leaves of a part, in order."""
+    if isinstance(part, Leaf):
+        return (part,)
+    return tuple(leaf for child in part.children for leaf in leaves_of(child))
+
+
+def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:
+    """Return the leaves of the parts, each a Basic root: their pods are placed one by one."""
+    return tuple(
+        msgspec.structs.replace(leaf, minimum=BASIC, topology="")
+        for part in parts
+        for leaf in leaves_of(part)
+    )

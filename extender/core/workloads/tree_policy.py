@@ -1,0 +1,176 @@
+"""What operators (TreeProfile) and users (annotations) ask of the tree of a workload.
+
+A profile says for each kind of workload how its tree is made; the annotations of a workload refine it. Both are read
+here, with an error that names the object, the field and the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from extender.core.workloads.workload_object import (
+    GANG_ANNOTATION,
+    MIN_ANNOTATION,
+    PARENT_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
+    WORKLOAD_ANNOTATION,
+    WorkloadObject,
+)
+
+GangMode = Literal["all", "per-replicated-job", "per-job"]
+Disruption = Literal["single", "all"]
+SchedulingBlock = Literal["keep-out", "adopt"]
+
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_MAX = 253
+_COUNT_MAX = 2**31 - 1
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why no tree is made from a workload; `message` names field and values and what would help."""
+
+    reason: str  # CamelCase, the reason of the Event
+    field: str
+    message: str
+
+
+class InvalidPolicy(Exception):
+    """An annotation or a profile that cannot be read."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep the refusal; its message is that of the exception."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What a profile says about one kind of workload."""
+
+    enabled: bool = True
+    gang: GangMode = "all"
+    root_topology: str = ""  # node label of the domain of the whole tree; empty: anywhere
+    leaf_topology: str = ""  # node label of the domain of each leaf with more than one pod
+    disruption_mode: Disruption = "all"  # of gangs
+    scheduling_block: SchedulingBlock = (
+        "keep-out"  # where the workload has a scheduling block of its own
+    )
+
+
+class TreeProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A profile that operators write and users name."""
+
+    name: str
+    kinds: Mapping[str, KindPolicy] = {}  # a kind that is not there has the defaults
+
+    def of(self, kind: str) -> KindPolicy:
+        """Return the policy of a kind."""
+        return self.kinds.get(kind, KindPolicy())
+
+
+DEFAULT_PROFILE = TreeProfile(name="default")
+
+
+class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of one tree: the profile with the annotations of the workload over it."""
+
+    gang: GangMode
+    root_topology: str
+    leaf_topology: str
+    disruption_mode: Disruption
+    scheduling_block: SchedulingBlock
+    minima: Mapping[str, int]  # by role; "" is the only role of the workload
+    workload: str  # name of a Workload of the user's; empty: none
+    parent: str  # name of a CompositePodGroup of the user's; empty: none
+
+
+def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
+    """Return the policy of a workload.
+
+    Args:
+        workload: Whose annotations count.
+        kind: What the profile says about this kind.
+
+    Raises:
+        InvalidPolicy: An annotation cannot be read.
+    """
+    topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
+    for level, key in topology.items():
+        if not _LABEL_KEY.fullmatch(key):
+            text = f"{level}={key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+            raise _invalid(workload, TOPOLOGY_ANNOTATION, text)
+    gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
+    if gang not in get_args(GangMode):
+        text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
+        raise _invalid(workload, GANG_ANNOTATION, text)
+    return TreePolicy(
+        gang=gang,  # type: ignore[arg-type]
+        root_topology=topology.get("root", kind.root_topology),
+        leaf_topology=topology.get("leaf", kind.leaf_topology),
+        disruption_mode=kind.disruption_mode,
+        scheduling_block=kind.scheduling_block,
+        minima=_minima(workload),
+        workload=_object_name(workload, WORKLOAD_ANNOTATION),
+        parent=_object_name(workload, PARENT_ANNOTATION),
+    )
+
+
+def _minima(workload: WorkloadObject) -> Mapping[str, int]:
+    text = workload.annotations.get(MIN_ANNOTATION)
+    if text is None:
+        return {}
+    raw = {"": text} if "=" not in text else _pairs(workload, MIN_ANNOTATION, None)
+    found = {}
+    for role, given in raw.items():
+        number = given.strip()
+        if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= _COUNT_MAX:
+            example = f"{role}=2" if role else "4"
+            raise _invalid(
+                workload,
+                MIN_ANNOTATION,
+                f"{number!r} is not a number of at least 1, such as {example}",
+            )
+        found[role] = int(number)
+    return found
+
+
+def _pairs(
+    workload: WorkloadObject, annotation: str, known: tuple[str, ...] | None
+) -> dict[str, str]:
+    """Return the entries of a list such as `root=net/block,leaf=net/rack`."""
+    text = workload.annotations.get(annotation, "")
+    found: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals or not key or not value:
+            example = "root=net/block,leaf=net/rack" if known else "prefill=2,decode=1"
+            raise _invalid(
+                workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
+            )
+        if known is not None and key not in known:
+            raise _invalid(workload, annotation, f"{key!r} is none of {', '.join(known)}")
+        if key in found:
+            raise _invalid(workload, annotation, f"{key!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _object_name(workload: WorkloadObject, annotation: str) -> str:
+    name = workload.annotations.get(annotation, "")
+    if name and (len(name) > _NAME_MAX or not _SUBDOMAIN.fullmatch(name)):
+        raise _invalid(workload, annotation, f"{name!r} is not the name of an object")
+    return name
+
+
+def _invalid(workload: WorkloadObject, annotation: str, text: str) -> InvalidPolicy:
+    field = f"metadata.annotations[{annotation}]"
+    return InvalidPolicy(
+        Refusal(reason="InvalidAnnotation", field=field, message=f"{workload}: {field}: {text}")
+    )

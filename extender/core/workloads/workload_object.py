@@ -1,0 +1,49 @@
+"""One object of a workload controller (Job, JobSet, LeaderWorkerSet, ...), as far as a tree is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+TREE_LABEL = "gang-extender.dev/tree"  # on workloads, namespaces and pod templates: the profile
+LEAF_LABEL = (
+    "gang-extender.dev/leaf"  # on pod templates: what one leaf holds, where a kind has a choice
+)
+GROUP_LABEL = "gang-extender.dev/pod-group"  # on pods: the leaf
+GANG_ANNOTATION = "gang-extender.dev/gang"
+TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
+MIN_ANNOTATION = "gang-extender.dev/min"
+WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
+PARENT_ANNOTATION = "gang-extender.dev/parent"
+OFF = "off"  # as value of TREE_LABEL: no tree
+
+
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The controlling owner of an object."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload as its API server stores it; `spec` and `status` are read by the table entry of its kind."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int = 0
+    deleting: bool = False
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owner: OwnerReference | None = None
+    spec: Mapping[str, Any] = {}
+    status: Mapping[str, Any] = {}
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
