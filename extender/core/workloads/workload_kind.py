@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -47,9 +47,10 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     name_rules: tuple[NameRule, ...] = ()  # for the pods of this kind
     name_label: str = ""  # on pods: the name of the workload object
     template_paths: tuple[str, ...] = ()  # where pod templates are: dotted, `[]` behind a list
-    leaf_label_cel: str = (
-        ""  # CEL over `object` and the index `i`: the value of LEAF_LABEL; empty: none
-    )
+    # The value of LEAF_LABEL for a pod template, of what has the template (an item of the list, or the object), in
+    # Python and in CEL over `item`; None and empty: the kind has no such choice. An empty value is not written.
+    leaf_label: Callable[[Mapping[str, Any]], str] | None = None
+    leaf_label_cel: str = ""
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     policy_from: tuple[str, ...] = ()  # kinds of owners whose annotations count instead of its own
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
