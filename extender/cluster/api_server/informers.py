@@ -71,11 +71,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 class Sink(Protocol):
     """Receives the changes of one or more informers."""
 
-    def upsert(self, found: Any) -> None:
+    def upsert(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Add or replace an object."""
         ...
 
-    def delete(self, found: Any) -> None:
+    def delete(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Remove an object; only its kind, group, name and UID are guaranteed to be set."""
         ...
 

@@ -10,8 +10,8 @@ from extender.cluster.types.common_types import KubernetesObject
 class WorkloadManifest(KubernetesObject, frozen=True, kw_only=True):
     """An object of any workload kind."""
 
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
+    spec: dict[str, Any] = {}  # noqa: RUF012 -- a field of a Struct
+    status: dict[str, Any] = {}  # noqa: RUF012
 
     @property
     def label(self) -> str:
