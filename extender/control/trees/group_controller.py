@@ -6,6 +6,7 @@ the view of that moment. So a write that was lost, or a group that was deleted b
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -32,6 +33,8 @@ from extender.ports.workload_ports import GroupManifest, Workloads, WorkloadView
 log = logging.getLogger(__name__)
 
 WORKERS = 8
+# A write that the view does not show after this time is made again: the group may have gone in between.
+UNSEEN_S = 3.0
 POLICY = RetryPolicy(first_s=0.2, max_s=30.0, after_failure="continue")
 
 
@@ -51,7 +54,8 @@ class GroupController:
         self._leader = leader
         self._wanted: dict[GroupKey, Wanted] = {}
         self._seen: object = None  # the trees that `_wanted` was made of
-        self._written: dict[GroupKey, Group | None] = {}  # what the view showed at the last write
+        # What the view showed at the last write, and when that was, in seconds of the event loop.
+        self._written: dict[GroupKey, tuple[Group | None, float]] = {}
         self._rejected: dict[GroupKey, GroupProblem] = {}
         self.problems: Mapping[str, tuple[GroupProblem, ...]] = {}  # by the UID of the workload
         self._queue: WorkQueue[GroupKey] = WorkQueue(
@@ -89,7 +93,8 @@ class GroupController:
         """Return the write that a group needs; None while the view does not show the last one yet."""
         group = self._cluster.view().groups.get(key)
         if key in self._written:
-            if self._written[key] is group:
+            seen, at_s = self._written[key]
+            if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
         return group_write(key, self._wanted.get(key), group)
@@ -109,7 +114,7 @@ class GroupController:
             log.warning("group of a workload not written yet", extra={"error": str(error)})
             return Retry(error.retry_after_s)
         self._rejected.pop(key, None)
-        self._written[key] = seen
+        self._written[key] = (seen, asyncio.get_running_loop().time())
         return None
 
     async def _execute(self, write: GroupWrite, seen: Group | None) -> None:
