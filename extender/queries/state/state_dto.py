@@ -53,7 +53,7 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     kind: str
     priority: int
-    state: str  # observed | waiting | refused | preempting | invalid | admitted | satisfied
+    state: str  # observed | waiting | unschedulable | preempting | invalid | admitted | scheduled
     reserved: int
     bound: int
     outcome: str  # of the current refusal; empty: there is none
