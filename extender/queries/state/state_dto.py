@@ -119,7 +119,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Totals of the requested part."""
 
     gangs: int
-    pending: int  # gangs that are observed, waiting, refused, preempting or invalid
+    pending: int  # gangs that are observed, waiting, unschedulable, preempting or invalid
     reserved: int  # members
     bound: int  # members
     nodes: int
