@@ -298,6 +298,7 @@ class Service:
         from extender.http.v1.node_api import LiveNodeApi
         from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import NodesApi
+        from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.server import ApplicationParts, application
         from extender.queries.plan.plan_service import PlanService
@@ -309,6 +310,7 @@ class Service:
         query_handlers = (
             self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
+            TreeApi(self.leader),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(
                 PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker).plan

@@ -1,4 +1,4 @@
-"""Which groups to create, change and delete, so that the cluster has what the log says.
+"""Which groups to create, change and delete, so that the cluster has what the log has.
 
 The writes follow from the committed state and the view alone, so a restart at any moment ends in the same objects.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 import msgspec
@@ -15,6 +14,7 @@ from extender.core.log.events import (
     TreeRetired,
 )
 from extender.core.log.reservation_state import WorkloadTree
+from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import (
     TABLE_VERSION,
@@ -103,7 +103,7 @@ def decide_tree(
         retired = retire(before, "scheduled-by-other") if before else None
         return retired, b""
     encoded = encode_request(request)
-    event = _event(request, result, hashlib.sha256(encoded).hexdigest())
+    event = _event(request, result, digest_of(encoded, ()))
     return (event if before is None or _differs(event, before) else None), encoded
 
 
@@ -170,7 +170,7 @@ def _event(
 
 
 def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
-    """Return whether a result says something new; a new generation alone does not."""
+    """Return whether a result is new; a new generation alone does not."""
     now: tuple[object, ...]
     if isinstance(event, TreeRefused):
         now = ("refused", before.groups, event.reason, event.message, ())

@@ -102,7 +102,9 @@ async def test_a_kill_between_two_writes_loses_and_doubles_nothing(killed_after)
         await until(lambda: len(workloads.calls) == min(killed_after, 5), "writes before the kill")
         await until(lambda: stage.event_data(TreeCompiled), "event")
         await stage.stop_leading()
-        second = Stage(database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second")
+        second = Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
+        )
         async with second:
             again = FakeWorkloads(stage.cluster, a_jobset())
             await second.lead()
@@ -170,7 +172,7 @@ async def test_what_is_finished_or_gone_is_retired():
 
 
 async def test_a_group_of_another_client_is_not_changed():
-    """The name is taken: an Event says so, and the group is created when it is free."""
+    """The name is taken: an Event names it, and the group is created when it is free."""
     stage, workloads = await started(stage=Stage())
     async with stage:
         foreign = {
@@ -185,8 +187,10 @@ async def test_a_group_of_another_client_is_not_changed():
         assert groups(stage)["train-driver-01234567"].minimum == 7
         workloads._delete(groups(stage)["train-driver-01234567"].key)
         await until(
-            lambda: groups(stage).get("train-driver-01234567")
-            and groups(stage)["train-driver-01234567"].minimum == 1,
+            lambda: (
+                groups(stage).get("train-driver-01234567")
+                and groups(stage)["train-driver-01234567"].minimum == 1
+            ),
             "our own",
         )
 
