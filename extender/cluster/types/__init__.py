@@ -33,6 +33,7 @@ from extender.cluster.types.pod_types import (
     PodSpec,
     ResourceNeeds,
 )
+from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
 
 Group = PodGroup | CompositePodGroup
@@ -91,6 +92,7 @@ __all__ = [
     "SelectorRequirement",
     "StoredCondition",
     "Template",
+    "TreeProfile",
     "Workload",
     "WorkloadSpec",
 ]
