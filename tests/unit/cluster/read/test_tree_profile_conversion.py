@@ -63,7 +63,7 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "gang": "per-job"}], r"spec\.kinds\[0\]\.gang: 'per-job' is not for Job; it has all$"),
         ([{"kind": "Job", "gang": "some"}], r"training.*spec\.kinds\[0\]\.gang.*'some'"),
         ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*'none'"),
-        ([{"kind": "Job", "enabled": "yes"}], r"training.*spec\.kinds\[0\]\.enabled.*"yes"'),
+        ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip
