@@ -8,7 +8,7 @@ from typing import Any
 from extender.core.workloads.tree_policy import Refusal
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
-    GROUP_LABEL,
+    GROUP_LABELS,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
@@ -39,8 +39,10 @@ def template_kept_out(template: Mapping[str, Any]) -> str:
     spec = template.get("spec") or {}
     if spec.get("schedulingGroup"):
         return "its pods have spec.schedulingGroup, so the groups of another controller count"
-    if label := template_label(template, GROUP_LABEL):
-        return f"its pods name the group {label!r} themselves"
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    for key in GROUP_LABELS:
+        if key in labels:
+            return f"its pods name the group {labels[key]!r} themselves"
     return ""
 
 

@@ -9,7 +9,7 @@ from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
 from extender.core.workloads.name_rules import NameRule, leaf_name
 from extender.core.workloads.workload_kind import WorkloadKind
-from extender.core.workloads.workload_object import TREE_LABEL
+from extender.core.workloads.workload_object import OFF, TREE_LABEL
 
 KINDS: Final[tuple[WorkloadKind, ...]] = (JOBSET, JOB)
 BY_KIND: Final[Mapping[str, WorkloadKind]] = {one.kind: one for one in KINDS}
@@ -18,7 +18,7 @@ NAME_RULES: Final[tuple[NameRule, ...]] = tuple(rule for one in KINDS for rule i
 
 def leaf_of_pod(labels: Mapping[str, str]) -> str:
     """Return the name of the leaf of a pod with these labels, or an empty string: it has no profile, or no kind fits."""
-    return leaf_name(NAME_RULES, labels) if TREE_LABEL in labels else ""
+    return leaf_name(NAME_RULES, labels) if labels.get(TREE_LABEL, OFF) != OFF else ""
 
 
 def kind_of_pod(labels: Mapping[str, str]) -> WorkloadKind | None:

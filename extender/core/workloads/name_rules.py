@@ -108,7 +108,7 @@ def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
         conditions = [_cel_condition(labels, one) for one in rule.when]
         conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
         name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
-        text = f"({' && '.join(conditions)}) ? {name} : ({text})"
+        text = f"({' && '.join(conditions)})\n? {name}\n: ({text})"
     return text
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.core.workloads.name_rules import NameRule
 from extender.core.workloads.tree_parts import LeafUse, Part
-from extender.core.workloads.tree_policy import Refusal, TreePolicy
+from extender.core.workloads.tree_policy import GangMode, Refusal, TreePolicy
 from extender.core.workloads.workload_object import WorkloadObject
 
 
@@ -37,6 +37,15 @@ class Parts(Protocol):
         ...
 
 
+class ObjectKind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A kind of object, as its API server names it."""
+
+    kind: str
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+
+
 class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the table: everything that the service knows about a kind of workload."""
 
@@ -51,8 +60,12 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # Python and in CEL over `item`; None and empty: the kind has no such choice. An empty value is not written.
     leaf_label: Callable[[Mapping[str, Any]], str] | None = None
     leaf_label_cel: str = ""
+    # where a workload has no pod templates: the objects whose labels its pods get from its controller
+    labels_from: tuple[ObjectKind, ...] = ()
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     policy_from: tuple[str, ...] = ()  # kinds of owners whose annotations count instead of its own
+    manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
+    gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
     # the leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None

@@ -26,6 +26,7 @@ from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+MANAGER = "kubernetes.io/job-controller"
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
@@ -88,7 +89,7 @@ def finished(job: WorkloadObject) -> bool:
 def _kept_out(workload: WorkloadObject) -> str:
     return (
         scheduling_block(workload)
-        or managed_by_other(workload, "kubernetes.io/job-controller")
+        or managed_by_other(workload, MANAGER)
         or template_kept_out(workload.spec.get("template") or {})
     )
 
@@ -108,6 +109,7 @@ JOB = WorkloadKind(
     name_label=NAME_LABEL,
     template_paths=("spec.template",),
     part_of=("JobSet", "RayJob"),
+    manager=MANAGER,
     parts=_parts,
     finished=finished,
     suspended=lambda workload: bool(workload.spec.get("suspend")),

@@ -37,6 +37,7 @@ EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
 INITIALIZERS = ("dataset-initializer", "model-initializer")
+MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 
 ReplicatedJob = Mapping[str, Any]
@@ -221,9 +222,7 @@ def _kept_out(workload: WorkloadObject) -> str:
     for job in _replicated_jobs(workload):
         if reason := template_kept_out(_job_spec(job).get("template") or {}):
             return f"ReplicatedJob {job.get('name')}: {reason}"
-    return scheduling_block(workload) or managed_by_other(
-        workload, "jobset.sigs.k8s.io/jobset-controller"
-    )
+    return scheduling_block(workload) or managed_by_other(workload, MANAGER)
 
 
 _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
@@ -254,6 +253,8 @@ JOBSET = WorkloadKind(
         f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
     ),
     policy_from=("TrainJob",),
+    manager=MANAGER,
+    gang_modes=("all", "per-replicated-job", "per-job"),
     parts=_parts,
     finished=lambda workload: has_condition(workload, "Completed", "Failed"),
     suspended=lambda workload: bool(workload.spec.get("suspend")),
