@@ -188,7 +188,8 @@ class WorkloadControllers:
             except NotReadyError as failed:
                 ended = [one for one in self.processes.values() if not one.running]
                 if ended or time.monotonic() > deadline_s:
-                    tails = "\n".join(f"{one.name}: {one.tail()}" for one in ended)
+                    processes = ended or self.processes.values()
+                    tails = "\n".join(f"{one.name}: {one.tail()}" for one in processes)
                     raise NotReadyError(f"{failed}\n{tails}") from failed
                 time.sleep(0.2)
             else:
@@ -221,7 +222,6 @@ class WorkloadControllers:
             self._folder / f"{name}.log",
             {
                 "KUBECONFIG": str(self.plane.kubeconfig("workload-controllers")),
-                "ENABLE_WEBHOOKS": "false",
                 # Trainer has no setting for the place of its certificate but this one.
                 "TMPDIR": str(self._folder),
             },
