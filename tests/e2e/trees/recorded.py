@@ -111,7 +111,8 @@ def _line(one: Mapping[str, Any], words: Mapping[str, str]) -> str:
             for group in one["spec"]["podgroups"]
         ]
         parts["conditions"] = [
-            [c["type"], c["status"], c["reason"]] for c in one["status"]["conditions"]
+            [c["type"], c["status"], c["reason"]]
+            for c in one.get("status", {}).get("conditions", ())
         ]
     return f"{_name(one)} {msgspec.json.encode(parts, order='sorted').decode()}"
 

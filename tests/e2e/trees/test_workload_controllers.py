@@ -1,7 +1,8 @@
 """The real workload controllers on a real API server make what was recorded of them, and go through their lives.
 
 Covered: Job, JobSet (steps, restart, suspension), LeaderWorkerSet, DisaggregatedSet, TrainJob, RayCluster, and Grove's
-operator as it is played. Our service does not run: what it makes of them is for the other modules of this folder.
+operator as it is played. What our service makes of them is for the other modules of this folder; the last test here
+shows that it can run beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import path_of
 from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.recorded import kinds_of, read_record, seen, shape_of, submitted
+from tests.support.service.manifest_builders import a_group, a_node
 
 pytestmark = pytest.mark.e2e
 
@@ -98,23 +101,23 @@ async def test_a_job_starts_no_more_pods_than_are_left_to_do(
     await becomes(cluster, read_record("job/plain-three-done"))
 
 
-async def test_a_failed_pod_of_a_job_is_replaced_when_it_has_ended(
+async def test_a_pod_of_a_job_fails_before_it_is_gone(
     controllers: WorkloadControllers, cluster: Api, kubelet: Kubelet
 ) -> None:
-    """With podReplacementPolicy Failed a deleted pod has to become Failed first, as the kubelet lets it."""
+    """With podReplacementPolicy Failed a Job waits until a deleted pod is Failed, as the kubelet leaves it."""
     job = submitted(read_record("job/indexed"))
     job["spec"]["podReplacementPolicy"] = "Failed"
     job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 2
-    await cluster.create(job)
-    before = await running(cluster, "indexed-", 2)
-    await cluster.delete(f"{PODS}/{before[0]}")
+    path = path_of(await cluster.create(job), named=True)
+    first, second = await running(cluster, "indexed-", 2)
+    await cluster.delete(f"{PODS}/{first}")
 
-    async def replaced() -> bool:
-        names = await pods_of(cluster, "indexed-", "Running")
-        return len(names) == 2 and before[0] not in names
+    async def counted() -> bool:
+        status = (await cluster.get(path))["status"]
+        return bool(status.get("failed") == 1 and not status.get("terminating"))
 
-    await until(replaced)
-    assert before[1] in await pods_of(cluster, "indexed-", "Running")
+    await until(counted)
+    assert await pods_of(cluster, "indexed-", "Running") == [second]
 
 
 async def test_the_second_step_of_a_jobset_comes_when_the_first_is_complete(
@@ -295,3 +298,25 @@ async def test_a_gate_of_ours_survives_that_of_grove(
 async def _pods(api: Api) -> list[Object]:
     items: list[Object] = (await api.get(PODS))["items"]
     return items
+
+
+# --- beside our service
+
+
+@pytest.mark.lived_in("never")
+async def test_our_service_places_the_pods_of_a_job(
+    story: Story, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """A Job whose template names a group is bound as that group, and completes."""
+    job = submitted(read_record("job/indexed"))
+    job["spec"] |= {"parallelism": 4, "completions": 4}
+    job["spec"]["template"]["metadata"]["labels"] = {"gang-extender.dev/pod-group": "fit"}
+    await story.create(a_node("n0"), a_group("fit", gang=4), job)
+    for name in await story.until_bound(4, "indexed-"):
+        await kubelet.succeed(name)
+
+    async def complete() -> bool:
+        status = (await story.api.get(path_of(job, named=True)))["status"]
+        return any(one["type"] == "Complete" for one in status.get("conditions", ()))
+
+    await story.until(complete)
