@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 
 import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_resources
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
-from extender.cluster.connection.api_client import ApiServer
+from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
+from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable
@@ -31,6 +33,10 @@ log = logging.getLogger(__name__)
 
 DISCOVER_EVERY_S = 60.0
 RETRY_S = 1.0
+ROLES = "deploy/kubernetes/workloads/rbac.yaml"
+PROFILES = Resource(
+    name="treeprofiles", kind=api.TreeProfile, api_version="gang-extender.dev/v1alpha1"
+)
 
 
 class WorkloadInformers:
@@ -51,6 +57,7 @@ class WorkloadInformers:
         self._writer = TreeGroupWriter(server)
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._forbidden: set[Resource] = set()  # logged
         self._changed = Wakeup()
         self._rediscover = Wakeup()
 
@@ -104,10 +111,15 @@ class WorkloadInformers:
         """Add or replace an object."""
         if isinstance(found, api.WorkloadManifest):
             self._store.upsert(found)
+        elif isinstance(found, api.TreeProfile):
+            self._store.put_profile(profile_of(found))
 
     def delete(self, found: api.Watched) -> None:
         """Remove an object."""
-        self._store.delete(found.metadata.uid)
+        if isinstance(found, api.TreeProfile):
+            self._store.delete_profile(found.metadata.name)
+        else:
+            self._store.delete(found.metadata.uid)
 
     # --- details
 
@@ -117,25 +129,51 @@ class WorkloadInformers:
         Raises:
             ClusterUnavailable: The API server did not answer; nothing was changed.
         """
-        wanted: dict[Resource, WorkloadKind] = {}
+        wanted: dict[Resource, str] = {}
+        if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
+            wanted[PROFILES] = "TreeProfile"
         for kind in self._kinds:
             resource = await self._served(kind)
             if resource is not None:
-                wanted[resource] = kind
+                wanted[resource] = kind.kind
+        for resource in [one for one in wanted if not await self._allowed(one)]:
+            del wanted[resource]
         for resource in [one for one in self._informers if one not in wanted]:
             task = self._tasks.pop(resource)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             self._informers.pop(resource).purge()
             log.info("workload kind is not served any more", extra={"resource": resource.label})
-        for resource, kind in wanted.items():
+        if PROFILES not in wanted:  # there are none, and that is known
+            self._store.set_synced("TreeProfile", synced=True)
+        for resource, name in wanted.items():
             running = self._tasks.get(resource)
             if running is None or running.done():
                 log.info("workload kind is served", extra={"resource": resource.label})
-                self._informers[resource] = self._informer(resource, kind)
+                self._informers[resource] = self._informer(resource, name)
                 self._tasks[resource] = asyncio.get_running_loop().create_task(
                     self._follow(resource), name=f"workloads {resource.label}"
                 )
+
+    async def _allowed(self, resource: Resource) -> bool:
+        """Return whether the account may list a resource; without its ClusterRole a kind is switched off.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer.
+        """
+        request = Request(method="GET", path=resource.path, query={"limit": "1"})
+        try:
+            await self._server.call(request)
+        except ApiResponse as refusal:
+            if refusal.status == HTTPStatus.FORBIDDEN and resource not in self._forbidden:
+                self._forbidden.add(resource)
+                log.info(
+                    "workload kind is switched off: no right to list it",
+                    extra={"resource": resource.label, "role": ROLES},
+                )
+            return False
+        self._forbidden.discard(resource)
+        return True
 
     async def _served(self, kind: WorkloadKind) -> Resource | None:
         for version in kind.versions:
@@ -146,13 +184,13 @@ class WorkloadInformers:
                 )
         return None
 
-    def _informer(self, resource: Resource, kind: WorkloadKind) -> Informer:
+    def _informer(self, resource: Resource, kind: str) -> Informer:
         informer = Informer(
             self._server,
             resource,
-            _Named(self, kind.kind),
+            _Named(self, kind),
             clock=self._clock,
-            applied=lambda: self._applied(informer, kind.kind),
+            applied=lambda: self._applied(informer, kind),
         )
         return informer
 

@@ -77,7 +77,8 @@ class WatchLine(msgspec.Struct, frozen=True, kw_only=True):
 _watch = msgspec.json.Decoder(WatchLine)
 _raw_list = msgspec.json.Decoder(_RawList)
 _decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (*api.KINDS.values(), api.WorkloadManifest)
+    kind: msgspec.json.Decoder(kind)
+    for kind in (*api.KINDS.values(), api.WorkloadManifest, api.TreeProfile)
 }
 
 

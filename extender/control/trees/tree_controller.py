@@ -152,6 +152,8 @@ class TreeController:
                 if before is not None:
                     yield retire(before, reason), b""
                 continue
+            if name not in view.profiles and "TreeProfile" not in view.synced:
+                continue
             try:
                 owner = self._owner(view, kind, workload)
             except _Waiting:

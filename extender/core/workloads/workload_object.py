@@ -63,6 +63,7 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
         inherited = self.annotations.get(SOURCE_ANNOTATION) == NAMESPACE
         return TREE_LABEL in self.labels and not inherited
 
+
 def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the pod templates of a workload.
 

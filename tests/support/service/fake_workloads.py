@@ -35,8 +35,8 @@ class FakeWorkloads:
         self.calls: list[tuple[str, str]] = []
         self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
         self._changed = asyncio.Event()
-        for kind in KINDS:
-            self.store.set_synced(kind.kind, synced=True)
+        for name in (*(kind.kind for kind in KINDS), "TreeProfile"):
+            self.store.set_synced(name, synced=True)
         self.put(*objects)
 
     def put(self, *objects: Object) -> None:

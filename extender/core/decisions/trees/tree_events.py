@@ -51,9 +51,7 @@ def profile_name(kind: WorkloadKind, workload: WorkloadObject) -> str:
 
 def is_requested(workload: WorkloadObject, owner: WorkloadObject | None) -> bool:
     """Return whether the workload or its owner has a tree label of its own, not only their namespace."""
-    return any(
-        one.labels.get(TREE_LABEL, OFF) != OFF for one in (workload, owner) if one is not None
-    )
+    return workload.requested or (owner is not None and owner.requested)
 
 
 def compile_request(
