@@ -28,6 +28,7 @@ class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     spec: GroupSpec
+    template_of: str  # workloadRef.workloadName, which all groups of a tree share; there need not be such a Workload
     profile: str
     owner_api_version: str
     owner_kind: str

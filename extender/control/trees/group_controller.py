@@ -26,7 +26,8 @@ from extender.core.decisions.trees.group_writes import (
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import Group, composite_key
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupManifest, Workloads, WorkloadView
 
@@ -142,12 +143,28 @@ class GroupController:
         return GroupManifest(
             namespace=owner.namespace,
             spec=write.spec,
+            template_of=self._template_of(write.key.namespace, write.tree, write.spec),
             profile=write.tree.profile,
             owner_api_version=owner.api_version,
             owner_kind=owner.kind,
             owner_name=owner.name,
             owner_uid=owner.uid,
         )
+
+    def _template_of(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> str:
+        """Return the name of the Workload that all groups of a tree reference (SPEC B8).
+
+        A tree below a composite of the user's references the same one; another tree its root.
+        """
+        parents = {group.name: group.parent for group in tree.groups if group.kind != "PodGroup"}
+        top = spec.name
+        above = spec.parent
+        while above in parents:
+            top, above = above, parents[above]
+        if not above:
+            return top
+        parent = self._cluster.view().groups.get(composite_key(namespace, above))
+        return (parent.workload if parent is not None else None) or above
 
     def _problems(self, groups: Mapping[GroupKey, Group]) -> Mapping[str, tuple[GroupProblem, ...]]:
         found: dict[str, list[GroupProblem]] = {}
