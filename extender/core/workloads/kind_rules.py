@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.core.workloads.tree_policy import Refusal
+from extender.core.workloads.tree_policy import TreeRefusal
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
-    GROUP_LABEL,
+    GROUP_LABELS,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
@@ -39,8 +39,10 @@ def template_kept_out(template: Mapping[str, Any]) -> str:
     spec = template.get("spec") or {}
     if spec.get("schedulingGroup"):
         return "its pods have spec.schedulingGroup, so the groups of another controller count"
-    if label := template_label(template, GROUP_LABEL):
-        return f"its pods name the group {label!r} themselves"
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    for key in GROUP_LABELS:
+        if key in labels:
+            return f"its pods name the group {labels[key]!r} themselves"
     return ""
 
 
@@ -59,7 +61,7 @@ def managed_by_other(workload: WorkloadObject, own: str) -> str:
     return ""
 
 
-def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
+def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
     found = []
     mode = workload.annotations.get(GANG_ANNOTATION, "all")
@@ -70,7 +72,7 @@ def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         found.append((WORKLOAD_ANNOTATION, text))
     return tuple(
-        Refusal(
+        TreeRefusal(
             reason="InvalidAnnotation",
             field=f"metadata.annotations[{key}]",
             message=f"{workload}: metadata.annotations[{key}]: {text}",

@@ -12,11 +12,17 @@ LEAF_LABEL = (
     "gang-extender.dev/leaf"  # on pod templates: what one leaf holds, where a kind has a choice
 )
 GROUP_LABEL = "gang-extender.dev/pod-group"  # on pods: the leaf
+GROUP_LABELS = (
+    GROUP_LABEL,
+    "scheduling.x-k8s.io/pod-group",
+)  # the labels that name the group of a pod
 GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PARENT_ANNOTATION = "gang-extender.dev/parent"
+SOURCE_ANNOTATION = "gang-extender.dev/tree-from"  # on workloads, set when they are created
+NAMESPACE = "namespace"  # as value of SOURCE_ANNOTATION: the profile is that of the namespace
 OFF = "off"  # as value of TREE_LABEL: no tree
 
 
@@ -47,3 +53,12 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.namespace}/{self.name}"
+
+    @property
+    def requested(self) -> bool:
+        """Return whether the workload asks for a tree itself, and not only its namespace.
+
+        The API server copies labels of the pod template of a Job without labels to the Job; the annotation is then there too.
+        """
+        inherited = self.annotations.get(SOURCE_ANNOTATION) == NAMESPACE
+        return TREE_LABEL in self.labels and not inherited
