@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.core.workloads.tree_policy import TreeRefusal
+from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
     GROUP_LABELS,
@@ -72,10 +72,6 @@ def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         found.append((WORKLOAD_ANNOTATION, text))
     return tuple(
-        TreeRefusal(
-            reason="InvalidAnnotation",
-            field=f"metadata.annotations[{key}]",
-            message=f"{workload}: metadata.annotations[{key}]: {text}",
-        )
+        refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
         for key, text in found
     )

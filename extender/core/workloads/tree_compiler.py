@@ -15,6 +15,7 @@ import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 from extender.core.workloads.name_rules import NAME_MAX
+from extender.core.workloads.tree_minima import with_minima
 from extender.core.workloads.tree_parts import (
     BASIC,
     Composite,
@@ -33,9 +34,10 @@ from extender.core.workloads.tree_policy import (
     TreeProfile,
     TreeRefusal,
     read_policy,
+    refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_object import MIN_ANNOTATION, WorkloadObject
+from extender.core.workloads.workload_object import WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 1
@@ -98,9 +100,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     """
     workload = request.workload
     if reason := kind.kept_out(workload):
-        refusal = TreeRefusal(
-            reason="ScheduledByOther", field="spec", message=f"{workload}: {reason}"
-        )
+        refusal = refusal_of(workload, "ScheduledByOther", "spec", reason)
         return CompiledTree(outcome="kept-out", refusal=refusal)
     try:
         policy = _policy(request)
@@ -109,8 +109,8 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     for refusal in kind.refusals(workload, policy):
         return _refused(kind, request, policy, refusal)
     try:
-        plan = _plan(kind, request, policy)
-        roots = _with_minima(workload, plan.roots, policy)
+        plan = workload_parts(kind, request, policy)
+        roots = with_minima(workload, plan.roots, policy)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
@@ -118,7 +118,14 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     return CompiledTree(outcome="compiled", groups=groups, notices=plan.notices)
 
 
-def _plan(kind: WorkloadKind, request: CompileRequest, policy: TreePolicy) -> WorkloadParts:
+def workload_parts(
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
+) -> WorkloadParts:
+    """Return the parts of a workload, before policy is applied.
+
+    Raises:
+        InvalidPolicy: No tree can be made from what was observed.
+    """
     assert kind.parts is not None, f"{kind.kind} has no parts"
     observed = Observed(uses=request.uses, existing=request.existing, templates=request.templates)
     return kind.parts(request.workload, policy, observed)
@@ -152,7 +159,7 @@ def _refused(
         plain, root_topology="", leaf_topology="", parent="", workload="", minima={}
     )
     try:
-        leaves = basic_leaves(_plan(kind, request, plain).roots)
+        leaves = basic_leaves(workload_parts(kind, request, plain).roots)
         groups = [
             group
             for leaf in leaves
@@ -166,71 +173,8 @@ def _refused(
     return CompiledTree(outcome="basic", groups=tuple(groups), refusal=refusal)
 
 
-# --- minima
-
-
-def _with_minima(
-    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
-) -> tuple[Part, ...]:
-    """Return the parts with the minima of the annotation.
-
-    Raises:
-        InvalidPolicy: A minimum is for a role that does not exist, or is more than there can be.
-    """
-    if not policy.minima or not roots:
-        return roots
-    roles = Counter(part.role for root in roots for part in _counted(root))
-    known = dict.fromkeys(role for role in roles if role)
-    minima = dict(policy.minima)
-    if "" in minima:
-        if len(known) > 1:
-            text = f"{minima['']} is for one role, but there are several; write one of {', '.join(f'{r}=N' for r in known)}"
-            raise _invalid_min(workload, text)
-        minima = dict.fromkeys(known, minima[""]) or minima
-    for role in minima:
-        if role and role not in known:
-            text = f"no role {role!r}; there are {', '.join(known)}"
-            raise _invalid_min(workload, text)
-    return tuple(_with_minimum(workload, root, minima) for root in roots)
-
-
-def _counted(part: Part) -> Iterable[Part]:
-    """Yield the parts that an annotation may give a minimum: the topmost ones of each role."""
-    if part.role:
-        yield part
-    elif isinstance(part, Composite):
-        for child in part.children:
-            yield from _counted(child)
-
-
-def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
-    if part.role:
-        wanted = minima.get(part.role)
-        if wanted is None:
-            return part
-        if isinstance(part, Leaf):
-            most, limit, unit = part.pods, part.most, "pods"
-        else:
-            limit = max(part.most, len(part.children))
-            most, unit = limit, "groups"
-        if wanted > limit:
-            text = f"{part.role}={wanted} is more than the {limit} {unit} that {part.role} has"
-            raise _invalid_min(workload, text)
-        return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
-    if isinstance(part, Composite):
-        children = tuple(_with_minimum(workload, child, minima) for child in part.children)
-        return msgspec.structs.replace(part, children=children)
-    return part
-
-
-def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
-    return _invalid(workload, "InvalidAnnotation", f"metadata.annotations[{MIN_ANNOTATION}]", text)
-
-
 def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> InvalidPolicy:
-    return InvalidPolicy(
-        TreeRefusal(reason=reason, field=field, message=f"{workload}: {field}: {text}")
-    )
+    return InvalidPolicy(refusal_of(workload, reason, field, text))
 
 
 # --- groups

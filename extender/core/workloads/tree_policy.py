@@ -188,6 +188,9 @@ def _object_name(workload: WorkloadObject, annotation: str) -> str:
 
 def _invalid(workload: WorkloadObject, annotation: str, text: str) -> InvalidPolicy:
     field = f"metadata.annotations[{annotation}]"
-    return InvalidPolicy(
-        TreeRefusal(reason="InvalidAnnotation", field=field, message=f"{workload}: {field}: {text}")
-    )
+    return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
+
+
+def refusal_of(workload: WorkloadObject, reason: str, field: str, text: str) -> TreeRefusal:
+    """Return a refusal whose message names the object and the field."""
+    return TreeRefusal(reason=reason, field=field, message=f"{workload}: {field}: {text}")

@@ -14,7 +14,7 @@ import msgspec
 from extender.core.model.pod_groups import DEPTH_MAX
 from extender.core.workloads.kind_rules import number
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
-from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal
+from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     WORKLOAD_ANNOTATION,
@@ -42,9 +42,8 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     def refusal(self, reason: str, text: str) -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
-        workload, wanted = self.user.workload, self.user.wanted
-        message = f"{workload}: {field}: Workload {wanted}: {text}"
-        return InvalidPolicy(TreeRefusal(reason=reason, field=field, message=message))
+        text = f"Workload {self.user.wanted}: {text}"
+        return InvalidPolicy(refusal_of(self.user.workload, reason, field, text))
 
 
 def templated_roots(

@@ -23,7 +23,7 @@ from extender.core.workloads.kind_rules import (
 from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
-from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal
+from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.user_templates import TemplateUser, templated_roots
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
@@ -121,10 +121,10 @@ def _part(
 def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
     field = f"spec.replicatedJobs[{name}].replicas"
     text = (
-        f"{workload}: {field}: {replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
+        f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
         f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
     )
-    return TreeRefusal(reason="TooManyGroups", field=field, message=text)
+    return refusal_of(workload, "TooManyGroups", field, text)
 
 
 def _leaf(
@@ -234,10 +234,10 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
         if key and NODE_SELECTOR not in found:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
-                f"{workload}: {field}: {key!r}: JobSet makes the other pods of a Job only when its first pod has a "
+                f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
                 f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
             )
-            yield TreeRefusal(reason="ExclusiveTopology", field=field, message=text)
+            yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
 def _kept_out(workload: WorkloadObject) -> str:

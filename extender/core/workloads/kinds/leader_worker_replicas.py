@@ -24,7 +24,7 @@ from extender.core.workloads.name_rules import (
     split_name,
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
-from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal
+from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TOPOLOGY_ANNOTATION,
@@ -309,10 +309,10 @@ def _subgroups(
     if count >= CHILDREN_MAX:
         field = "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
         text = (
-            f"{workload}: {field}: {each} pods of {size} are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
+            f"{each} pods of {size} are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
             "make the subgroups larger"
         )
-        raise InvalidPolicy(TreeRefusal(reason="TooManyGroups", field=field, message=text))
+        raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))
     found = {}
     for index in range(count):
         begin, end = index * each + first, (index + 1) * each + first
@@ -346,10 +346,10 @@ def exclusive_topologies(
         if key:
             field = f"{place}.annotations[{annotation}]"
             text = (
-                f"{workload}: {field}: {key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
+                f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
                 f"a node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: {level}={key} instead"
             )
-            yield TreeRefusal(reason="ExclusiveTopology", field=field, message=text)
+            yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
 def replica_kept_out(spec: Mapping[str, Any]) -> str:

@@ -12,7 +12,13 @@ from typing import Any
 from extender.core.workloads.kind_rules import number, only_whole
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
-from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, is_label_key
+from extender.core.workloads.tree_policy import (
+    InvalidPolicy,
+    TreePolicy,
+    TreeRefusal,
+    is_label_key,
+    refusal_of,
+)
 from extender.core.workloads.workload_kind import Notice, ObjectKind, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -82,12 +88,10 @@ def _check_shape(workload: WorkloadObject, leaves: Iterable[Leaf], observed: Obs
     then = {one.name for one in observed.existing if one.kind == "PodGroup"}
     if then and then != now:
         text = (
-            f"{workload}: spec.podgroups: they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
+            f"they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
             "as it is until the PodGang is made anew"
         )
-        raise InvalidPolicy(
-            TreeRefusal(reason="ShapeChanged", field="spec.podgroups", message=text)
-        )
+        raise InvalidPolicy(refusal_of(workload, "ShapeChanged", "spec.podgroups", text))
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -128,8 +132,10 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
         required = _required(item)
         if required and not is_label_key(required):
             field = f"{place}.topologyConstraint.packConstraint.required"
-            text = f"{workload}: {field}: {required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
-            found.append(TreeRefusal(reason="InvalidTopology", field=field, message=text))
+            text = (
+                f"{required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+            )
+            found.append(refusal_of(workload, "InvalidTopology", field, text))
     return (*found, *only_whole(workload))
 
 
