@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.core.workloads.tree_policy import Refusal
+from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
     GROUP_LABELS,
@@ -61,7 +61,7 @@ def managed_by_other(workload: WorkloadObject, own: str) -> str:
     return ""
 
 
-def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
+def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
     found = []
     mode = workload.annotations.get(GANG_ANNOTATION, "all")
@@ -72,10 +72,6 @@ def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         found.append((WORKLOAD_ANNOTATION, text))
     return tuple(
-        Refusal(
-            reason="InvalidAnnotation",
-            field=f"metadata.annotations[{key}]",
-            message=f"{workload}: metadata.annotations[{key}]: {text}",
-        )
+        refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
         for key, text in found
     )

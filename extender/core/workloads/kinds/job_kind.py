@@ -19,9 +19,9 @@ from extender.core.workloads.kind_rules import (
     template_kept_out,
 )
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
-from extender.core.workloads.tree_parts import BASIC, Leaf, LeafUse
+from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy
-from extender.core.workloads.workload_kind import Plan, WorkloadKind
+from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
@@ -29,8 +29,8 @@ UID_LABEL = "batch.kubernetes.io/controller-uid"
 MANAGER = "kubernetes.io/job-controller"
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
-    del policy, uses
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy, observed
     spec = workload.spec
     most = pods_at_once(spec)
     pods = min(most, remaining_pods(workload))
@@ -42,7 +42,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ..
         minimum=max(1, pods) if all_at_once(spec) else BASIC,
         template=spec.get("template") or {},
     )
-    return Plan(roots=(leaf,) if most else ())
+    return WorkloadParts(roots=(leaf,) if most else ())
 
 
 def pods_at_once(job_spec: Mapping[str, Any]) -> int:
@@ -107,8 +107,9 @@ JOB = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
+    uid_label=UID_LABEL,
     template_paths=("spec.template",),
-    part_of=("JobSet", "RayJob"),
+    part_of=("JobSet",),
     manager=MANAGER,
     parts=_parts,
     finished=finished,

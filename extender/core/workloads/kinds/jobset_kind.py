@@ -21,10 +21,11 @@ from extender.core.workloads.kind_rules import (
     template_label,
 )
 from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
-from extender.core.workloads.name_rules import Condition, LabelValue, NameRule, joined_name
-from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Part
-from extender.core.workloads.tree_policy import Refusal, TreePolicy
-from extender.core.workloads.workload_kind import Notice, Plan, WorkloadKind
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
+from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.user_templates import TemplateUser, templated_roots
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TOPOLOGY_ANNOTATION,
@@ -43,12 +44,22 @@ PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 ReplicatedJob = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
-    finished = {use.name: use.finished for use in uses}
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    finished = {use.name: use.finished for use in observed.uses}
     jobs = [job for job in _replicated_jobs(workload) if number(job, "replicas", 1) > 0]
     parts = {job["name"]: _part(workload, job, policy, finished) for job in jobs}
     notices = list(_notices(workload, jobs))
     steps = _steps(workload, jobs)
+    if policy.workload:
+        named = {job["name"]: parts.get(job["name"]) for job in _replicated_jobs(workload)}
+        step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
+        roots = templated_roots(
+            TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
+            named,
+            step_of,
+            lambda template: _name(workload, template),
+        )
+        return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = _name(workload)
     if steps is None:
         children = tuple(part for part in parts.values() if part is not None)
@@ -63,9 +74,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ..
             )
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
-        return Plan(roots=(), notices=tuple(notices))
+        return WorkloadParts(roots=(), notices=tuple(notices))
     root = Composite(name=root_name, role="", children=children, minimum=minimum)
-    return Plan(roots=(root,), notices=tuple(notices))
+    return WorkloadParts(roots=(root,), notices=tuple(notices))
 
 
 def _replicated_jobs(workload: WorkloadObject) -> tuple[ReplicatedJob, ...]:
@@ -92,6 +103,8 @@ def _part(
         gang = all_at_once(spec) and policy.gang != "per-job" and not _is_initializer(job)
         return _leaf(_name(workload, name), name, job, replicas * most, finished, gang=gang)
     gang = all_at_once(spec) and not _is_initializer(job)
+    if replicas > CHILDREN_MAX:
+        raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
     leaves = [
         _leaf(_name(workload, name, str(index)), "", job, most, finished, gang=gang)
         for index in range(replicas)
@@ -103,6 +116,15 @@ def _part(
         return _leaf(left[0].name, name, job, most, finished, gang=gang)
     minimum = BASIC if policy.gang == "per-job" else len(left)
     return Composite(name=_name(workload, name), role=name, children=left, minimum=minimum)
+
+
+def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
+    field = f"spec.replicatedJobs[{name}].replicas"
+    text = (
+        f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
+        f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
+    )
+    return refusal_of(workload, "TooManyGroups", field, text)
 
 
 def _leaf(
@@ -196,12 +218,12 @@ def _step_parts(
 # --- refusals
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[Refusal, ...]:
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
     return tuple(_exclusive_topology(workload))
 
 
-def _exclusive_topology(workload: WorkloadObject) -> Iterable[Refusal]:
+def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
     places = [("metadata", workload.annotations)]
     for index, job in enumerate(_replicated_jobs(workload)):
@@ -212,10 +234,10 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[Refusal]:
         if key and NODE_SELECTOR not in found:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
-                f"{workload}: {field}: {key!r}: JobSet makes the other pods of a Job only when its first pod has a "
+                f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
                 f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
             )
-            yield Refusal(reason="ExclusiveTopology", field=field, message=text)
+            yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
@@ -235,7 +257,7 @@ JOBSET = WorkloadKind(
     plural="jobsets",
     name_rules=(
         NameRule(
-            when=(Condition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
+            when=(LabelCondition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
             head=LabelValue(key=NAME_LABEL),
             rest=(*_REPLICATED_JOB, *_UID),
         ),
@@ -246,6 +268,7 @@ JOBSET = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
+    uid_label=f"{PREFIX}/jobset-uid",
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
     leaf_label_cel=(
