@@ -19,6 +19,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     objects: Map[str, WorkloadObject] = Map()  # by UID
     owned: Map[str, Map[str, WorkloadObject]] = Map()  # by the UID of the controlling owner
     profiles: Map[str, TreeProfile] = Map()  # by name
+    templates: Map[tuple[str, str], WorkloadObject] = (
+        Map()
+    )  # Workloads of users, by namespace and name
     synced: frozenset[str] = frozenset()  # kinds whose objects are all known
     revision: int = 0  # grows with each change
 

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 DISCOVER_EVERY_S = 60.0
 RETRY_S = 1.0
 ROLES = "deploy/kubernetes/workloads/rbac.yaml"
+TEMPLATES = "Workload"
+# Our own kind first: until the built-in one is read too, it counts.
+TEMPLATE_VERSIONS = ("gang-extender.dev/v1alpha1", "scheduling.k8s.io/v1beta1")
 PROFILES = Resource(
     name="treeprofiles", kind=api.TreeProfile, api_version="gang-extender.dev/v1alpha1"
 )
@@ -110,7 +113,10 @@ class WorkloadInformers:
     def upsert(self, found: api.Watched) -> None:
         """Add or replace an object."""
         if isinstance(found, api.WorkloadManifest):
-            self._store.upsert(found)
+            if found.kind == TEMPLATES:
+                self._store.put_templates(found)
+            else:
+                self._store.upsert(found)
         elif isinstance(found, api.TreeProfile):
             self._store.put_profile(profile_of(found))
 
@@ -118,6 +124,8 @@ class WorkloadInformers:
         """Remove an object."""
         if isinstance(found, api.TreeProfile):
             self._store.delete_profile(found.metadata.name)
+        elif isinstance(found, api.WorkloadManifest) and found.kind == TEMPLATES:
+            self._store.delete_templates(found)
         else:
             self._store.delete(found.metadata.uid)
 
@@ -130,12 +138,18 @@ class WorkloadInformers:
             ClusterUnavailable: The API server did not answer; nothing was changed.
         """
         wanted: dict[Resource, str] = {}
+        for api_version in TEMPLATE_VERSIONS:
+            if "workloads" in await served_resources(self._server, api_version):
+                resource = Resource(
+                    name="workloads", kind=api.WorkloadManifest, api_version=api_version
+                )
+                wanted[resource] = TEMPLATES
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
             wanted[PROFILES] = "TreeProfile"
         for kind in self._kinds:
-            resource = await self._served(kind)
-            if resource is not None:
-                wanted[resource] = kind.kind
+            served = await self._served(kind)
+            if served is not None:
+                wanted[served] = kind.kind
         for resource in [one for one in wanted if not await self._allowed(one)]:
             del wanted[resource]
         for resource in [one for one in self._informers if one not in wanted]:
@@ -221,4 +235,4 @@ class _Named:
 
     def delete(self, found: api.Watched) -> None:
         """Remove an object."""
-        self._sink.delete(found)
+        self._sink.delete(msgspec.structs.replace(found, kind=self._kind))

@@ -61,6 +61,20 @@ class WorkloadStore:
         if name in self.view.profiles:
             self._change(profiles=self.view.profiles.delete(name))
 
+    def put_templates(self, found: api.WorkloadManifest) -> None:
+        """Add or replace a Workload; a built-in one comes before one of our API group."""
+        workload = workload_of(found)
+        key = (workload.namespace, workload.name)
+        before = self.view.templates.get(key)
+        if before is None or before.uid == workload.uid or _is_builtin(workload):
+            self._change(templates=self.view.templates.set(key, workload))
+
+    def delete_templates(self, found: api.WorkloadManifest) -> None:
+        """Remove a Workload."""
+        before = self.view.templates.get(found.key)
+        if before is not None and before.uid == found.metadata.uid:
+            self._change(templates=self.view.templates.delete(found.key))
+
     def set_synced(self, kind: str, *, synced: bool) -> None:
         """Set whether all objects of a kind are known."""
         kinds = self.view.synced | {kind} if synced else self.view.synced - {kind}
@@ -86,6 +100,10 @@ def _without_owned(
     if workload.uid in left:
         left = left.delete(workload.uid)
     return owned.set(workload.owner.uid, left) if left else owned.delete(workload.owner.uid)
+
+
+def _is_builtin(workload: WorkloadObject) -> bool:
+    return workload.api_version.startswith("scheduling.k8s.io/")
 
 
 def workload_of(found: api.WorkloadManifest) -> WorkloadObject:

@@ -105,7 +105,10 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     if spec.parent:
         body["parentCompositePodGroupName"] = spec.parent
     if spec.parent or spec.kind == "CompositePodGroup":  # required there, as in the built-in kinds
-        body["workloadRef"] = {"workloadName": group.template_of, "templateName": spec.name}
+        body["workloadRef"] = {
+            "workloadName": spec.workload or group.template_of,
+            "templateName": spec.template or spec.name,
+        }
     if spec.topology:
         body["schedulingConstraints"] = {"topology": [{"key": spec.topology}]}
     if spec.priority_class:

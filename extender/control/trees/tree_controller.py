@@ -34,7 +34,7 @@ from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import WorkloadKind
-from extender.core.workloads.workload_object import WorkloadObject
+from extender.core.workloads.workload_object import WORKLOAD_ANNOTATION, WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
@@ -160,7 +160,9 @@ class TreeController:
                 continue
             owned = view.owned.get(workload.uid, _NO_OBJECTS)
             used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
-            inputs = (workload, owner, view.profiles, used, owned, before)
+            wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
+            templates = view.templates.get((workload.namespace, wanted))
+            inputs = (workload, owner, view.profiles, used, owned, before, templates)
             last = self._compiled.get(workload.uid)
             if last is not None and same_objects(inputs, last.inputs):
                 continue
@@ -172,6 +174,7 @@ class TreeController:
                 profiles=view.profiles,
                 uses=with_finished_pods(used, jobs),
                 before=before,
+                templates=templates,
             )
             event, encoded = decide_tree(request, before)
             self._compiled[workload.uid] = _Compiled(inputs)

@@ -71,7 +71,9 @@ def _use(
     kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
     if kind is None:
         return None, LeafUse(name=key.name)
-    read = {LEAF_LABEL, *(label for rule in kind.name_rules for label in rule.label_keys)}
+    read = {LEAF_LABEL}
+    for rule in kind.name_rules:
+        read.update(rule.label_keys, (condition.key for condition in rule.when))
     use = LeafUse(
         name=key.name,
         pods=sum(not one.deleting for one in pods.values()),

@@ -62,6 +62,7 @@ def compile_request(
     profiles: Mapping[str, TreeProfile],
     uses: tuple[LeafUse, ...],
     before: WorkloadTree | None,
+    templates: WorkloadObject | None,
 ) -> CompileRequest:
     """Return the input of a compilation.
 
@@ -72,6 +73,7 @@ def compile_request(
         profiles: All that exist.
         uses: The leaves that its pods name, in order.
         before: The last recorded result.
+        templates: The Workload that its annotation names, if it exists.
     """
     profile = profiles.get(name)
     if profile is None and name == DEFAULT_PROFILE.name:
@@ -88,6 +90,7 @@ def compile_request(
         requested=is_requested(workload, owner),
         uses=uses,
         existing=existing,
+        templates=templates,
     )
 
 
