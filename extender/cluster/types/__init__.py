@@ -34,6 +34,7 @@ from extender.cluster.types.pod_types import (
     ResourceNeeds,
 )
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
+from extender.cluster.types.workload_types import WorkloadManifest
 
 Group = PodGroup | CompositePodGroup
 Readable = (
@@ -47,6 +48,7 @@ Readable = (
     | PriorityClass
     | PodDisruptionBudget
 )
+Watched = Readable | WorkloadManifest
 KINDS: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (
@@ -91,6 +93,8 @@ __all__ = [
     "SelectorRequirement",
     "StoredCondition",
     "Template",
+    "Watched",
     "Workload",
+    "WorkloadManifest",
     "WorkloadSpec",
 ]
