@@ -4,7 +4,8 @@ Files contain the output of `kubectl get ... -o yaml`, or are written by users. 
 them, so this module fills in what an API server would: namespace, UID, creation time, the
 value of a priority class, `allocatable` from `capacity`. What an API server would refuse is
 `BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
-added: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that.
+added to pods of the files: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that. Workloads
+(Job, JobSet, ...) are replaced by the groups and pods that they become, see `workload_expansion`.
 
 Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
