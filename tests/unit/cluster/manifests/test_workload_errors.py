@@ -65,11 +65,11 @@ def test_one_that_only_its_namespace_covers_gets_basic_leaves() -> None:
     space = a_namespace("default", tree="default")
     found = a_manifest([space], [a_jobset(labels={}, annotations={EXCLUSIVE: RACK})])
     assert found.refused == ()
-    assert shapes(found) == {
-        "train-driver": (0, 1),
-        "train-worker-0": (0, 2),
-        "train-worker-1": (0, 2),
-    }
+    view = found.world.view
+    assert {
+        (key.name.rpartition("-")[0], group.basic, len(view.members[key]))
+        for key, group in view.groups.items()
+    } == {("train-driver", True, 1), ("train-worker-0", True, 2), ("train-worker-1", True, 2)}
     (warning,) = found.warnings
     assert EXCLUSIVE in warning
     assert warning.endswith("its pods are placed one by one")
