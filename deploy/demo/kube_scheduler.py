@@ -16,9 +16,12 @@ import json
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import yaml
 
-from extender.cluster.manifests import manifest_loader
+from extender.cluster.manifests import manifest_entries, manifest_loader
+from extender.cluster.read.object_decoding import without_nulls
+from extender.cluster.types import Pod as StoredPod
 from extender.core.model.cluster_view import NOTHING
 from extender.core.model.pods import Pod
 
@@ -41,8 +44,14 @@ class Player:
 
     def reload(self) -> None:
         """Read the manifests."""
-        self.view = manifest_loader.load([str(self.manifests)]).world.view
-        self.raw = {}
+        entries = manifest_entries.read([str(self.manifests)], manifest_entries.Role.CLUSTER)
+        found = manifest_loader.complete(entries, expand_cluster=True)
+        self.view = manifest_loader.build(found).world.view
+        self.raw = {
+            entry.thing.key: without_nulls(msgspec.to_builtins(entry.thing))
+            for entry in found.entries
+            if isinstance(entry.thing, StoredPod)  # those of workloads are in no file
+        }
         for file in sorted(self.manifests.glob("*.yaml")):
             for thing in yaml.safe_load_all(file.read_text()):
                 if thing and thing["kind"] == "Pod":

@@ -57,6 +57,8 @@ FIELDS = {
     "reasons",
     "conflict",
     "search",
+    "workload",
+    "groups",
 }
 
 

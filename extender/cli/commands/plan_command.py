@@ -16,6 +16,7 @@ from extender.core.model.errors import BadInput
 if TYPE_CHECKING:
     from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply
 
+NODES_SHOWN = 8  # of a leaf; all of them are in -o json
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
 
@@ -57,7 +58,10 @@ def plan(
         Output, typer.Option("-o", "--output", help="Form of the output.")
     ] = Output.table,
 ) -> None:
-    """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
+    """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.
+
+    A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes.
+    """
     if bool(cluster) == bool(server):
         raise BadInput("give either --cluster FILE or --server URL")
     if server:
@@ -79,6 +83,8 @@ def plan(
         budget=search_budget or settings_module.load().search_budget,
         preemption=preemption,
         order=found.order,
+        origins=found.origins,
+        refused=found.refused,
     )
     tree_warnings = plan_warnings(found.world.view, question)
     for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
@@ -116,8 +122,11 @@ def _print(result: PlanAnswer) -> None:
 def _print_gang(gang: GangVerdict) -> None:
     out = console()
     proof = "proved" if gang.search.exhausted else "not proved"
+    name = f"{gang.kind} {gang.gang}"
+    if gang.workload and gang.groups:
+        name = f"{gang.workload} ({name})"
     out.print(
-        f"[bold]{gang.kind} {gang.gang}: {gang.verdict}[/bold] "
+        f"[bold]{name}: {gang.verdict}[/bold] "
         f"({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
         f"{gang.search.nodes} search nodes, {proof})"
     )
@@ -133,7 +142,44 @@ def _print_gang(gang: GangVerdict) -> None:
         )
     for victim in gang.victims:
         out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
-    if rows:
+    if gang.workload and gang.groups:
+        _print_tree(gang)
+    elif rows:
         print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
     if gang.unplaced and gang.assignments:
         out.print("  without a node: " + ", ".join(gang.unplaced))
+
+
+def _print_tree(gang: GangVerdict) -> None:
+    """Print the groups of a workload as a tree, each leaf with its nodes."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    nodes: dict[str, list[str]] = {}
+    for line in gang.assignments:
+        nodes.setdefault(line.group, []).append(line.node)
+    branches: dict[str, Tree] = {}
+    top: Tree | None = None
+    for group in gang.groups:
+        unit = "pods" if group.kind == "PodGroup" else "groups"
+        need = f"{group.minimum} needed together" if group.minimum else "each for itself"
+        domain = gang.domains.get(group.group, {})
+        words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
+        words += [f"{key}={value}" for key, value in domain.items()]
+        if group.kind == "PodGroup":
+            words += _shortened(sorted(set(nodes.get(group.group, ()))))
+        text = Text(f"{group.role}: " if group.role else "", style="bold")
+        text.append(f"{group.group}: {', '.join(words)}", style="not bold")
+        if group.parent in branches:
+            here = branches[group.parent].add(text)
+        else:
+            here = top = Tree(text)
+        if group.kind == "CompositePodGroup":
+            branches[group.group] = here
+    if top is not None:
+        console().print(top)
+
+
+def _shortened(nodes: list[str]) -> list[str]:
+    left = len(nodes) - NODES_SHOWN
+    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]

@@ -14,16 +14,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from extender.cluster.manifests.manifest_loader import (
-    CompleteManifest,
-    Entry,
-    Ident,
-    Memory,
-    Role,
-    build,
-    complete,
-    objects_in,
-)
+from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, objects_in
+from extender.cluster.manifests.manifest_loader import CompleteManifest, Memory, build, complete
 from extender.cluster.manifests.yaml_reader import files_of, read_file
 
 logger = logging.getLogger(__name__)
@@ -38,7 +30,7 @@ class FileWatcher:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
         self._memory = Memory()
-        self._stored: dict[str, tuple[_Mark, tuple[Entry, ...]]] = {}
+        self._stored: dict[str, tuple[_Mark, tuple[AnyEntry, ...]]] = {}
         self._seen: _Marks | None = None  # at the last check
         self._read: _Marks | None = None  # at the last read, valid or not
 
@@ -77,7 +69,7 @@ class FileWatcher:
         return marks
 
     def _complete(self, marks: _Marks) -> CompleteManifest:
-        entries: list[Entry] = []
+        entries: list[AnyEntry] = []
         for name, mark in marks.items():
             stored = self._stored.get(name)
             if stored is None or stored[0] != mark:
@@ -87,7 +79,7 @@ class FileWatcher:
             entries += stored[1]
         for name in self._stored.keys() - marks.keys():
             del self._stored[name]
-        found = complete(entries, self._memory)
+        found = complete(entries, self._memory, expand_cluster=True)
         for text in build(found).warnings:  # raises before any state is changed
             logger.info("A manifest has a warning", extra={"text": text})
         return found

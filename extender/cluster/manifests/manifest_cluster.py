@@ -44,11 +44,8 @@ from extender.cluster.manifests.journal import (
     Record,
 )
 from extender.cluster.manifests.journal_overlay import JournalOverlay, with_writes
-from extender.cluster.manifests.manifest_loader import (
-    CompleteManifest,
-    Ident,
-    in_feed_order,
-)
+from extender.cluster.manifests.manifest_entries import Ident
+from extender.cluster.manifests.manifest_loader import CompleteManifest, in_feed_order
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore

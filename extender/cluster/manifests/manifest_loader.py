@@ -4,7 +4,8 @@ Files contain the output of `kubectl get ... -o yaml`, or are written by users. 
 them, so this module fills in what an API server would: namespace, UID, creation time, the
 value of a priority class, `allocatable` from `capacity`. What an API server would refuse is
 `BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
-added: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that.
+added to pods of the files: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that. Workloads
+(Job, JobSet, ...) are replaced by the groups and pods that they become, see `workload_expansion`.
 
 Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
@@ -14,49 +15,36 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from typing import Final
 
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_validation import admission_warnings, check
-from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
-from extender.cluster.read.disruption_budget_conversion import with_status
-from extender.cluster.read.object_decoding import (
-    BUILTIN_GROUP,
-    OUR_GROUP,
-    convert,
-    key_of,
-    named,
-    source_of,
+from extender.cluster.manifests.made_objects import PodLabels
+from extender.cluster.manifests.manifest_entries import (
+    AnyEntry,
+    Entry,
+    Ident,
+    Role,
+    SomeEntry,
+    read,
+    with_metadata,
 )
+from extender.cluster.manifests.manifest_validation import admission_warnings
+from extender.cluster.manifests.workload_expansion import Expansion, expand
+from extender.cluster.read.disruption_budget_conversion import with_status
+from extender.cluster.read.object_decoding import OUR_GROUP, key_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
-NAMESPACE: Final = "default"
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
-_CLUSTER_WIDE: Final = (api.Node, api.PersistentVolume, api.PriorityClass)
-_GROUP_KINDS: Final = {"PodGroup", "CompositePodGroup", "Workload"}
-_READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
-    "": frozenset({"Node", "Pod", "PersistentVolume", "PersistentVolumeClaim"}),
-    BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
-    OUR_GROUP: frozenset(_GROUP_KINDS),
-    "policy": frozenset({"PodDisruptionBudget"}),
-}
-_OLDEST: Final = (
-    "Workload",
-    f"{BUILTIN_GROUP}/v1alpha1",
-)  # Kubernetes 1.35: same name, other meaning
-_HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod fits
-    {("", "Namespace"), ("storage.k8s.io", "StorageClass")}
-)
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
     api.PriorityClass,
     api.PersistentVolume,
@@ -69,28 +57,6 @@ _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects fir
     api.Pod,
 )
 
-Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
-
-
-class Role(Enum):
-    """The purpose of a file."""
-
-    CLUSTER = "--cluster"  # existing objects; unknown kinds are ignored
-    WANTED = "-f"  # objects to plan; an unknown kind is an error
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object and its place in the files."""
-
-    thing: api.Readable
-    where: str
-    role: Role
-
-    @property
-    def ident(self) -> Ident:
-        """Return the identity of the object."""
-        return ident_of(self.thing)
-
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster of the files, and what is to be planned on it."""
@@ -100,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodUid, ...]  # from -f, in file order; ended ones left out
     order: Mapping[GroupKey | PodUid, int]  # file order of all groups and pods, breaks ties
     warnings: tuple[str, ...]
+    origins: Mapping[GroupKey, GroupOrigin] = {}  # of the groups that were made from workloads
+    refused: tuple[RefusedWorkload, ...] = ()  # workloads of -f that no tree can be made from
 
 
 def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
@@ -114,83 +82,6 @@ def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
     """
     entries = (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
     return build(complete(entries))
-
-
-def read(paths: Sequence[str], role: Role) -> tuple[Entry, ...]:
-    """Return the objects of files, with nothing filled in.
-
-    Raises:
-        BadInput: An object cannot be read, or an API server would refuse it.
-    """
-    return tuple(
-        entry
-        for name in files_of(paths)
-        for document in read_file(name)
-        for entry in objects_in(document, role)
-    )
-
-
-def objects_in(document: Document, role: Role) -> Iterator[Entry]:
-    """Yield the objects of one document, and the items of lists one by one.
-
-    Raises:
-        BadInput: The document is not an object, or its kind is unknown in -f.
-    """
-    yield from _objects(document.value, document.where, role, {})
-
-
-def _objects(
-    value: object, where: str, role: Role, defaults: Mapping[str, object]
-) -> Iterator[Entry]:
-    if not isinstance(value, dict):
-        msg = f"{where}: not an object with apiVersion and kind"
-        raise BadInput(msg)
-    thing = {**defaults, **value}
-    kind, version = thing.get("kind"), thing.get("apiVersion")
-    if not isinstance(kind, str) or not isinstance(version, str):
-        field = "apiVersion" if isinstance(kind, str) else "kind"
-        msg = f"{where}: {named('object', value)}: {field} is missing or not text"
-        raise BadInput(msg)
-    if kind.endswith("List") and "items" in thing:
-        inside = (
-            {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version}
-        )
-        items = thing["items"] or []
-        if not isinstance(items, list):
-            msg = f"{where}: {kind}: items: not a list"
-            raise BadInput(msg)
-        for n, item in enumerate(items, start=1):
-            yield from _objects(item, f"{where}, item {n}", role, inside)
-        return
-    group = version.rpartition("/")[0]
-    if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
-        yield _entry(thing, api.KINDS[kind], where, role)
-    elif role is Role.WANTED and (group, kind) not in _HARMLESS:
-        msg = f"{where}: {named(kind, thing)}: kind {kind} of {version} is not planned; give its pods and groups"
-        raise BadInput(msg)
-
-
-def _entry(thing: object, kind: type[api.Readable], where: str, role: Role) -> Entry:
-    try:
-        found = convert(kind, thing)
-        space = "" if isinstance(found, _CLUSTER_WIDE) else found.metadata.namespace or NAMESPACE
-        found = _with_metadata(found, namespace=space)
-        check(found)
-    except BadInput as fault:
-        msg = f"{where}: {fault}"
-        raise BadInput(msg) from fault
-    if not found.metadata.name:
-        msg = f"{where}: {kind.__name__}: metadata.name: is missing"
-        raise BadInput(msg)
-    return Entry(thing=found, where=where, role=role)
-
-
-def ident_of(thing: api.Readable) -> Ident:
-    """Return the identity of an object; groups of the two API groups are different objects."""
-    source = ""
-    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        source = source_of(thing)
-    return (type(thing).__name__, source, *thing.key)
 
 
 # --- filling in
@@ -208,20 +99,30 @@ class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
     warnings: tuple[str, ...]
+    origins: Mapping[GroupKey, GroupOrigin] = {}
+    refused: tuple[RefusedWorkload, ...] = ()
 
 
-def complete(entries: Iterable[Entry], memory: Memory | None = None) -> CompleteManifest:
-    """Return the objects with the fields that an API server or a kubelet would fill in.
+def complete(
+    entries: Iterable[AnyEntry],
+    memory: Memory | None = None,
+    *,
+    expand_cluster: bool = False,
+    live: Iterable[PodLabels] = (),
+) -> CompleteManifest:
+    """Return the objects with the fields that an API server or a kubelet would fill in, and what workloads become.
 
     Args:
         entries: In file order, --cluster before -f; of several entries of one object the last counts.
         memory: Gets the creation times that are filled in, for the next call.
+        expand_cluster: Make groups and pods from the workloads of --cluster too; otherwise only from those of -f.
+        live: Pods that are not in the files; a workload of -f has those that name its leaves already.
 
     Raises:
-        BadInput: An object names a priority class that does not exist.
+        BadInput: An object names a priority class that does not exist, or a workload cannot be read.
     """
     memory = Memory() if memory is None else memory
-    last: dict[Ident, Entry] = {}
+    last: dict[Ident, AnyEntry] = {}
     warnings = []
     for entry in entries:
         before = last.pop(entry.ident, None)
@@ -230,7 +131,9 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
                 f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
-    filled = [_identified(entry, memory) for entry in last.values()]
+    known = [_identified(entry, memory) for entry in last.values()]
+    expansion = expand(known, of_cluster=expand_cluster, live=live)
+    filled = [_identified(entry, memory) for entry in _with_made(known, expansion)]
     filled = list(_dated(filled, memory))
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
@@ -241,13 +144,34 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
         )
     warnings += [text for entry in converted for text in admission_warnings(entry.thing)]
     _check_priorities(converted)
-    return CompleteManifest(entries=tuple(converted), warnings=tuple(warnings))
+    return CompleteManifest(
+        entries=tuple(converted),
+        warnings=(*warnings, *expansion.warnings),
+        origins=expansion.origins,
+        refused=tuple(expansion.refused),
+    )
 
 
-def _inherited(entry: Entry, before: Entry) -> Entry:
+def _with_made(entries: Sequence[AnyEntry], expansion: Expansion) -> list[Entry]:
+    """Return the entries, with what was made from each workload in its place and in place of the same objects."""
+    plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
+    made = {one.ident: one for found in expansion.made.values() for one in found}
+    result: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry, Entry):
+            if entry.ident not in made:
+                result.append(entry)
+            continue
+        for one in expansion.made.get(entry.ident, ()):
+            before = plain.get(one.ident)
+            result.append(one if before is None else _inherited(one, before))
+    return result
+
+
+def _inherited(entry: SomeEntry, before: AnyEntry) -> SomeEntry:
     """Return an object of -f with UID and creation time of the object it replaces, as with `kubectl apply`."""
     mine, theirs = entry.thing.metadata, before.thing.metadata
-    thing = _with_metadata(
+    thing = with_metadata(
         entry.thing,
         uid=mine.uid or theirs.uid,
         creation_timestamp=mine.creation_timestamp or theirs.creation_timestamp,
@@ -255,14 +179,14 @@ def _inherited(entry: Entry, before: Entry) -> Entry:
     return msgspec.structs.replace(entry, thing=thing)
 
 
-def _identified(entry: Entry, memory: Memory) -> Entry:
+def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
     if entry.thing.metadata.uid:
         return entry
     kind, group, *rest = entry.ident
     name = "/".join((kind, *rest) if group != "builtin" else (kind, group, *rest))
     times = memory.incarnation.get(entry.ident, 0)
     uid = str(uuid.uuid5(_UIDS, f"{name}#{times}" if times else name))
-    return msgspec.structs.replace(entry, thing=_with_metadata(entry.thing, uid=uid))
+    return msgspec.structs.replace(entry, thing=with_metadata(entry.thing, uid=uid))
 
 
 def _dated(entries: Sequence[Entry], memory: Memory) -> Iterator[Entry]:
@@ -277,7 +201,7 @@ def _dated(entries: Sequence[Entry], memory: Memory) -> Iterator[Entry]:
         if at is None:
             last = at = last + STEP
             memory.created[entry.ident] = at
-        thing = _with_metadata(entry.thing, creation_timestamp=at)
+        thing = with_metadata(entry.thing, creation_timestamp=at)
         yield msgspec.structs.replace(entry, thing=thing)
 
 
@@ -342,11 +266,6 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
             raise BadInput(msg)
 
 
-def _with_metadata(thing: api.Readable, **changes: object) -> api.Readable:
-    metadata = msgspec.structs.replace(thing.metadata, **changes)
-    return msgspec.structs.replace(thing, metadata=metadata)
-
-
 # --- building
 
 
@@ -382,6 +301,8 @@ def build(found: CompleteManifest) -> Manifest:
         pods=tuple(pods),
         order=order,
         warnings=(*found.warnings, *world.warnings),
+        origins=found.origins,
+        refused=found.refused,
     )
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
-from extender.cluster.manifests.manifest_loader import (
-    Entry,
-    Manifest,
-    Role,
-    build,
-    complete,
-    objects_in,
-)
+from extender.cluster.manifests.made_objects import PodLabels
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, objects_in
+from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.yaml_reader import Document, Value
 from extender.core.decisions.preempt.disruption_units import EvictableContext
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
     with_blueprints,
@@ -31,7 +27,7 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
-from extender.queries.plan.live_snapshot import restored
+from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (
     PlanInput,
     PlanQuestion,
@@ -74,8 +70,13 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
         entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
+    live: tuple[ClusterView, ReservationState] | None = None
+    members: tuple[PodLabels, ...] = ()
+    if ours is not None:
+        live = restored(ours.snapshot)
+        members = tuple(_members(live[0]))
     try:
-        found = build(complete(entries))
+        found = build(complete(entries, live=members))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
     question = PlanInput(
@@ -85,10 +86,12 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         budget=parsed.budget,
         preemption=parsed.preemption,
         order=found.order,
+        origins=found.origins,
+        refused=found.refused,
     )
     view = found.world.view
-    if ours is not None:
-        view, question = _added(found, question, ours)
+    if ours is not None and live is not None:
+        view, question = _added(found, question, ours.snapshot, *live)
     extra_warnings = plan_warnings(view, question)
     result = answer_plan_query(view, question)
     reply = PlanReply(
@@ -100,10 +103,23 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     return msgspec.json.encode(reply)
 
 
-def _added(found: Manifest, question: PlanInput, ours: LiveInput) -> tuple[ClusterView, PlanInput]:
+def _members(view: ClusterView) -> Iterator[PodLabels]:
+    """Yield namespace and labels of the pods that name a leaf and do not terminate."""
+    for pods in view.members.values():
+        for pod in pods.values():
+            if not pod.deleting:
+                yield pod.namespace, pod.labels
+
+
+def _added(
+    found: Manifest,
+    question: PlanInput,
+    saved: LiveSnapshot,
+    view: ClusterView,
+    state: ReservationState,
+) -> tuple[ClusterView, PlanInput]:
     """Return our cluster with the wanted objects; an existing object of the same name is replaced and keeps its UID."""
-    saved, wanted = ours.snapshot, found.world.view
-    view, state = restored(saved)
+    wanted = found.world.view
     for node in wanted.nodes.values():
         view = with_node(view, node)
     for workload, templates in wanted.blueprints.items():
@@ -135,7 +151,7 @@ def _as_known(thing: T, known: T) -> T:
     return msgspec.structs.replace(thing, uid=known.uid, created_us=known.created_us)
 
 
-def _read(objects: Sequence[object], field: str, role: Role) -> tuple[Entry, ...]:
+def _read(objects: Sequence[object], field: str, role: Role) -> tuple[AnyEntry, ...]:
     return tuple(
         entry
         for number, value in enumerate(objects)

@@ -13,11 +13,11 @@ import msgspec
 from immutables import Map
 
 from extender.cluster import types as api
+from extender.cluster.read.workload_conversion import workload_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import (
     TREE_LABEL,
-    OwnerReference,
     WorkloadObject,
     pod_templates,
 )
@@ -104,30 +104,6 @@ def _without_owned(
 
 def _is_builtin(workload: WorkloadObject) -> bool:
     return workload.api_version.startswith("scheduling.k8s.io/")
-
-
-def workload_of(found: api.WorkloadManifest) -> WorkloadObject:
-    """Return the workload of the core."""
-    metadata = found.metadata
-    owner = next((one for one in metadata.owner_references if one.controller), None)
-    return WorkloadObject(
-        api_version=found.api_version,
-        kind=found.kind,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-        generation=metadata.generation,
-        deleting=metadata.deletion_timestamp is not None,
-        labels=metadata.labels,
-        annotations=metadata.annotations,
-        owner=None
-        if owner is None
-        else OwnerReference(
-            api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid
-        ),
-        spec=found.spec,
-        status=found.status,
-    )
 
 
 def is_covered(found: api.WorkloadManifest) -> bool:

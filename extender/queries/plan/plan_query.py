@@ -5,6 +5,7 @@ Trees are planned in queue order on one view; each plan uses capacity before the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,8 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     preempt,
 )
+from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -77,6 +80,10 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     search: SearchLine = SearchLine(0, exhausted=True)
+    workload: str = (
+        ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
+    )
+    groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +124,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()
     roots_max: int = 0  # more trees than that are refused; 0: any number
+    origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
+    refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -158,10 +167,34 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
             )
             continue
         verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
-        found.append(verdict)
+        found.append(_with_tree(verdict, unit.tree, question))
+    found += map(_refused_workload, question.refused)
     verdicts: list[VerdictWord] = [v.verdict for v in found]
     worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
     return PlanAnswer(verdict=worst, gangs=tuple(found))
+
+
+def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:
+    """Return the answer for a tree with its groups, and with the workload that it was made from."""
+    if tree.root.source == "pod":
+        return verdict
+    placed = Counter(line.group for line in verdict.assignments)
+    origin = question.origins.get(tree.root.key)
+    return msgspec.structs.replace(
+        verdict,
+        workload=origin.workload if origin is not None else "",
+        groups=group_lines(tree, placed, question.origins),
+    )
+
+
+def _refused_workload(refused: RefusedWorkload) -> GangVerdict:
+    return GangVerdict(
+        gang=f"{refused.namespace}/{refused.name}",
+        kind=refused.kind,
+        verdict="invalid",
+        reasons=(refused.text,),
+        workload=refused.label,
+    )
 
 
 def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
@@ -308,6 +341,8 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search)
+    hints = workload_hints(verdict.relaxations, tree, question.origins)
+    notes = msgspec.structs.replace(notes, texts=(*hints, *notes.texts))
     return _refused(tree, kind, verdict, notes), view
 
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from extender.cluster.manifests.manifest_loader import Manifest, Role, build, complete, objects_in
+from extender.cluster.manifests.manifest_entries import Role, objects_in
+from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.yaml_reader import Document
 
 Object = dict[str, Any]

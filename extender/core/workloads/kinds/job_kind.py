@@ -21,6 +21,7 @@ from extender.core.workloads.kind_rules import (
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy
+from extender.core.workloads.workload_fields import JobFields
 from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -108,6 +109,7 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
+    spec_type=JobFields,
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,

@@ -16,6 +16,7 @@ from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
+from tests.support.service.workload_builders import a_job, a_jobset, a_profile
 
 GATE = "gang-extender.dev/admission"
 POLL_S = 0.01
@@ -306,3 +307,42 @@ async def test_a_file_that_cannot_be_opened_stops_the_start(write, tmp_path) -> 
         await cluster.start()
     await cluster.stop()
     assert (tmp_path / "data").is_file()
+
+
+# --- workloads
+
+
+async def test_a_workload_is_its_groups_and_pods(write, running, tmp_path) -> None:
+    """Bound pods stay when the workload grows, and all goes with it; made again, it has new pods."""
+    write(a_node("n1"), name="nodes.yaml")
+    write(a_jobset(), name="work.yaml")
+    async with running() as cluster:
+        names = sorted(pod.name for pod in cluster.view().pods.values())
+        assert (len(names), len(cluster.view().groups)) == (5, 5)
+        await cluster.remove_gate(ref(cluster, names[0]))
+        await bind(cluster, names[0])
+        write(a_jobset(), a_job(parallelism=2), name="work.yaml")
+        await until(cluster, lambda: len(cluster.view().pods) == 7)
+        assert pod_named(cluster, names[0]).node == "n1"
+        uid = pod_named(cluster, names[0]).uid
+        write(name="work.yaml")
+        await until(cluster, lambda: not cluster.view().pods and not cluster.view().groups)
+        write(a_jobset(), name="work.yaml")
+        await until(cluster, lambda: len(cluster.view().pods) == 5)
+        again = pod_named(cluster, names[0])
+        assert (again.node, again.uid == uid) == (None, False)
+    deleted = [line["kind"] for line in lines(tmp_path) if line["type"] == "deleted"]
+    assert sorted(set(deleted)) == ["CompositePodGroup", "Pod", "PodGroup"]
+    assert len(deleted) == 13
+
+
+async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, caplog) -> None:
+    write(a_job(parallelism=2), name="work.yaml")
+    async with running() as cluster:
+        write(a_job(parallelism="three"), name="work.yaml")
+        write(a_profile("mine", {"kind": "Job", "gang": "none"}), name="profile.yaml")
+        async with asyncio.timeout(60):
+            while "Manifests cannot be used" not in caplog.text:
+                await asyncio.sleep(POLL_S)
+        assert len(cluster.view().pods) == 2
+        assert cluster.not_ready_reason() == ""

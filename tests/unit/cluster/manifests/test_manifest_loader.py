@@ -92,11 +92,13 @@ def test_standard_input(monkeypatch) -> None:
 
 
 def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> None:
-    job = an_object("Job", "j", "batch/v1", spec={})
+    other = an_object("Deployment", "d", "apps/v1", spec={})
     foreign = an_object("PodGroup", "g", "scheduling.x-k8s.io/v1alpha1", spec={})
-    path = write("x.yaml", a_node("n"), job, foreign)
+    path = write("x.yaml", a_node("n"), other, foreign)
     assert not load([path]).world.view.groups
-    with pytest.raises(BadInput, match=r"x.yaml, document 2: Job/default/j: kind Job of batch/v1"):
+    with pytest.raises(
+        BadInput, match=r"x.yaml, document 2: Deployment/default/d: kind Deployment of apps/v1"
+    ):
         load([], [path])
     load([], [write("ns.yaml", an_object("Namespace", "a", "v1", ""))])
 

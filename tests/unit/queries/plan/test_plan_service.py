@@ -13,7 +13,8 @@ from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
 from extender.queries.plan.plan_service import PlanService
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, an_object
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod, an_object
+from tests.support.service.workload_builders import TREE, a_job, a_template
 
 
 def asking(stage):
@@ -104,6 +105,40 @@ async def test_what_is_there_already_is_asked_about_by_its_name():
         assert more["gangs"] == []
         more, _ = await ask(a_node("n9", gpu=8), all_pending=True)
         assert more["verdict"] == "placed"
+
+
+async def test_a_workload_is_planned_on_the_live_cluster():
+    """The answer names it; a pod of it that runs already is not planned again."""
+    uid = "0123456789abcdef"
+    labels = {
+        TREE: "default",
+        "gang-extender.dev/pod-group": "fit-01234567",
+        "batch.kubernetes.io/job-name": "fit",
+        "batch.kubernetes.io/controller-uid": uid,
+    }
+    runs = a_pod(
+        "fit-x7k2p",
+        node="n0",
+        requests={GPU: 8},
+        metadata={"labels": labels},
+        schedulerName="gang-scheduler",
+    )
+    job = a_job(metadata={"uid": uid}, parallelism=4, template=a_template({GPU: 8}))
+    async with a_stage(runs) as stage:
+        ask = await led(stage)
+        result, _ = await ask(job)
+        (gang,) = result["gangs"]
+        assert (gang["workload"], gang["verdict"]) == ("Job/default/fit", "placed")
+        assert [line["node"] for line in gang["assignments"]] == ["n1", "n2", "n3"]
+        assert [(line["placed"], line["total"]) for line in gang["groups"]] == [(4, 4)]
+        other = a_job(metadata={"uid": uid}, parallelism=4, labels={TREE: "research"})
+        result, _ = await ask(other)
+        assert (result["verdict"], result["gangs"][0]["workload"]) == ("invalid", "Job/default/fit")
+        assert result["gangs"][0]["reasons"][0].startswith("body: workload[0]: Job/default/fit: ")
+        with pytest.raises(
+            BadInput, match=r"^body: workload\[0\]: Job/default/fit: spec.parallelism: "
+        ):
+            await ask(a_job(parallelism="4"))
 
 
 async def test_view_and_state_come_back_as_they_were():

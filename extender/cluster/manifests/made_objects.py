@@ -1,0 +1,157 @@
+"""Groups and pods of workloads in files: those that are there, and those that the service and controllers would create."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import OUR_GROUP, PARENT_ANNOTATIONS, convert
+from extender.cluster.read.pod_conversion import MARKERS
+from extender.cluster.types.common_types import Named, Present
+from extender.cluster.types.group_types import GangPolicy, TopologyEntry
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.model.errors import BadInput
+from extender.core.workloads.kind_table import kind_of_pod
+from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.tree_parts import Leaf, LeafUse
+from extender.core.workloads.workload_object import (
+    GROUP_LABEL,
+    LEAF_LABEL,
+    TREE_LABEL,
+    WorkloadObject,
+)
+
+PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
+
+API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
+OUR_SCHEDULER: Final = "gang-scheduler"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[LeafUse, ...]]:
+    """Return the leaves that pods name, in order of their names, by kind, namespace and name of the workload."""
+    counts: dict[tuple[str, str, str], dict[str, tuple[int, Mapping[str, str]]]] = {}
+    for namespace, labels in pods:
+        leaf = labels.get(GROUP_LABEL)
+        kind = kind_of_pod(labels) if leaf and TREE_LABEL in labels else None
+        if kind is None or leaf is None:
+            continue
+        read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
+        found = counts.setdefault((kind.kind, namespace, labels[kind.name_label]), {})
+        before, first = found.get(
+            leaf, (0, {key: labels[key] for key in sorted(read) if key in labels})
+        )
+        found[leaf] = (before + 1, first)
+    return {
+        workload: tuple(
+            LeafUse(name=name, pods=pods_, labels=labels)
+            for name, (pods_, labels) in sorted(leaves.items(), key=lambda one: one[0])
+        )
+        for workload, leaves in counts.items()
+    }
+
+
+def pods_of_leaf(
+    leaf: Leaf,
+    workload: WorkloadObject,
+    numbers: Iterable[int],
+    labels: Mapping[str, str],
+    *,
+    members: bool,
+) -> Iterator[api.Pod]:
+    """Yield pods of a leaf as they are stored when they were created; none if it has no pod template.
+
+    Args:
+        leaf: The leaf.
+        workload: What it is a leaf of.
+        numbers: The last parts of their names.
+        labels: The labels of its controller.
+        members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
+
+    Raises:
+        BadInput: The pod template has a field of a wrong type.
+    """
+    if not leaf.template.get("spec"):
+        return
+    metadata = leaf.template.get("metadata") or {}
+    own = {**(metadata.get("labels") or {}), **labels}
+    if members:
+        own[GROUP_LABEL] = leaf.name
+    template = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": leaf.name,
+            "labels": own,
+            "annotations": metadata.get("annotations") or {},
+        },
+        "spec": leaf.template["spec"],
+    }
+    try:
+        pod = convert(api.Pod, template)
+    except BadInput as fault:
+        role = f" of {leaf.role}" if leaf.role else ""
+        raise BadInput(f"{workload}: pod template{role}: {fault}") from fault
+    if members:
+        pod = admitted(pod)
+    for number in numbers:
+        named = msgspec.structs.replace(pod.metadata, name=f"{leaf.name}-{number}")
+        yield msgspec.structs.replace(pod, metadata=named)
+
+
+def admitted(pod: api.Pod) -> api.Pod:
+    """Return a member as the policy gang-extender-members stores it: with scheduler, gate and marker resources."""
+    spec = pod.spec
+    if spec.scheduler_name in ("", DEFAULT_SCHEDULER):
+        spec = msgspec.structs.replace(spec, scheduler_name=OUR_SCHEDULER)
+    if all(gate.name != GATE for gate in spec.scheduling_gates):
+        gates = (*spec.scheduling_gates, Named(name=GATE))
+        spec = msgspec.structs.replace(spec, scheduling_gates=gates)
+    containers = spec.containers
+    missing = {
+        marker: "1"
+        for marker in sorted(MARKERS)
+        if all(marker not in one.resources.limits for one in containers)
+    }
+    if containers and missing:
+        first = containers[0]
+        resources = msgspec.structs.replace(
+            first.resources,
+            requests={**first.resources.requests, **missing},
+            limits={**first.resources.limits, **missing},
+        )
+        first = msgspec.structs.replace(first, resources=resources)
+        spec = msgspec.structs.replace(spec, containers=(first, *containers[1:]))
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
+    """Return a group as the service creates it."""
+    leaf = spec.kind == "PodGroup"
+    gang = GangPolicy(min_count=spec.minimum) if leaf else GangPolicy(min_group_count=spec.minimum)
+    mode = (
+        api.DisruptionMode(all=Present())
+        if spec.disruption_mode == "all"
+        else api.DisruptionMode(single=Present())
+    )
+    topology = (TopologyEntry(key=spec.topology),) if spec.topology else ()
+    kind = api.PodGroup if leaf else api.CompositePodGroup
+    return kind(
+        api_version=API_VERSION,
+        kind=spec.kind,
+        metadata=api.ObjectMeta(
+            name=spec.name,
+            annotations={PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
+        ),
+        spec=api.GroupSpec(
+            scheduling_policy=api.SchedulingPolicy(basic=Present())
+            if spec.basic
+            else api.SchedulingPolicy(gang=gang),
+            scheduling_constraints=api.SchedulingConstraints(topology=topology),
+            disruption_mode=mode,
+            priority_class_name=spec.priority_class,
+        ),
+    )

@@ -1,0 +1,377 @@
+"""Turn the workloads of files into groups and pods, as admission policies and controllers do on a cluster.
+
+A workload is compiled by its entry in the table of kinds, exactly as the service does it; then each of its leaves gets the
+pods that the controller of the workload would create. Pods of the workload that are in the files already are counted.
+
+Note: a made pod has the labels of its template and the name of its workload, not all labels of its controller. Nothing
+runs the steps of a workload: the pods of all of them are made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.made_objects import (
+    PodLabels,
+    group_from,
+    leaf_uses,
+    pods_of_leaf,
+)
+from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, Role, SourceEntry
+from extender.cluster.read.object_decoding import key_of, source_of
+from extender.cluster.read.pod_conversion import ended
+from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.types.namespace_types import Namespace
+from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey
+from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.template_labels import with_template_labels
+from extender.core.workloads.tree_compiler import (
+    CompiledTree,
+    CompileRequest,
+    GroupSpec,
+    compile_tree,
+    workload_parts,
+)
+from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse, Part, leaves_of
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
+from extender.core.workloads.tree_policy import TreeProfile as Profile
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import OFF, TREE_LABEL, WorkloadObject
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+
+_TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
+_Name = tuple[str, str, str]  # kind, namespace, name
+
+
+class Expansion(msgspec.Struct, kw_only=True):
+    """What was made from workloads."""
+
+    made: dict[Ident, tuple[Entry, ...]] = {}  # by workload: groups, parents first, then pods
+    origins: dict[GroupKey, GroupOrigin] = {}
+    refused: list[RefusedWorkload] = []  # of -f
+    warnings: list[str] = []
+
+
+def expand(
+    entries: Sequence[AnyEntry], *, of_cluster: bool = False, live: Iterable[PodLabels] = ()
+) -> Expansion:
+    """Return the groups and pods of all workloads of -f.
+
+    Args:
+        entries: All objects, each once; workloads have UIDs.
+        of_cluster: Expand the workloads of --cluster too, if they or their namespaces have the tree label.
+        live: Pods that are not in the files.
+
+    Raises:
+        BadInput: A workload cannot be read, or one of its groups belongs to another object.
+    """
+    found = Expansion()
+    sources = [entry for entry in entries if isinstance(entry, SourceEntry)]
+    if any(isinstance(entry.thing, api.WorkloadManifest) for entry in sources):
+        files = _Files(entries, live)
+        for entry in sources:
+            if isinstance(entry.thing, api.WorkloadManifest) and (
+                of_cluster or entry.role is Role.WANTED
+            ):
+                _WorkloadExpansion(entry, entry.thing, files, found).run()
+    return found
+
+
+class _Files:
+    """What the files have beside the workload that is looked at."""
+
+    def __init__(self, entries: Sequence[AnyEntry], live: Iterable[PodLabels]) -> None:
+        self.profiles: dict[str, Profile] = {DEFAULT_PROFILE.name: DEFAULT_PROFILE}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.workloads: dict[_Name, WorkloadObject] = {}
+        self.groups: dict[GroupKey, tuple[str, api.Group]] = {}
+        pods: list[PodLabels] = [*live]
+        for entry in entries:
+            match entry.thing:
+                case api.Pod() as pod:
+                    if not ended(pod) and pod.metadata.deletion_timestamp is None:
+                        pods.append((pod.metadata.namespace, pod.metadata.labels))
+                case api.PodGroup() | api.CompositePodGroup() as group:
+                    if source_of(group) == "crd":
+                        self.groups[key_of(group)] = (entry.where, group)
+                case api.WorkloadManifest() as manifest:
+                    self.workloads[(manifest.kind, *manifest.key)] = workload_of(manifest)
+                case TreeProfile() as profile:
+                    self.profiles[profile.metadata.name] = profile_of(profile)
+                case Namespace() as namespace:
+                    self.namespaces[namespace.metadata.name] = namespace.metadata.labels
+                case _:
+                    pass
+        self.uses = leaf_uses(pods)
+
+    def owner_of(self, workload: WorkloadObject) -> WorkloadObject | None:
+        """Return the controlling owner of a workload, if the files have it."""
+        owner = workload.owner
+        if owner is None:
+            return None
+        return self.workloads.get((owner.kind, workload.namespace, owner.name))
+
+    def uses_of(self, kind: WorkloadKind, workload: WorkloadObject) -> tuple[LeafUse, ...]:
+        """Return the leaves that pods of a workload name; without pods those that they will name."""
+        name = (workload.kind, workload.namespace, workload.name)
+        uses = self.uses.get(name, ())
+        if not uses and kind.planned_uses is not None:
+            uses = kind.planned_uses(workload)
+        return uses
+
+    def pods_of(self, workload: WorkloadObject) -> Mapping[str, int]:
+        """Return how many pods of a workload there are, by leaf."""
+        name = (workload.kind, workload.namespace, workload.name)
+        return {use.name: use.pods for use in self.uses.get(name, ())}
+
+    def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
+        """Return the groups that were made for a workload, in order of kind and name."""
+        mine = [group for _, group in self.groups.values() if is_owner(workload.uid, group)]
+        return tuple(sorted(map(_existing, mine), key=lambda one: (one.kind, one.name)))
+
+
+def is_owner(uid: str, thing: api.KubernetesObject) -> bool:
+    """Return whether the object with a UID is the controlling owner of another object."""
+    return any(one.controller and one.uid == uid for one in thing.metadata.owner_references)
+
+
+def _existing(group: api.Group) -> ExistingGroup:
+    policy = group.spec.scheduling_policy
+    gang = policy.gang if policy is not None else None
+    minimum = (gang.min_count or gang.min_group_count) if gang is not None else None
+    return ExistingGroup(
+        kind=type(group).__name__,
+        name=group.metadata.name,
+        basic=gang is None,
+        minimum=minimum or 1,
+    )
+
+
+class _WorkloadExpansion:
+    """Expands one workload."""
+
+    def __init__(
+        self, entry: SourceEntry, manifest: api.WorkloadManifest, files: _Files, found: Expansion
+    ) -> None:
+        self._entry = entry
+        self._manifest = manifest
+        self._files = files
+        self._found = found
+        self._wanted = entry.role is Role.WANTED
+        self._kind = BY_KIND[manifest.kind]
+        self._workload = workload_of(manifest)
+        self._owner = files.owner_of(self._workload)
+
+    def run(self) -> None:
+        """Add what the workload becomes to the expansion.
+
+        Raises:
+            BadInput: It cannot be read, or one of its groups belongs to another object.
+        """
+        try:
+            self._run()
+        except BadInput as fault:
+            raise BadInput(f"{self._entry.where}: {fault}") from fault
+        except (TypeError, ValueError, KeyError, AttributeError) as fault:
+            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
+            raise BadInput(f"{self._entry.where}: {self._workload}: {text}") from fault
+
+    def _run(self) -> None:
+        workload, kind = self._workload, self._kind
+        if self._is_part() or kind.parts is None:
+            self._check_relatives()
+            return
+        label, requested = self._coverage()
+        if not label:
+            return
+        if kind.finished(workload) or workload.deleting:
+            self._warn("is finished or being deleted: it needs no pods any more")
+            return
+        if label == OFF:
+            self._leave_alone(f"{_TREE_FIELD}: is off, so no tree is made")
+            return
+        profile = self._files.profiles.get(label)
+        if profile is not None and not profile.of(self._policy_source().kind).enabled:
+            self._leave_alone(f"TreeProfile {label!r} does not enable the kind")
+            return
+        workload = with_template_labels(kind, workload, label)
+        request = CompileRequest(
+            workload=workload,
+            owner=None if self._policy_source() is self._workload else self._owner,
+            profile=profile,
+            profile_name=label,
+            requested=requested,
+            uses=self._files.uses_of(kind, workload),
+            existing=self._files.existing_of(workload),
+        )
+        self._take(request, compile_tree(kind, request))
+
+    def _take(self, request: CompileRequest, tree: CompiledTree) -> None:
+        """Add the result of the compiler."""
+        text = "" if tree.refusal is None else tree.refusal.message
+        if tree.outcome == "kept-out":
+            self._leave_alone(text.removeprefix(f"{self._workload}: "))
+            return
+        if tree.outcome == "refused":
+            self._refuse(text)
+            return
+        if text:
+            self._found.warnings.append(f"{text}; its pods are placed one by one")
+        self._found.warnings.extend(notice.message for notice in tree.notices)
+        suspended = self._kind.suspended(request.workload)
+        if suspended:
+            self._warn("is suspended; planned as if it were resumed")
+        roots = _roots(self._kind, request)
+        roles = {part.name: part.role for root in roots for part in _parts_of(root)}
+        origin = str(self._workload)
+        groups = [self._group(spec) for spec in tree.groups]
+        for spec in tree.groups:
+            key = GroupKey(self._workload.namespace, spec.name, spec.kind)
+            self._found.origins[key] = GroupOrigin(origin, roles.get(spec.name, ""))
+        leaves = [leaf for root in roots for leaf in leaves_of(root)]
+        pods = [] if suspended and not self._wanted else self._pods(leaves, members=True)
+        self._add((*groups, *pods))
+
+    # --- who decides
+
+    def _is_part(self) -> bool:
+        owner = self._workload.owner
+        return owner is not None and owner.kind in self._kind.part_of
+
+    def _check_relatives(self) -> None:
+        """Raise BadInput if the object that is planned for this one is not in the files."""
+        workload, owner = self._workload, self._workload.owner
+        if not self._wanted:
+            return
+        if self._is_part():
+            if self._owner is None:
+                assert owner is not None
+                text = f"is part of {owner.kind} {owner.name}; give that in its place"
+                raise BadInput(f"{workload}: metadata.ownerReferences: {text}")
+            return
+        kinds = [one.kind for one in KINDS if workload.kind in one.policy_from]
+        owned = (one for one in self._files.workloads.values() if one.kind in kinds)
+        if not any(self._owns(one) for one in owned):
+            text = f"its pods are those of the {' or '.join(kinds)} that its controller makes; give that too"
+            raise BadInput(f"{workload}: {text}")
+
+    def _owns(self, other: WorkloadObject) -> bool:
+        owner = other.owner
+        if owner is None or other.namespace != self._workload.namespace:
+            return False
+        return (owner.kind, owner.name) == (self._workload.kind, self._workload.name)
+
+    def _policy_source(self) -> WorkloadObject:
+        """Return the object whose annotations count."""
+        owner = self._owner
+        return owner if owner and owner.kind in self._kind.policy_from else self._workload
+
+    def _coverage(self) -> tuple[str, bool]:
+        """Return the value of the tree label that covers the workload, and whether it has the label itself."""
+        label = self._workload.labels.get(TREE_LABEL) or self._policy_source().labels.get(
+            TREE_LABEL
+        )
+        if label:
+            return label, True
+        if label := self._files.namespaces.get(self._workload.namespace, {}).get(TREE_LABEL):
+            return label, False
+        if not self._wanted:
+            return "", False
+        self._warn(f"{_TREE_FIELD}: is not set; planned as if it were {DEFAULT_PROFILE.name}")
+        return DEFAULT_PROFILE.name, True
+
+    # --- results
+
+    def _refuse(self, text: str) -> None:
+        if not self._wanted:
+            self._found.warnings.append(f"{self._entry.where}: {text}; nothing is made from it")
+            return
+        workload = self._workload
+        self._found.refused.append(
+            RefusedWorkload(
+                workload.kind,
+                workload.namespace,
+                workload.name,
+                f"{self._entry.where}: {text}",
+            )
+        )
+
+    def _leave_alone(self, reason: str) -> None:
+        """Add the pods of a workload that no tree is made from, as its controller makes them."""
+        self._warn(f"{reason}; its pods are planned as they are")
+        if self._wanted:
+            request = CompileRequest(
+                workload=_plain(self._workload),
+                profile=None,
+                profile_name="",
+                uses=self._files.uses_of(self._kind, self._workload),
+            )
+            leaves = [leaf for root in _roots(self._kind, request) for leaf in leaves_of(root)]
+            self._add(tuple(self._pods(leaves, members=False)))
+
+    def _warn(self, text: str) -> None:
+        if self._wanted:
+            self._found.warnings.append(f"{self._workload}: {text}")
+
+    def _add(self, made: tuple[Entry, ...]) -> None:
+        before = self._found.made.get(self._entry.ident, ())
+        self._found.made[self._entry.ident] = (*before, *made)
+
+    def _group(self, spec: GroupSpec) -> Entry:
+        workload = self._workload
+        there = self._files.groups.get(GroupKey(workload.namespace, spec.name, spec.kind))
+        if there is not None and not is_owner(workload.uid, there[1]):
+            text = f"{there[1].label} of {there[0]} has the name of one of its groups; rename or delete it"
+            raise BadInput(f"{workload}: {text}")
+        return self._entry_of(group_from(spec))
+
+    def _pods(self, leaves: Iterable[Leaf], *, members: bool) -> Iterator[Entry]:
+        there = self._files.pods_of(self._workload)
+        name_label = self._kind.name_label
+        labels = {name_label: self._workload.name} if name_label else {}
+        for leaf in leaves:
+            numbers = range(there.get(leaf.name, 0), leaf.pods)
+            for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
+                yield self._entry_of(pod)
+
+    def _entry_of(self, thing: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+        """Return an entry in the place of the workload, as old as the workload is."""
+        metadata = msgspec.structs.replace(
+            thing.metadata,
+            namespace=self._workload.namespace,
+            creation_timestamp=self._manifest.metadata.creation_timestamp,
+        )
+        thing = msgspec.structs.replace(thing, metadata=metadata)
+        where = f"{self._entry.where}, {self._workload}"
+        return Entry(thing=thing, where=where, role=self._entry.role)
+
+
+def _plain(workload: WorkloadObject) -> WorkloadObject:
+    return msgspec.structs.replace(workload, annotations={})
+
+
+def _roots(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
+    """Return the parts of a workload; those of the default policy where its own cannot be read."""
+    source = request.owner or request.workload
+    profile = request.profile or DEFAULT_PROFILE
+    try:
+        policy = read_policy(source, profile.of(source.kind))
+    except InvalidPolicy:
+        policy = read_policy(_plain(source), profile.of(source.kind))
+    try:
+        return workload_parts(kind, request, policy).roots
+    except InvalidPolicy:  # the compiler has the refusal
+        return ()
+
+
+def _parts_of(part: Part) -> Iterator[Part]:
+    yield part
+    if not isinstance(part, Leaf):
+        for child in part.children:
+            yield from _parts_of(child)

@@ -1,0 +1,41 @@
+"""Types of the fields that table entries read, for objects that no API server has checked.
+
+A kind has such a type as `spec_type`. Fields that no entry reads are not listed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class ReadFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base class: fields are in camelCase; null is a field that is not set."""
+
+
+class LabelFields(ReadFields, frozen=True, kw_only=True):
+    """The metadata of a template."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class TemplateFields(ReadFields, frozen=True, kw_only=True):
+    """A pod template; its spec is checked as that of a pod."""
+
+    metadata: LabelFields | None = None
+    spec: dict[str, Any] | None = None
+
+
+class JobFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a Job."""
+
+    parallelism: Count | None = None
+    completions: Count | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+    scheduling: dict[str, Any] | None = None
+    template: TemplateFields | None = None

@@ -1,0 +1,82 @@
+"""The groups of a planned tree line by line, and what would help in the words of the workload that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from extender.core.model.ids import GroupKey
+from extender.core.model.pod_groups import Tree
+from extender.core.workloads.workload_object import MIN_ANNOTATION
+from extender.queries.plan.workload_outcomes import GroupOrigin
+
+
+class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of a tree; counts are of pods, for a composite of child groups."""
+
+    group: str
+    kind: str
+    parent: str  # empty for the root
+    role: (
+        str  # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
+    )
+    minimum: int  # how many must be placed together; 0: each for itself
+    total: int  # how many there are
+    placed: int  # how many run or would be placed; child groups count with their minimum
+
+
+def group_lines(
+    tree: Tree, placed: Mapping[str, int], origins: Mapping[GroupKey, GroupOrigin]
+) -> tuple[GroupLine, ...]:
+    """Return the groups of a tree, root first, children in their stored order.
+
+    Args:
+        tree: The tree.
+        placed: How many pods would be placed, by the name of their leaf.
+        origins: What the groups were made from.
+    """
+    lines: dict[GroupKey, GroupLine] = {}
+    for group in reversed(tree.groups):
+        below = tree.children.get(group.key, ())
+        pods = [pod for pod in tree.members.get(group.key, ()) if not pod.deleting]
+        if group.key.kind == "PodGroup":
+            total = len(pods)
+            count = sum(pod.node is not None for pod in pods) + placed.get(group.key.name, 0)
+        else:
+            total = len(below)
+            count = sum(lines[one.key].placed >= max(1, lines[one.key].minimum) for one in below)
+        origin = origins.get(group.key)
+        lines[group.key] = GroupLine(
+            group=group.key.name,
+            kind=group.key.kind,
+            parent=group.parent or "",
+            role=origin.role if origin is not None else "",
+            minimum=0 if group.basic else group.minimum,
+            total=total,
+            placed=count,
+        )
+    return tuple(lines[group.key] for group in tree.groups)
+
+
+def workload_hints(
+    relaxations: Iterable[str], tree: Tree, origins: Mapping[GroupKey, GroupOrigin]
+) -> Iterator[str]:
+    """Yield how the workload asks for a lower minimum; its groups follow it, so they cannot be changed themselves.
+
+    Args:
+        relaxations: Changes of groups with which the tree would fit, as the planner writes them.
+        tree: The tree.
+        origins: What the groups were made from.
+    """
+    named = {
+        f" at {group.key.kind} {group.key.path}": origin
+        for group in tree.groups
+        if (origin := origins.get(group.key)) is not None and origin.role
+    }
+    for text in relaxations:
+        words = text.split(" ", 2)
+        for place, origin in named.items():
+            if words[0] in ("minCount", "minGroupCount") and text.endswith(place):
+                annotation = f"{MIN_ANNOTATION}: {origin.role}={words[1]}"
+                yield f"{words[0]} {words[1]}: annotation {annotation} on {origin.workload}"

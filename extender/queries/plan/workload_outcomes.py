@@ -1,0 +1,26 @@
+"""What the workloads of files became, for those who read a plan."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GroupOrigin(msgspec.Struct, frozen=True, gc=False):
+    """The workload that a group was made from, and the role of the group in it."""
+
+    workload: str  # Kind/namespace/name
+    role: str  # what the user calls it, such as the name of a ReplicatedJob; may be empty
+
+
+class RefusedWorkload(msgspec.Struct, frozen=True, gc=False):
+    """A workload that no tree can be made from."""
+
+    kind: str
+    namespace: str
+    name: str
+    text: str  # names file, object, field and value, and what would help
+
+    @property
+    def label(self) -> str:
+        """Return `Kind/namespace/name`."""
+        return f"{self.kind}/{self.namespace}/{self.name}"

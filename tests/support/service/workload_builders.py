@@ -1,0 +1,81 @@
+"""Workloads for tests, as Kubernetes manifests that users write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.service.manifest_builders import GPU, Object, an_object
+
+TREE = "gang-extender.dev/tree"
+DEFAULT = {TREE: "default"}
+
+
+def a_template(requests: Mapping[str, str | int] | None = None, **spec: Any) -> Object:
+    """Make a pod template of one container; 1 CPU by default."""
+    resources = {"requests": dict({"cpu": "1"} if requests is None else requests)}
+    return {"spec": {"containers": [{"name": "main", "resources": resources}], **spec}}
+
+
+def a_job(
+    name: str = "fit",
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    template: Object | None = None,
+    status: Object | None = None,
+    **spec: Any,
+) -> Object:
+    """Make a Job with the tree label; `spec` has parallelism and so on."""
+    head = {
+        "labels": dict(DEFAULT if labels is None else labels),
+        "annotations": dict(annotations or {}),
+        **(metadata or {}),
+    }
+    body = {"template": template or a_template(), **spec}
+    return an_object("Job", name, "batch/v1", metadata=head, spec=body, status=status or {})
+
+
+def a_replicated_job(
+    name: str, replicas: Any = None, *, template: Object | None = None, **spec: Any
+) -> Object:
+    """Make an entry of replicatedJobs; `spec` is that of its Jobs."""
+    count = {} if replicas is None else {"replicas": replicas}
+    body = {"template": template or a_template({GPU: 1}), **spec}
+    return {"name": name, **count, "template": {"spec": body}}
+
+
+def a_jobset(
+    *jobs: Object,
+    name: str = "train",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    status: Object | None = None,
+    **spec: Any,
+) -> Object:
+    """Make a JobSet with the tree label: a driver, and 2 slices of 2 workers, where no jobs are given."""
+    jobs = jobs or (
+        a_replicated_job("driver"),
+        a_replicated_job("worker", 2, parallelism=2, completions=2),
+    )
+    head = {
+        "labels": dict(DEFAULT if labels is None else labels),
+        "annotations": dict(annotations or {}),
+        **(metadata or {}),
+    }
+    body = {"replicatedJobs": list(jobs), **spec}
+    version = "jobset.x-k8s.io/v1alpha2"
+    return an_object("JobSet", name, version, metadata=head, spec=body, status=status or {})
+
+
+def a_profile(name: str, *kinds: Object) -> Object:
+    """Make a TreeProfile."""
+    spec = {"kinds": list(kinds)}
+    return an_object("TreeProfile", name, namespace="", spec=spec)
+
+
+def a_namespace(name: str, **labels: str) -> Object:
+    """Make a namespace; `tree` is its tree label."""
+    return an_object("Namespace", name, "v1", "", metadata={"labels": {TREE: labels["tree"]}})
