@@ -36,6 +36,7 @@ from tests.controlplane.controllers.grove_objects import (
     scaling_groups_of,
     selector_of,
 )
+from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.kubelet import RETRY_S
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
@@ -45,16 +46,12 @@ SCHEMA = Path(__file__).parents[2] / "golden/controllers/grove/crd-podgangs.yaml
 
 def install_grove(plane: ControlPlane) -> None:
     """Create the kinds of Grove."""
-    schemas = [SCHEMA.read_text(encoding="utf-8")]
-    schemas += [
-        msgspec.json.encode(_any_fields(kind)).decode()
-        for kind in ("PodCliqueSet", "PodCliqueScalingGroup", "PodClique")
-    ]
-    for schema in schemas:
-        done = plane.kubectl("apply", "--server-side", "--filename=-", stdin=schema)
-        assert done.returncode == 0, done.stderr
-    done = plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-    assert done.returncode == 0, done.stderr
+    files = [SCHEMA]
+    for kind in ("PodCliqueSet", "PodCliqueScalingGroup", "PodClique"):
+        file = plane.folder / f"{kind}.json"
+        file.write_bytes(msgspec.json.encode(_any_fields(kind)))
+        files.append(file)
+    create_kinds(plane, files)
 
 
 def _any_fields(kind: str) -> Object:
