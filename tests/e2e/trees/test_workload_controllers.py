@@ -305,6 +305,29 @@ async def test_the_domains_of_grove_become_topology_keys_of_its_gangs(
     assert "topologyConstraintGroupConfigs" not in scaled
 
 
+async def test_a_changed_set_of_grove_changes_its_gang_in_place(
+    controllers: WorkloadControllers, operator: None
+) -> None:
+    """A larger minimum of a clique is written into the PodGang that is there."""
+    workload = submitted(read_record("grove/created"))
+    gang = "/apis/scheduler.grove.io/v1alpha1/namespaces/default/podgangs/serve-0"
+    async with controllers.plane.api() as api:
+        await api.create(workload)
+        await becomes(api, read_record("grove/created"))
+        before = await api.get(gang)
+        template = workload["spec"]["template"]
+        template["cliques"][0]["spec"] |= {"replicas": 2, "minAvailable": 2}
+        await api.patch(path_of(workload, named=True), {"spec": {"template": template}})
+
+        async def changed() -> Object | None:
+            now = await api.get(gang)
+            router = now["spec"]["podgroups"][0]
+            return now if router["minReplicas"] == len(router["podReferences"]) == 2 else None
+
+        now = await until(changed)
+    assert now["metadata"]["uid"] == before["metadata"]["uid"]
+
+
 async def test_a_gate_of_ours_survives_that_of_grove(
     controllers: WorkloadControllers, operator: None
 ) -> None:
