@@ -36,6 +36,7 @@ from tests.controlplane.controllers.grove_objects import (
     scaling_groups_of,
     selector_of,
 )
+from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.kubelet import RETRY_S
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
@@ -45,16 +46,12 @@ SCHEMA = Path(__file__).parents[2] / "golden/controllers/grove/crd-podgangs.yaml
 
 def install_grove(plane: ControlPlane) -> None:
     """Create the kinds of Grove."""
-    schemas = [SCHEMA.read_text(encoding="utf-8")]
-    schemas += [
-        msgspec.json.encode(_any_fields(kind)).decode()
-        for kind in ("PodCliqueSet", "PodCliqueScalingGroup", "PodClique")
-    ]
-    for schema in schemas:
-        done = plane.kubectl("apply", "--server-side", "--filename=-", stdin=schema)
-        assert done.returncode == 0, done.stderr
-    done = plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-    assert done.returncode == 0, done.stderr
+    files = [SCHEMA]
+    for kind in ("PodCliqueSet", "PodCliqueScalingGroup", "PodClique"):
+        file = plane.folder / f"{kind}.json"
+        file.write_bytes(msgspec.json.encode(_any_fields(kind)))
+        files.append(file)
+    create_kinds(plane, files)
 
 
 def _any_fields(kind: str) -> Object:
@@ -150,7 +147,8 @@ class _Operator:
             ],
         )
         # Before the pods, and without references to them.
-        podgangs = await self._sync(owner, "PodGang", [self._podgang(one, owner) for one in gangs])
+        wanted = [self._podgang(one, owner) for one in gangs]
+        podgangs = await self._sync(owner, "PodGang", wanted)
         pods = {one.name: await self._pods(one, parents[one.name]) for one in cliques}
         scheduled = {
             gang.name: all(
@@ -159,8 +157,8 @@ class _Operator:
             )
             for gang in gangs
         }
-        for gang in gangs:
-            initialized = await self._refer(podgangs[gang.name], pods)
+        for gang, spec in zip(gangs, (one["spec"] for one in wanted), strict=True):
+            initialized = await self._refer(podgangs[gang.name], spec, pods)
             if initialized and (not gang.base or scheduled[gang.base]):
                 for one in gang.cliques:
                     await self._lift(pods[one.name])
@@ -228,8 +226,11 @@ class _Operator:
             await self._api.delete(f"{path}/{taken.pop(index)['metadata']['name']}")
         return list(taken.values())
 
-    async def _refer(self, podgang: Object, pods: Mapping[str, list[Object]]) -> bool:
-        """Write which pods a PodGang has, once all are there; return whether it was initialized before."""
+    async def _refer(self, podgang: Object, spec: Object, pods: Mapping[str, list[Object]]) -> bool:
+        """Write which groups and pods a PodGang has, once all are there; return whether it was initialized before.
+
+        Groups that a change of the PodCliqueSet adds or changes are written into the PodGang that is there.
+        """
         path = path_of(podgang, named=True)
         if "status" not in podgang:
             await self._initialized(path, "False", "PodGangPodsCreationPending")
@@ -241,7 +242,7 @@ class _Operator:
                     for name in sorted(pod["metadata"]["name"] for pod in pods[one["name"]])
                 ]
             }
-            for one in podgang["spec"]["podgroups"]
+            for one in spec["podgroups"]
         ]
         if groups != podgang["spec"]["podgroups"]:
             await self._api.patch(path, {"spec": {"podgroups": groups}})

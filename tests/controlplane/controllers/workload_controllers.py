@@ -23,6 +23,7 @@ import yaml
 
 from deploy.demo.ports import free_port
 from tests.controlplane.build import build_controllers, find_controllers
+from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.controllers.programs import WRAPPERS
 from tests.controlplane.plane import READY_TIMEOUT_S, ControlPlane, answers
 from tests.controlplane.processes import NotReadyError, Process
@@ -34,7 +35,7 @@ BUILT_IN = (
     "garbage-collector-controller",
     "namespace-controller",
 )
-# Where its pod webhooks may look: a controller that is away then stops nobody else's pods.
+# Where its pod webhooks may look: other pods can be created while a controller is away.
 PODS_OF = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
     "lws": "leaderworkerset.sigs.k8s.io/name",
@@ -45,15 +46,18 @@ CONFIG_GROUPS = {
     "trainer": "config.trainer.kubeflow.org",
 }
 
-# An object of each kind; none is stored.
-PROBES = """
+# Objects that each of them must accept; none is stored. The first are those of kube-controller-manager.
+PROBES = {
+    "": """
 {apiVersion: batch/v1, kind: Job, metadata: {name: probe, namespace: default}, spec: {template: {spec:
   {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}
----
+""",
+    "jobset": """
 {apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {name: probe, namespace: default},
   spec: {replicatedJobs: [{name: a, template: {spec: {template: {spec:
     {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}}]}}
----
+""",
+    "lws": """
 {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: probe, namespace: default},
   spec: {leaderWorkerTemplate: {workerTemplate: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}
 ---
@@ -63,14 +67,17 @@ PROBES = """
       {containers: [{name: main, image: registry.invalid/none}]}}}}},
     {name: b, spec: {replicas: 1, leaderWorkerTemplate: {workerTemplate: {spec:
       {containers: [{name: main, image: registry.invalid/none}]}}}}}]}}
----
+""",
+    "trainer": """
 {apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: probe, namespace: default},
   spec: {runtimeRef: {name: torch-distributed}}}
----
+""",
+    "kuberay": """
 {apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: probe, namespace: default},
   spec: {headGroupSpec: {rayStartParams: {}, template: {spec:
     {containers: [{name: main, image: registry.invalid/none}]}}}}}
-"""
+""",
+}
 
 Object = dict[str, Any]
 
@@ -85,6 +92,7 @@ class WorkloadControllers:
     def __init__(
         self,
         plane: ControlPlane,
+        names: Iterable[str] | None = None,
         *,
         gates: Mapping[str, bool] | None = None,
         feature_gates: Mapping[str, Mapping[str, bool]] | None = None,
@@ -93,6 +101,7 @@ class WorkloadControllers:
 
         Args:
             plane: It must run; it outlives the controllers.
+            names: Which of programs.py, such as "jobset"; all by default. "trainer" needs "jobset".
             gates: Feature gates of kube-controller-manager.
             feature_gates: Those of the others, by name: {"jobset": {"RestartJob": True}}.
         """
@@ -100,11 +109,11 @@ class WorkloadControllers:
         self.processes: dict[str, Process] = {}
         self._gates = dict(gates or {})
         self._feature_gates = {name: dict(on) for name, on in (feature_gates or {}).items()}
-        self._builds = find_controllers() or {}
-        if not self._builds:
+        if find_controllers() is None:
             for wrapper in WRAPPERS:
                 build_controllers(wrapper)
-            self._builds = find_controllers() or {}
+        built = find_controllers() or {}
+        self._builds = {name: built[name] for name in (built if names is None else names)}
         self._folder = plane.folder / "workload-controllers"
         self._webhooks: list[Object] = []
         self._health: dict[str, str] = {}
@@ -129,7 +138,8 @@ class WorkloadControllers:
         """Start them, and wait until an object of each kind passes their webhooks."""
         self._folder.mkdir(exist_ok=True)
         # Before kube-controller-manager: its garbage collector looks for new kinds only every 30 s.
-        self._apply_crds()
+        crds = [file for name in self._builds for file in self.manifests(name, "crds")]
+        create_kinds(self.plane, crds)
         self.plane.start_controller_manager(BUILT_IN, self._gates)
         certificate = self._make_certificate()
         for name in self._builds:
@@ -140,7 +150,7 @@ class WorkloadControllers:
         self._wait_for_webhooks()
 
     def stop(self) -> None:
-        """Stop them; kinds and objects stay, and nobody asks their webhooks any more."""
+        """Stop them; kinds and objects stay, their webhooks are not called any more."""
         with ExitStack() as stack:
             stack.callback(self.plane.stop_controller_manager)
             for process in self.processes.values():
@@ -155,16 +165,13 @@ class WorkloadControllers:
         """Return the manifests of a controller: its `crds`, `webhooks` or `runtimes`."""
         return sorted((self._builds[name] / "manifests" / name / kind).glob("*.yaml"))
 
-    def _apply_crds(self) -> None:
-        files = [file for name in self._builds for file in self.manifests(name, "crds")]
-        self._kubectl("apply", "--server-side", *(f"--filename={file}" for file in files))
-        self._kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-
     def _wait_for_webhooks(self) -> None:
-        """Send what each webhook must answer until it does: they serve later than `/readyz` says."""
-        runtimes = self.manifests("trainer", "runtimes")
-        self._insist("apply", "--server-side", *(f"--filename={file}" for file in runtimes))
-        file = self._write("probes.yaml", yaml.safe_load_all(PROBES))
+        """Send what each webhook must answer until it does: `/readyz` is 200 before their paths are there."""
+        if "trainer" in self._builds:
+            runtimes = self.manifests("trainer", "runtimes")
+            self._insist("apply", "--server-side", *(f"--filename={file}" for file in runtimes))
+        probes = "\n---\n".join(PROBES[name] for name in ("", *self._builds))
+        file = self._write("probes.yaml", yaml.safe_load_all(probes))
         self._insist("apply", "--server-side", "--dry-run=server", f"--filename={file}")
 
     def _apply(self, name: str, objects: Sequence[Object]) -> None:

@@ -22,6 +22,7 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import KINDS, a_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
+from tests.e2e.conftest import NEWEST
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
     lived_in,
     pytest_generate_tests,
@@ -44,20 +45,24 @@ WORKLOADS = (
     ("apps/v1", "StatefulSet"),
     ("batch/v1", "Job"),
 )
+# Node labels by domain, as in Grove's ClusterTopology.
+TOPOLOGY = {"block": "topology.example.com/block", "rack": "topology.example.com/rack"}
 # A pod that terminates does so in a twentieth of its grace period.
 GRACE_FACTOR = 0.05
 
 
 @pytest.fixture(scope="session")
 def running_controllers(site: ControlPlane) -> Iterator[WorkloadControllers]:  # noqa: F811
-    """All workload controllers on the plane of our manifests, with the kinds of Grove."""
+    """All workload controllers on the plane of our manifests, with the kinds of Grove; on an older one Job and JobSet."""
     if find_controllers() is None:
         missing = "the controllers are not built: python -m tests.controlplane.build controllers"
         if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
-    install_grove(site)
-    with WorkloadControllers(site) as running:
+    if site.minor == NEWEST:
+        install_grove(site)
+    names = None if site.minor == NEWEST else ("jobset",)
+    with WorkloadControllers(site, names) as running:
         yield running
 
 
@@ -83,8 +88,8 @@ async def kubelet(site: ControlPlane) -> AsyncIterator[Kubelet]:  # noqa: F811
 
 @pytest.fixture
 async def operator(controllers: WorkloadControllers) -> AsyncIterator[None]:
-    """The operator of Grove, played."""
-    async with controllers.plane.api() as client, playing_grove(client):
+    """The operator of Grove, played; its domains are those of `TOPOLOGY`."""
+    async with controllers.plane.api() as client, playing_grove(client, TOPOLOGY):
         yield
 
 
@@ -103,10 +108,17 @@ async def cluster(site: ControlPlane) -> AsyncIterator[Api]:  # noqa: F811
 async def clear_workloads(api: Api) -> None:
     """Delete all workloads and their pods in all namespaces, and wait until they are gone."""
 
+    served = {"v1"} | {
+        version["groupVersion"]
+        for group in (await api.get("/apis"))["groups"]
+        for version in group["versions"]
+    }
+
     async def gone() -> bool:
         left = 0
         for version, kind in WORKLOADS:
-            left += await _delete_all(api, version, kind)
+            if version in served:
+                left += await _delete_all(api, version, kind)
         return left + await _delete_all(api, "v1", "Pod") == 0
 
     await eventually(gone, every_s=0.1)

@@ -131,6 +131,7 @@ async def test_the_second_step_of_a_jobset_comes_when_the_first_is_complete(
     await becomes(cluster, record)
 
 
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_a_jobset_starts_anew_when_a_job_fails(
     controllers: WorkloadControllers, cluster: Api, kubelet: Kubelet
 ) -> None:
@@ -270,6 +271,61 @@ async def test_the_pods_of_a_scaled_gang_of_grove_wait_for_the_base_gang(
     await cluster.create(submitted(read_record("grove/created")))
     await running(cluster, "serve-0-", 9)
     assert not [p for p in await _pods(cluster) if p["spec"].get("schedulingGates")]
+
+
+async def test_the_domains_of_grove_become_topology_keys_of_its_gangs(
+    controllers: WorkloadControllers, operator: None
+) -> None:
+    """Base gang: the key of the set, and a group per replica of the scaling group; a scaled gang has that group's key."""
+    workload = submitted(read_record("grove/created"))
+    template = workload["spec"]["template"]
+    template["topologyConstraint"] = {"packDomain": "block"}
+    template["podCliqueScalingGroups"][0]["topologyConstraint"] = {"packDomain": "rack"}
+    gangs = "/apis/scheduler.grove.io/v1alpha1/namespaces/default/podgangs"
+    block, rack = (
+        {"packConstraint": {"required": f"topology.example.com/{name}"}}
+        for name in ("block", "rack")
+    )
+    async with controllers.plane.api() as api:
+        await api.create(workload)
+
+        async def both() -> dict[str, Object] | None:
+            found = {
+                one["metadata"]["name"]: one["spec"] for one in (await api.get(gangs))["items"]
+            }
+            return found if len(found) == 2 else None
+
+        found = await until(both)
+    base, scaled = found["serve-0"], found["serve-0-pd-0"]
+    assert base["topologyConstraint"] == block
+    (group,) = base["topologyConstraintGroupConfigs"]
+    assert group["podGroupNames"] == ["serve-0-pd-0-prefill", "serve-0-pd-0-decode"]
+    assert group["topologyConstraint"] == rack
+    assert scaled["topologyConstraint"] == rack
+    assert "topologyConstraintGroupConfigs" not in scaled
+
+
+async def test_a_changed_set_of_grove_changes_its_gang_in_place(
+    controllers: WorkloadControllers, operator: None
+) -> None:
+    """A larger minimum of a clique is written into the PodGang that is there."""
+    workload = submitted(read_record("grove/created"))
+    gang = "/apis/scheduler.grove.io/v1alpha1/namespaces/default/podgangs/serve-0"
+    async with controllers.plane.api() as api:
+        await api.create(workload)
+        await becomes(api, read_record("grove/created"))
+        before = await api.get(gang)
+        template = workload["spec"]["template"]
+        template["cliques"][0]["spec"] |= {"replicas": 2, "minAvailable": 2}
+        await api.patch(path_of(workload, named=True), {"spec": {"template": template}})
+
+        async def changed() -> Object | None:
+            now = await api.get(gang)
+            router = now["spec"]["podgroups"][0]
+            return now if router["minReplicas"] == len(router["podReferences"]) == 2 else None
+
+        now = await until(changed)
+    assert now["metadata"]["uid"] == before["metadata"]["uid"]
 
 
 async def test_a_gate_of_ours_survives_that_of_grove(
