@@ -104,7 +104,8 @@ KINDS = (
         doc="TreeProfile is how trees are made from workloads whose label gang-extender.dev/tree names it.",
         spec=crd_profile_types.TreeProfileSpec,
         scope="Cluster",
-        columns=(Column("Kinds", "string", ".spec.kinds[*].kind"), AGE),
+        # a column shows one value: that of the kind with most choices
+        columns=(Column("JobSet gang", "string", '.spec.kinds[?(@.kind=="JobSet")].gang'), AGE),
     ),
 )
 

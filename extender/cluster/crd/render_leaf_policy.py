@@ -87,6 +87,7 @@ def _conditions() -> str:
     conditions = {
         "has-a-profile": f"has(object.metadata.labels) && {key} in object.metadata.labels\n"
         f"&& object.metadata.labels[{key}] != {cel.text(OFF)}",
+        "not-of-another-scheduler": f"!{cel.has_other_scheduler('object')}",
         "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
     }
     return "".join(variable(name, expression) for name, expression in conditions.items())

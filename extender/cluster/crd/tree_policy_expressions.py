@@ -14,6 +14,7 @@ from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     NAMESPACE,
     OFF,
+    OTHER_SCHEDULERS,
     SOURCE_ANNOTATION,
     TREE_LABEL,
 )
@@ -47,6 +48,13 @@ def all_there(root: str, fields: Sequence[str]) -> str:
     """Return the condition that each field of a path below `root` is set."""
     paths = [".".join((root, *fields[: n + 1])) for n in range(len(fields))]
     return " && ".join(f"has({path})" for path in paths) or "true"
+
+
+def has_other_scheduler(pod: str) -> str:
+    """Return the condition that a pod, or a pod template, is placed by a scheduler that does not know groups of ours."""
+    return (
+        f"(has({pod}.spec.schedulerName) && {pod}.spec.schedulerName in {texts(OTHER_SCHEDULERS)})"
+    )
 
 
 # --- pod templates
@@ -139,7 +147,8 @@ def kept_out(kind: WorkloadKind) -> str:
         )
     conditions.append(
         f"variables.templates.exists(t, {texts(GROUP_LABELS)}.exists(key, key in t.labels)\n"
-        "|| (has(t.template.spec) && has(t.template.spec.schedulingGroup) && size(t.template.spec.schedulingGroup) > 0))"
+        "|| (has(t.template.spec) && ((has(t.template.spec.schedulingGroup) && size(t.template.spec.schedulingGroup) > 0)\n"
+        f"|| {has_other_scheduler('t.template')})))"
     )
     return "\n|| ".join(conditions)
 

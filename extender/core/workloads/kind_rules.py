@@ -9,6 +9,7 @@ from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
     GROUP_LABELS,
+    OTHER_SCHEDULERS,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
@@ -39,6 +40,8 @@ def template_kept_out(template: Mapping[str, Any]) -> str:
     spec = template.get("spec") or {}
     if spec.get("schedulingGroup"):
         return "its pods have spec.schedulingGroup, so the groups of another controller count"
+    if (scheduler := spec.get("schedulerName")) in OTHER_SCHEDULERS:
+        return f"its pods have schedulerName {scheduler!r}, so that scheduler places them"
     labels = (template.get("metadata") or {}).get("labels") or {}
     for key in GROUP_LABELS:
         if key in labels:

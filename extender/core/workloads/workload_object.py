@@ -21,6 +21,8 @@ TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PARENT_ANNOTATION = "gang-extender.dev/parent"
+# names in spec.schedulerName that no kube-scheduler with this extender has
+OTHER_SCHEDULERS = ("kai-scheduler", "runai-scheduler", "volcano", "yunikorn")
 SOURCE_ANNOTATION = "gang-extender.dev/tree-from"  # on workloads, set when they are created
 NAMESPACE = "namespace"  # as value of SOURCE_ANNOTATION: the profile is that of the namespace
 OFF = "off"  # as value of TREE_LABEL: no tree
