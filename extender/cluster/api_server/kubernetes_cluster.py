@@ -360,12 +360,19 @@ class KubernetesCluster:
         self._discover_every_s = DISCOVER_EVERY_S if served else DISCOVER_MISSING_S
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
-        """Stop the informers of resources that are not served any more, then start those of new ones."""
+        """Stop the informers of resources that are not served any more, then start those of new ones.
+
+        An upgrade of kube-apiserver replaces the versions of several kinds at once. There is no await between the
+        removal of the old objects and the creation of the new informers, which are not synced: a view that lacks
+        these objects never counts as ready.
+        """
         self.discovery_revision += set(wanted) != set(self._informers)
-        for resource in [one for one in self._informers if one not in wanted]:
-            task = self._tasks.pop(resource)
+        gone = [one for one in self._informers if one not in wanted]
+        tasks = [self._tasks.pop(resource) for resource in gone if resource in self._tasks]
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for resource in gone:
             self._informers.pop(resource).purge()
             logger.info("resource is not served any more", extra={"resource": resource.label})
         for resource in wanted:
