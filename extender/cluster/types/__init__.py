@@ -33,7 +33,9 @@ from extender.cluster.types.pod_types import (
     PodSpec,
     ResourceNeeds,
 )
+from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
+from extender.cluster.types.workload_types import WorkloadManifest
 
 Group = PodGroup | CompositePodGroup
 Readable = (
@@ -47,6 +49,7 @@ Readable = (
     | PriorityClass
     | PodDisruptionBudget
 )
+Watched = Readable | WorkloadManifest | TreeProfile
 KINDS: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (
@@ -91,6 +94,9 @@ __all__ = [
     "SelectorRequirement",
     "StoredCondition",
     "Template",
+    "TreeProfile",
+    "Watched",
     "Workload",
+    "WorkloadManifest",
     "WorkloadSpec",
 ]

@@ -25,9 +25,13 @@ class Present(Part, frozen=True, kw_only=True):
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """The owner of an object; only its kind is read."""
+    """The owner of an object."""
 
+    api_version: str = ""
     kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
 
 
 class ObjectMeta(Part, frozen=True, kw_only=True):

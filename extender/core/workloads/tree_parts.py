@@ -64,7 +64,7 @@ class LeafUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     pods: int = 0  # pods that name it and do not terminate
     labels: Mapping[str, str] = {}  # of one of its pods: those that name rules read
-    remaining: int | None = None  # pods that its Jobs still have to run; None: not known
+    finished: int = 0  # pods of it that its Jobs do not run any more
 
 
 class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -62,3 +62,26 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
         """
         inherited = self.annotations.get(SOURCE_ANNOTATION) == NAMESPACE
         return TREE_LABEL in self.labels and not inherited
+
+
+def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the pod templates of a workload.
+
+    Args:
+        paths: Where they are: field names with dots between them, `[]` behind a list.
+        spec: The spec of the workload.
+    """
+    for path in paths:
+        yield from _at({"spec": spec}, path.split("."))
+
+
+def _at(here: object, steps: list[str]) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(here, Mapping):
+        return
+    if not steps:
+        yield here
+        return
+    name, listed, _ = steps[0].partition("[]")
+    value = here.get(name)
+    for item in (value or ()) if listed else (value,):
+        yield from _at(item, steps[1:])

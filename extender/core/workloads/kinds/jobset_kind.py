@@ -45,9 +45,9 @@ ReplicatedJob = Mapping[str, Any]
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    remaining = {use.name: use.remaining for use in observed.uses if use.remaining is not None}
+    finished = {use.name: use.finished for use in observed.uses}
     jobs = [job for job in _replicated_jobs(workload) if number(job, "replicas", 1) > 0]
-    parts = {job["name"]: _part(workload, job, policy, remaining) for job in jobs}
+    parts = {job["name"]: _part(workload, job, policy, finished) for job in jobs}
     notices = list(_notices(workload, jobs))
     steps = _steps(workload, jobs)
     if policy.workload:
@@ -98,7 +98,7 @@ def _part(
     workload: WorkloadObject,
     job: ReplicatedJob,
     policy: TreePolicy,
-    remaining: Mapping[str, int],
+    finished: Mapping[str, int],
 ) -> Part | None:
     """Return the part of a ReplicatedJob; None when all its Jobs are finished."""
     spec = _job_spec(job)
@@ -107,19 +107,19 @@ def _part(
         return None
     if _leaf_label(job) == PER_REPLICATED_JOB:
         gang = all_at_once(spec) and policy.gang != "per-job" and not _is_initializer(job)
-        return _leaf(_name(workload, name), name, job, replicas * most, remaining, gang=gang)
+        return _leaf(_name(workload, name), name, job, replicas * most, finished, gang=gang)
     gang = all_at_once(spec) and not _is_initializer(job)
     if replicas > CHILDREN_MAX:
         raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
     leaves = [
-        _leaf(_name(workload, name, str(index)), "", job, most, remaining, gang=gang)
+        _leaf(_name(workload, name, str(index)), "", job, most, finished, gang=gang)
         for index in range(replicas)
     ]
     left = tuple(leaf for leaf in leaves if leaf is not None)
     if not left:
         return None
     if replicas == 1:
-        return _leaf(left[0].name, name, job, most, remaining, gang=gang)
+        return _leaf(left[0].name, name, job, most, finished, gang=gang)
     minimum = BASIC if policy.gang == "per-job" else len(left)
     return Composite(name=_name(workload, name), role=name, children=left, minimum=minimum)
 
@@ -138,12 +138,12 @@ def _leaf(
     role: str,
     job: ReplicatedJob,
     most: int,
-    remaining: Mapping[str, int],
+    finished: Mapping[str, int],
     *,
     gang: bool,
 ) -> Leaf | None:
-    pods = min(most, remaining.get(name, most))
-    if pods == 0:
+    pods = most - finished.get(name, 0)
+    if pods <= 0:
         return None
     template = _job_spec(job).get("template") or {}
     minimum = pods if gang else BASIC

@@ -1,0 +1,36 @@
+"""TreeProfiles, which operators write and the label gang-extender.dev/tree names."""
+
+from __future__ import annotations
+
+from extender.cluster.types.common_types import KubernetesObject, Part
+from extender.core.workloads.tree_policy import Disruption, GangMode, SchedulingBlock
+
+
+class ProfileTopology(Part, frozen=True, kw_only=True):
+    """Node labels of the domain of the whole tree, and of each leaf."""
+
+    root: str = ""
+    leaf: str = ""
+
+
+class KindProfile(Part, frozen=True, kw_only=True):
+    """How the trees of one kind of workload are made."""
+
+    kind: str
+    enabled: bool = True
+    gang: GangMode = "all"
+    topology: ProfileTopology = ProfileTopology()
+    disruption_mode: Disruption = "all"
+    scheduling_block: SchedulingBlock = "keep-out"
+
+
+class TreeProfileSpec(Part, frozen=True, kw_only=True):
+    """The kinds that do not have the defaults."""
+
+    kinds: tuple[KindProfile, ...] = ()
+
+
+class TreeProfile(KubernetesObject, frozen=True, kw_only=True):
+    """A TreeProfile."""
+
+    spec: TreeProfileSpec = TreeProfileSpec()
