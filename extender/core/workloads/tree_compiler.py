@@ -293,7 +293,7 @@ def _disruption(part: Part, policy: TreePolicy) -> Disruption:
     if part.given is not None:
         whole = part.given.disrupted_as_a_whole
     else:
-        whole = policy.disruption_mode == "all" and not part.scales
+        whole = policy.disruption_mode == "all" and not part.one_by_one
     if part.minimum == BASIC or not whole:
         return "single"
     if isinstance(part, Composite) and any(
