@@ -62,6 +62,9 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     leaf_label_cel: str = ""
     # where a workload has no pod templates: the objects whose labels its pods get from its controller
     labels_from: tuple[ObjectKind, ...] = ()
+    # JSON patch in CEL that hands its own label, `value`, on to what its controller makes. On UPDATE, `value` is the
+    # label that the object had, and the patch restores what it lost.
+    label_patch_cel: str = ""
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     policy_from: tuple[str, ...] = ()  # kinds of owners whose annotations count instead of its own
     manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
