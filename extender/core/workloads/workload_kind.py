@@ -46,8 +46,6 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     plural: str
     name_rules: tuple[NameRule, ...] = ()  # for the pods of this kind
     name_label: str = ""  # on pods: the name of the workload object
-    # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
-    spec_type: type[msgspec.Struct] | None = None
     template_paths: tuple[str, ...] = ()  # where pod templates are: dotted, `[]` behind a list
     # The value of LEAF_LABEL for a pod template, of what has the template (an item of the list, or the object), in
     # Python and in CEL over `item`; None and empty: the kind has no such choice. An empty value is not written.
@@ -62,3 +60,5 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     suspended: Callable[[WorkloadObject], bool]
     refusals: Callable[[WorkloadObject, TreePolicy], tuple[Refusal, ...]]
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
+    # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
+    spec_type: type[msgspec.Struct] | None = None

@@ -99,6 +99,7 @@ JOB = WorkloadKind(
     group="batch",
     versions=("v1",),
     plural="jobs",
+    spec_type=JobFields,
     name_rules=(
         NameRule(
             when=(),
@@ -107,7 +108,6 @@ JOB = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
-    spec_type=JobFields,
     template_paths=("spec.template",),
     part_of=("JobSet", "RayJob"),
     parts=_parts,

@@ -24,7 +24,7 @@ from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
 from extender.core.workloads.name_rules import Condition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Part
 from extender.core.workloads.tree_policy import Refusal, TreePolicy
-from extender.core.workloads.workload_fields import Count, JobFields, LabelFields, ReadFields
+from extender.core.workloads.workload_fields import JobSetFields
 from extender.core.workloads.workload_kind import Notice, Plan, WorkloadKind
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
@@ -227,35 +227,6 @@ def _kept_out(workload: WorkloadObject) -> str:
     )
 
 
-class _JobTemplateFields(ReadFields, frozen=True, kw_only=True):
-    metadata: LabelFields | None = None
-    spec: JobFields | None = None
-
-
-class _DependencyFields(ReadFields, frozen=True, kw_only=True):
-    name: str = ""
-    status: str = ""
-
-
-class _ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    replicas: Count | None = None
-    template: _JobTemplateFields | None = None
-    depends_on: tuple[_DependencyFields, ...] | None = None
-
-
-class _StartupFields(ReadFields, frozen=True, kw_only=True):
-    startup_policy_order: str | None = None
-
-
-class _JobSetFields(ReadFields, frozen=True, kw_only=True):
-    replicated_jobs: tuple[_ReplicatedJobFields, ...] | None = None
-    startup_policy: _StartupFields | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-    scheduling: dict[str, Any] | None = None
-
-
 _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
 _REPLICATED_JOB = ("-", LabelValue(key=f"{PREFIX}/replicatedjob-name"))
 
@@ -264,6 +235,7 @@ JOBSET = WorkloadKind(
     group="jobset.x-k8s.io",
     versions=("v1alpha2",),
     plural="jobsets",
+    spec_type=JobSetFields,
     name_rules=(
         NameRule(
             when=(Condition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
@@ -277,7 +249,6 @@ JOBSET = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
-    spec_type=_JobSetFields,
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
     leaf_label_cel=(
