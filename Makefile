@@ -41,7 +41,7 @@ approve: setup ## Approve the public surface as it is now: writes tests/golden/p
 	$(RUN) -m tests.public_surface
 
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
-	$(RUN) -m tests.controlplane.build 1.37 1.36
+	$(RUN) -m tests.controlplane.build 1.37 1.36 controllers
 	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long' --durations=30
 
 compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images

@@ -25,6 +25,7 @@ from extender.core.model.errors import BadInput, SchemaOutdated
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
+from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
@@ -160,6 +161,11 @@ class Runnable(Cluster, Protocol):
         """Return the port that reads features of kube-apiserver and kube-scheduler; None for manifests."""
         ...
 
+    @property
+    def workloads(self) -> Workloads | None:
+        """Return the port to workload objects; None for manifests."""
+        ...
+
     async def start(self) -> None:
         """Start to observe the cluster; does not wait for the first sync."""
         ...
@@ -232,6 +238,7 @@ class Service:
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
         from extender.control.monitors.state_verifier import StateVerifier
+        from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
         from extender.http.web.query_process import QueryProcess
@@ -253,6 +260,11 @@ class Service:
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
         self.finalizers = FinalizerController(seen, self.leader)
+        self.trees = (
+            TreeController(seen, seen.workloads, writer, opened.inputs, settings)
+            if seen.workloads
+            else None
+        )
         self.parts = loop_parts(
             cluster=seen,
             leader=self.leader,
@@ -286,6 +298,7 @@ class Service:
         from extender.http.v1.node_api import LiveNodeApi
         from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import NodesApi
+        from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.server import ApplicationParts, application
         from extender.queries.plan.plan_service import PlanService
@@ -297,6 +310,7 @@ class Service:
         query_handlers = (
             self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
+            TreeApi(self.leader),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(
                 PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker).plan
@@ -331,6 +345,8 @@ class Service:
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
         }
+        if self.trees is not None:
+            loops.add(asyncio.create_task(self.trees.run(), name="trees"))
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")

@@ -35,6 +35,10 @@ COMMANDS = {
         "extender.cli.commands.gang_commands:explain",
         "Show the state of a gang: its members and their nodes, or why it waits.",
     ),
+    "trees": (
+        "extender.cli.commands.tree_commands:trees",
+        "List workloads with a tree label: their root groups and states, or why no tree can be made.",
+    ),
     "history": (
         "extender.cli.commands.history_commands:history",
         "Show all events about a gang, also about a deleted one: time, type, reason, actor.",

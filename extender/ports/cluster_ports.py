@@ -54,7 +54,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A Kubernetes Event about a pod or a group, for `kubectl describe`."""
 
-    kind: str  # Pod | PodGroup | CompositePodGroup
+    kind: str  # Pod | PodGroup | CompositePodGroup, or a kind of workload
     namespace: str
     name: str
     uid: str
@@ -62,6 +62,7 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     warning: bool = False
     action: str = "Scheduling"
+    api_version: str = ""  # of the object; empty: that of the pod or the group
     related: tuple[str, str, str, str] | None = (
         None  # kind, namespace, name, UID of the object that caused it
     )
@@ -147,6 +148,15 @@ class Cluster(PublishedLogHead, Protocol):
         Raises:
             RequestRejected: No answer, for good.
             ClusterUnavailable: No answer; try again later.
+        """
+        ...
+
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+        """Write the message of the condition PodScheduled of a pod that has our scheduling gate.
+
+        Raises:
+            RequestRejected: The pod is gone or was recreated.
+            ClusterUnavailable: Try again later.
         """
         ...
 

@@ -36,6 +36,7 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
+    WorkloadTree,
 )
 from extender.core.log.state_projector import StateProjector
 from extender.core.model.errors import CorruptLog
@@ -88,6 +89,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     preemptions: tuple[_SavedPreemption, ...]
     features: ControlPlaneFeaturesDetected | None
     evicted_units: dict[GangUid, dict[str, int]]
+    trees: tuple[WorkloadTree, ...] = ()
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
@@ -121,6 +123,7 @@ def encode_historical(state: ReservationState) -> bytes:
         tuple([_saved(p) for p in state.preemptions.values()]),
         state.features,
         {uid: dict(units) for uid, units in state.evicted_units.items()},
+        tuple(state.trees.values()),
     )
     return _packed(saved)
 
@@ -290,6 +293,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         replacement_holds_on=_replacement_holds_on(roots.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
+        trees=Map({tree.uid: tree for tree in saved.trees}),
     )
 
 

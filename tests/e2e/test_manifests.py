@@ -324,7 +324,7 @@ async def test_what_keeps_the_rules_is_accepted(installed: Api) -> None:
 
 
 async def test_frozen_fields_are_frozen(installed: Api) -> None:
-    """E13: only minCount of a leaf changes, in groups and in templates."""
+    """E13: only minCount of a leaf and minGroupCount of a composite change, in groups and in templates."""
     tree = workload(composites=[composite("t", composite("c", leaf("x")))])
     await installed.post(path_for(tree), tree)
     path = path_for(tree, "/w")
@@ -337,11 +337,13 @@ async def test_frozen_fields_are_frozen(installed: Api) -> None:
     await changed(
         lambda c: c["podGroupTemplates"][0].update(schedulingPolicy={"gang": {"minCount": 9}})
     )
+    await changed(lambda c: c.update(schedulingPolicy={"gang": {"minGroupCount": 2}}))
     for words, change in {
         "basic and gang cannot": lambda c: c["podGroupTemplates"][0].update(schedulingPolicy={"basic": {}}),
+        "and gang cannot be switched": lambda c: c.update(schedulingPolicy={"basic": {}}),
         "added or removed": lambda c: c["podGroupTemplates"].append(leaf("y")),
         "disruptionMode is immutable": lambda c: c["podGroupTemplates"][0].update(ALL),
-        "schedulingPolicy is immutable": lambda c: c.update(schedulingPolicy={"gang": {"minGroupCount": 2}}),
+        "greater than or equal to 1": lambda c: c.update(schedulingPolicy={"gang": {"minGroupCount": 0}}),
     }.items():  # fmt: skip
         with pytest.raises(ApiError, match=words):
             await changed(change)
@@ -367,6 +369,28 @@ async def test_frozen_fields_of_groups_are_frozen(installed: Api) -> None:
             await installed.patch(path, {"spec": {field: value}})
     with pytest.raises(ApiError, match="cannot be switched"):
         await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": None, "basic": {}}}})
+    await installed.delete(path)
+
+
+async def test_the_minimum_of_a_composite_changes_and_nothing_else_of_it(installed: Api) -> None:
+    """E13 for a running composite: minGroupCount up and down, at least 1; its policy stays a gang."""
+    group = a_group("CompositePodGroup", schedulingPolicy=GROUPS, workloadRef=REF)
+    await installed.post(path_for(group), group)
+    path = path_for(group, "/g")
+    for minimum in (3, 2):
+        await installed.patch(
+            path, {"spec": {"schedulingPolicy": {"gang": {"minGroupCount": minimum}}}}
+        )
+    for words, spec in {
+        "greater than or equal to 1": {"schedulingPolicy": {"gang": {"minGroupCount": 0}}},
+        "cannot be switched": {"schedulingPolicy": {"gang": None, "basic": {}}},
+        "workloadRef is immutable": {"workloadRef": {"templateName": "u"}},
+        "parentCompositePodGroupName is immutable": {"parentCompositePodGroupName": "q"},
+    }.items():
+        with pytest.raises(ApiError, match=words):
+            await installed.patch(path, {"spec": spec})
+    kept = await installed.get(path)
+    assert kept["spec"]["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
     await installed.delete(path)
 
 

@@ -14,11 +14,7 @@ from extender.cli.commands.gang_commands import root_path
 from extender.cli.output.history_lines import print_line
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.log.events import (
-    GangAdmitted,
-    GangExtended,
-    GangUnschedulable,
     HistoryTruncated,
-    PreemptionPlanned,
 )
 from extender.core.model.errors import BadInput, CorruptLog
 from extender.core.model.ids import GangUid, Position
@@ -209,7 +205,7 @@ def replay(
     output: Form = Output.table,
 ) -> None:
     """Plan the stored input of a decision again and compare. Exit 1 when the result differs."""
-    from extender.queries.log.decision_replay import replay_decision
+    from extender.queries.log.decision_replay import ReplayableEventData, replay_decision
 
     async def question(opened: Store) -> ReplayResult:
         wanted = EventFilter(after=Position(position - 1), limit=1)
@@ -218,9 +214,10 @@ def replay(
             msg = f"position {position}: the log has no such event"
             raise BadInput(msg)
         data = found[0].data
-        decisions = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
-        if not isinstance(data, decisions) or not data.input_digest:
-            msg = f"position {position}: {type(data).__name__} is not a decision of the planner"
+        if not isinstance(data, ReplayableEventData) or not data.input_digest:
+            msg = (
+                f"position {position}: {type(data).__name__} is not a decision with a stored input"
+            )
             raise BadInput(msg)
         stored = await opened.inputs.load(data.input_digest)
         if stored is None:

@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -51,7 +51,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """What is listed and watched."""
 
     name: str  # plural, as in the API path
-    kind: type[api.Readable]
+    kind: type[api.Watched]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
     query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
 
@@ -71,11 +71,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 class Sink(Protocol):
     """Receives the changes of one or more informers."""
 
-    def upsert(self, found: api.Readable) -> None:
+    def upsert(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Add or replace an object."""
         ...
 
-    def delete(self, found: api.Readable) -> None:
+    def delete(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Remove an object; only its kind, group, name and UID are guaranteed to be set."""
         ...
 
@@ -187,7 +187,7 @@ class Informer:
 
     async def _list(self) -> None:
         """Read all pages, then make the copy equal to them."""
-        found: dict[tuple[str, str], api.Readable] = {}
+        found: dict[tuple[str, str], api.Watched] = {}
         bad: list[BadInput] = []
         token, version = "", ""
         while True:
@@ -234,7 +234,7 @@ class Informer:
         except BadInput as problem:
             raise ClusterUnavailable(str(problem)) from problem
 
-    async def _replace(self, found: dict[tuple[str, str], api.Readable]) -> None:
+    async def _replace(self, found: dict[tuple[str, str], api.Watched]) -> None:
         """Apply a whole list; `synced` is false meanwhile, so no decision uses a partly applied list."""
         for key in [key for key in self._known if key not in found]:
             self._forget(key)
@@ -243,7 +243,7 @@ class Informer:
             if count % APPLY_SLICE == 0:
                 await asyncio.sleep(0)
 
-    def _take(self, item: api.Readable) -> None:
+    def _take(self, item: api.Watched) -> None:
         """Pass an object to the sink unless this version of it is known."""
         identity = (item.metadata.uid, item.metadata.resource_version)
         before = self._known.get(item.key)

@@ -21,6 +21,7 @@ from typing import Self
 from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
+from extender.cluster.api_server.workload_informers import WorkloadInformers
 from extender.cluster.connection.api_client import (
     ApiResponse,
     ApiServer,
@@ -42,6 +43,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import kind_of
 from extender.core.model.pods import PodEnd
+from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, LogMark
 from extender.runtime.periodic import Changes, PeriodicTask
@@ -89,6 +91,7 @@ class KubernetesCluster:
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
         self._full = DryRunProber(server, self._a_priority)
         self._scheduler = scheduler or SchedulerMetrics()
+        self._workloads = WorkloadInformers(server, KINDS, clock)
         self.discovery_revision = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
@@ -138,6 +141,7 @@ class KubernetesCluster:
         self._answered_ms = self._clock.monotonic_ms()
         for task in self._periodic_tasks():
             self._background.append(self._spawn(task.run(), task.name))
+        self._background.append(self._spawn(self._workloads.run(), "workloads"))
 
     def _periodic_tasks(self) -> tuple[PeriodicTask, ...]:
         discovery = PeriodicTask(
@@ -215,6 +219,11 @@ class KubernetesCluster:
         return self._world.view.revision
 
     @property
+    def workloads(self) -> WorkloadInformers:
+        """Return the port to workload objects."""
+        return self._workloads
+
+    @property
     def control_plane(self) -> Self:
         """Return what reads the features of kube-apiserver and kube-scheduler."""
         return self
@@ -262,6 +271,10 @@ class KubernetesCluster:
         """Read how a pod ended; see the port."""
         return await self._evictions.ending(pod)
 
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+        """Write the message of PodScheduled; see the port."""
+        await self._pods.explain_waiting(pod, message)
+
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; see the port."""
         await self._pods.bind(binding)
@@ -290,7 +303,9 @@ class KubernetesCluster:
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event, within the rate limits; see the port."""
         related = self._api_version_of(*notice.related[:3]) if notice.related else ""
-        version = self._api_version_of(notice.kind, notice.namespace, notice.name)
+        version = notice.api_version or self._api_version_of(
+            notice.kind, notice.namespace, notice.name
+        )
         await self._recorder.record(notice, version, related)
 
     def _api_version_of(self, kind: str, namespace: str, name: str) -> str:
@@ -345,12 +360,19 @@ class KubernetesCluster:
         self._discover_every_s = DISCOVER_EVERY_S if served else DISCOVER_MISSING_S
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
-        """Stop the informers of resources that are not served any more, then start those of new ones."""
+        """Stop the informers of resources that are not served any more, then start those of new ones.
+
+        An upgrade of kube-apiserver replaces the versions of several kinds at once. There is no await between the
+        removal of the old objects and the creation of the new informers, which are not synced: a view that lacks
+        these objects never counts as ready.
+        """
         self.discovery_revision += set(wanted) != set(self._informers)
-        for resource in [one for one in self._informers if one not in wanted]:
-            task = self._tasks.pop(resource)
+        gone = [one for one in self._informers if one not in wanted]
+        tasks = [self._tasks.pop(resource) for resource in gone if resource in self._tasks]
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for resource in gone:
             self._informers.pop(resource).purge()
             logger.info("resource is not served any more", extra={"resource": resource.label})
         for resource in wanted:

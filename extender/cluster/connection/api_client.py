@@ -47,6 +47,7 @@ RENEW_EVERY_S = (
 USER_AGENT = "gang-extender"
 RETRIED = frozenset({408, 429})  # and 5xx
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON = "application/json"
 

@@ -76,19 +76,21 @@ class GangPolicy(Struct, rename="camel"):
 class CompositeGangPolicy(Struct, rename="camel"):
     """All or nothing: nothing is bound before `minGroupCount` children can have their minimum."""
 
-    min_group_count: Annotated[Count, Meta(description="Least child groups to run together.")]
+    min_group_count: Annotated[
+        Count, Meta(description="Least child groups to run together; may be changed.")
+    ]
+
+
+_NOT_SWITCHED = Rule(
+    "has(self.gang) == has(oldSelf.gang)",
+    "basic and gang cannot be switched; recreate the object",
+)
 
 
 class LeafPolicy(Struct, rename="camel"):
     """Exactly one of basic (pods on their own) and gang."""
 
-    RULES: ClassVar = (
-        _exactly_one("basic", "gang"),
-        Rule(
-            "has(self.gang) == has(oldSelf.gang)",
-            "basic and gang cannot be switched; recreate the object",
-        ),
-    )
+    RULES: ClassVar = (_exactly_one("basic", "gang"), _NOT_SWITCHED)
     basic: Empty | UnsetType = UNSET
     gang: GangPolicy | UnsetType = UNSET
 
@@ -96,7 +98,7 @@ class LeafPolicy(Struct, rename="camel"):
 class CompositePolicy(Struct, rename="camel"):
     """Exactly one of basic (children on their own) and gang."""
 
-    RULES: ClassVar = (_exactly_one("basic", "gang"),)
+    RULES: ClassVar = (_exactly_one("basic", "gang"), _NOT_SWITCHED)
     basic: Empty | UnsetType = UNSET
     gang: CompositeGangPolicy | UnsetType = UNSET
 
@@ -222,12 +224,11 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
 
 
 class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
-    """A group of groups; everything is frozen."""
+    """A group of groups; all but `minGroupCount` is frozen."""
 
     RULES: ClassVar = (
         frozen("parentCompositePodGroupName"),
         frozen("workloadRef"),
-        frozen("schedulingPolicy"),
         *FROZEN_POLICIES,
     )
     parent_composite_pod_group_name: PARENT | UnsetType = UNSET

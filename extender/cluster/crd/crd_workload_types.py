@@ -119,14 +119,13 @@ def _composite_rules(lists: tuple[str, ...], below: tuple[str, ...]) -> tuple[Ru
         ),
         *(_unique_names(below) if len(lists) > 1 else ()),
         *alike,
-        frozen("schedulingPolicy"),
         *(_same_names(name) for name in lists),
         *FROZEN_POLICIES,
     )
 
 
 class _CompositeTemplate(Policies, rename="camel", kw_only=True):
-    """An inner node of the tree."""
+    """An inner node of the tree; only `gang.minGroupCount` changes."""
 
     RULES: ClassVar = _composite_rules(LISTS, below=LISTS[:1])
     name: Label

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from extender.cluster.crd import crd_group_types, crd_workload_types
+from extender.cluster.crd import crd_group_types, crd_profile_types, crd_workload_types
 
 GROUP = "gang-extender.dev"
 VERSION = "v1alpha1"
 HEADER = """\
-# Generated from extender/cluster/crd/crd_group_types.py and crd_workload_types.py; do not edit:
+# Generated from extender/cluster/crd/crd_*_types.py; do not edit:
 #   python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml
 """
 
@@ -45,6 +45,7 @@ class Kind(msgspec.Struct, frozen=True):
     spec: type
     columns: tuple[Column, ...]
     status: type | None = None
+    scope: str = "Namespaced"
 
 
 AGE = Column("Age", "date", ".metadata.creationTimestamp")
@@ -96,6 +97,16 @@ KINDS = (
             AGE,
         ),
     ),
+    Kind(
+        name="TreeProfile",
+        plural="treeprofiles",
+        short="gtp",
+        doc="TreeProfile is how trees are made from workloads whose label gang-extender.dev/tree names it.",
+        spec=crd_profile_types.TreeProfileSpec,
+        scope="Cluster",
+        # a column shows one value: that of the kind with most choices
+        columns=(Column("JobSet gang", "string", '.spec.kinds[?(@.kind=="JobSet")].gang'), AGE),
+    ),
 )
 
 
@@ -128,7 +139,7 @@ def _written_out(schema: Schema, named: dict[str, Schema]) -> Schema:
 
 def _rules_of(name: str) -> tuple[crd_group_types.Rule, ...]:
     """Return the rules of a type by its name; a schema refers to a type by name only."""
-    for module in (crd_group_types, crd_workload_types):
+    for module in (crd_group_types, crd_workload_types, crd_profile_types):
         if hasattr(module, name):
             rules: tuple[crd_group_types.Rule, ...] = getattr(getattr(module, name), "RULES", ())
             return rules
@@ -169,7 +180,7 @@ def definition(kind: Kind) -> Schema:
         "metadata": {"name": f"{kind.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
-            "scope": "Namespaced",
+            "scope": kind.scope,
             "names": {
                 "kind": kind.name,
                 "listKind": f"{kind.name}List",

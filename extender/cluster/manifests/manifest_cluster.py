@@ -123,6 +123,7 @@ class ManifestCluster:
         self._polling: asyncio.Task[None] | None = None
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
+    workloads: Final = None  # a workload in a file is expanded when the file is read
 
     # --- life
 
@@ -249,6 +250,9 @@ class ManifestCluster:
         while self._world.view.revision == revision:
             await self._view_changed.wait(self._view_changed.revision)
         return self._world.view.revision
+
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+        """Do nothing: the pods of files have no conditions."""
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Record a nominated node; None clears it.

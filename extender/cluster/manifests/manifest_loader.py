@@ -39,7 +39,7 @@ from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.workloads.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own

@@ -23,7 +23,8 @@ from extender.cluster.manifests.made_objects import (
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, Role, SourceEntry
 from extender.cluster.read.object_decoding import key_of, source_of
 from extender.cluster.read.pod_conversion import ended
-from extender.cluster.read.workload_conversion import profile_of, workload_of
+from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.workload_conversion import workload_of
 from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput
@@ -35,13 +36,14 @@ from extender.core.workloads.tree_compiler import (
     CompileRequest,
     GroupSpec,
     compile_tree,
+    workload_parts,
 )
 from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse, Part, leaves_of
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
 from extender.core.workloads.tree_policy import TreeProfile as Profile
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import OFF, TREE_LABEL, WorkloadObject
-from extender.core.workloads.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 _TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
 _Name = tuple[str, str, str]  # kind, namespace, name
@@ -356,14 +358,16 @@ def _plain(workload: WorkloadObject) -> WorkloadObject:
 
 def _roots(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
     """Return the parts of a workload; those of the default policy where its own cannot be read."""
-    assert kind.parts is not None
     source = request.owner or request.workload
     profile = request.profile or DEFAULT_PROFILE
     try:
         policy = read_policy(source, profile.of(source.kind))
     except InvalidPolicy:
         policy = read_policy(_plain(source), profile.of(source.kind))
-    return kind.parts(request.workload, policy, request.uses).roots
+    try:
+        return workload_parts(kind, request, policy).roots
+    except InvalidPolicy:  # the compiler has the refusal
+        return ()
 
 
 def _parts_of(part: Part) -> Iterator[Part]:

@@ -29,6 +29,7 @@ from extender.core.model.quantities import amounts
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 PARENT_ANNOTATIONS: Final = (  # in the order of precedence (SPEC X3, DESIGN 7)
     "gang-extender.dev/parent",
     "scheduling.k8s.io/parent-compositepodgroup",
@@ -60,7 +61,7 @@ class _RawList(msgspec.Struct, frozen=True, rename="camel"):
 class ObjectPage(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a list call."""
 
-    items: tuple[api.Readable, ...]
+    items: tuple[api.Watched, ...]
     bad: tuple[BadInput, ...]  # objects that could not be read; they are not in `items`
     resource_version: str
     continue_: str
@@ -76,7 +77,8 @@ class WatchLine(msgspec.Struct, frozen=True, kw_only=True):
 _watch = msgspec.json.Decoder(WatchLine)
 _raw_list = msgspec.json.Decoder(_RawList)
 _decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind) for kind in api.KINDS.values()
+    kind: msgspec.json.Decoder(kind)
+    for kind in (*api.KINDS.values(), api.WorkloadManifest, api.TreeProfile)
 }
 
 
@@ -112,7 +114,7 @@ def convert(kind: type[T], thing: object) -> T:
         raise BadInput(_explained(kind.__name__, plain, str(fault))) from fault
 
 
-def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
+def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
     """Return the page of a list call; objects that cannot be read are in `bad`.
 
     Raises:
@@ -123,7 +125,7 @@ def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
     except (msgspec.DecodeError, RecursionError) as fault:
         msg = f"list of {kind.__name__}: {fault}"
         raise BadInput(msg) from fault
-    items: list[api.Readable] = []
+    items: list[api.Watched] = []
     bad: list[BadInput] = []
     for item in raw.items or ():
         try:
@@ -335,6 +337,8 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         resource_version=found.metadata.resource_version,
         generation=found.metadata.generation,
         api_version=found.api_version,
+        owner_uid=next((one.uid for one in found.metadata.owner_references if one.controller), ""),
+        managed_by=found.metadata.labels.get(MANAGED_BY_LABEL, ""),
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
     )
 

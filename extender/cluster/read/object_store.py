@@ -267,7 +267,7 @@ class ObjectStore:
 
     def _derive_priorities(self) -> None:
         for (key, _), found in list(self._groups.items()):
-            if found.spec.priority is None:
+            if found.spec.priority is None or not found.spec.preemption_policy:
                 self._choose(key)
         for pod in list(self._kept.values()):
             if pod.spec.priority is None:

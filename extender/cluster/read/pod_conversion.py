@@ -36,6 +36,7 @@ from extender.core.model.pods import (
     Toleration,
 )
 from extender.core.model.quantities import CPU, exact, rounded
+from extender.core.workloads.workload_object import GROUP_LABELS
 
 MARKERS: Final = (
     frozenset(  # decide which extender is asked; kube-scheduler ignores them (ignoredByScheduler)
@@ -43,7 +44,6 @@ MARKERS: Final = (
     )
 )
 MIRROR: Final = "kubernetes.io/config.mirror"
-GROUP_LABELS: Final = ("gang-extender.dev/pod-group", "scheduling.x-k8s.io/pod-group")
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 RESIZE_PENDING: Final = "PodResizePending"

@@ -1,10 +1,8 @@
-"""Convert objects of workload controllers and TreeProfiles to the values of the core."""
+"""Convert objects of workload controllers to the values of the core."""
 
 from __future__ import annotations
 
 from extender.cluster import types as api
-from extender.cluster.types.tree_profile_types import TreeProfile as StoredProfile
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.core.workloads.workload_object import OwnerReference, WorkloadObject
 
 
@@ -29,22 +27,4 @@ def workload_of(found: api.WorkloadManifest) -> WorkloadObject:
         ),
         spec=found.spec,
         status=found.status,
-    )
-
-
-def profile_of(found: StoredProfile) -> TreeProfile:
-    """Return the profile of the core; of several entries for one kind the last counts."""
-    return TreeProfile(
-        name=found.metadata.name,
-        kinds={
-            one.kind: KindPolicy(
-                enabled=one.enabled,
-                gang=one.gang,
-                root_topology=one.topology.root,
-                leaf_topology=one.topology.leaf,
-                disruption_mode=one.disruption_mode,
-                scheduling_block=one.scheduling_block,
-            )
-            for one in found.spec.kinds
-        },
     )

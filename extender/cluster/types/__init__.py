@@ -33,6 +33,7 @@ from extender.cluster.types.pod_types import (
     PodSpec,
     ResourceNeeds,
 )
+from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
 from extender.cluster.types.workload_types import WorkloadManifest
 
@@ -48,7 +49,7 @@ Readable = (
     | PriorityClass
     | PodDisruptionBudget
 )
-Watched = Readable | WorkloadManifest
+Watched = Readable | WorkloadManifest | TreeProfile
 KINDS: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (
@@ -93,6 +94,7 @@ __all__ = [
     "SelectorRequirement",
     "StoredCondition",
     "Template",
+    "TreeProfile",
     "Watched",
     "Workload",
     "WorkloadManifest",

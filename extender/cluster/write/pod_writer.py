@@ -82,6 +82,21 @@ class PodWriter:
             {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": gates}},
         )
 
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+        """Write the message of the condition PodScheduled; its reason stays that of a gated pod."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "SchedulingGated",
+            "message": message,
+        }
+        await self._patch(
+            pod,
+            "/status",
+            STRATEGIC_PATCH,
+            {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}},
+        )
+
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; a pod that is already on this node counts as bound."""
         pod = binding.pod

@@ -15,6 +15,7 @@ from extender.core.log.events import ControlPlaneFeaturesDetected, DroppedField,
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
 OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (SPEC A.0)
+GENERAL: Final = f"{BUILTIN}/v1 PodGroup"  # served: native gang scheduling is on by default
 NAME: Final = "gang-extender-probe"  # name of every object that is sent, and of its namespace
 # Feature gates of kube-scheduler for native gang scheduling. 1.37 has only the first, which includes the other.
 NATIVE_GATE: Final = "GenericWorkload"
@@ -172,11 +173,13 @@ def features_of(
         fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]
-    native, text = native_of(scheduler)
-    if before is not None and native == "unknown" and scheduler.problem != NOT_CONFIGURED:
+    served = tuple(t.sample.label for t in dry_runs if t.sample.plural != "pods")
+    if before is not None and scheduler.gates is None and scheduler.problem != NOT_CONFIGURED:
         native, text = before.native_group_scheduling, before.message
+    else:
+        native, text = native_of(scheduler, served)
     return ControlPlaneFeaturesDetected(
-        served=tuple(t.sample.label for t in dry_runs if t.sample.plural != "pods"),
+        served=served,
         dropped_fields=tuple(lost),
         untested=tuple(f"{t.sample.label}: {t.problem}" for t in dry_runs if t.kept is None),
         admission_policy=policy,
@@ -196,19 +199,29 @@ def _compared(trial: DryRunResult) -> Object:
     return spec
 
 
-def native_of(scheduler: SchedulerGates) -> tuple[Known, str]:
-    """Return whether native gang scheduling of kube-scheduler is on, and the evidence."""
+def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Known, str]:
+    """Return whether native gang scheduling of kube-scheduler is on, and the evidence.
+
+    Args:
+        scheduler: Its feature gates; they decide where they have `NATIVE_GATE`.
+        served: Versions and kinds of kube-apiserver. With PodGroup in v1 the feature is generally available: on by
+            default, and some versions later without a gate.
+    """
+    gates = scheduler.gates or {}
+    settings = [
+        f"{name}={'true' if gates[name] else 'false'}"
+        for name in (NATIVE_GATE, NATIVE_GANG_GATE)
+        if name in gates
+    ]
+    if NATIVE_GATE not in gates and GENERAL in served:
+        why = scheduler.problem or f"kube-scheduler has no feature gate {NATIVE_GATE}"
+        return "on", f"on by default where {GENERAL} is served; {why}"
     if scheduler.gates is None:
         return "unknown", scheduler.problem
-    settings = [
-        f"{name}={'true' if scheduler.gates[name] else 'false'}"
-        for name in (NATIVE_GATE, NATIVE_GANG_GATE)
-        if name in scheduler.gates
-    ]
     if not settings:
         return "off", f"kube-scheduler has no feature gate {NATIVE_GATE}"
     text = f"feature gates of kube-scheduler: {', '.join(settings)}"
-    return ("on" if scheduler.gates.get(NATIVE_GATE) else "off"), text
+    return ("on" if gates.get(NATIVE_GATE) else "off"), text
 
 
 def native_on(features: ControlPlaneFeaturesDetected | None) -> bool:

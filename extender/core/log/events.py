@@ -14,6 +14,7 @@ import msgspec
 
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
+from extender.core.workloads.tree_compiler import GroupSpec
 
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "node-rejected", "invalid"
@@ -41,6 +42,10 @@ CapacityUseReason = Literal["pinned", "higher-priority", "unaware"]
 # memory: the writing process had seen a later commit; published: the log head in the ConfigMap is later than the log;
 # epoch: the lease row is older than a lease that a process held
 TruncationEvidence = Literal["memory", "published", "epoch"]
+
+# deleted: the workload is gone; finished: all its work is done; opted-out: its label is gone or off;
+# scheduled-by-other: another controller makes its groups
+RetireReason = Literal["deleted", "finished", "opted-out", "scheduled-by-other"]
 
 Known = Literal["on", "off", "unknown"]
 
@@ -401,6 +406,57 @@ class ControlPlaneFeaturesDetected(EventData, frozen=True, kw_only=True):
     message: str = ""  # evidence for `native`, or why it is unknown
 
 
+class NoticeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a user should know about the tree of a workload."""
+
+    reason: str  # CamelCase
+    message: str
+
+
+class TreeCompiled(EventData, frozen=True, kw_only=True, omit_defaults=True):
+    """The groups of a workload (Job, JobSet, ...) were determined; they are created after this event."""
+
+    kind: str
+    workload: str  # namespace/name
+    uid: str
+    generation: int
+    table_version: int  # of the table of workload kinds
+    profile: str
+    # owner of the groups where it is not the workload itself: Kind/namespace/name
+    owner: str = ""
+    owner_uid: str = ""
+    groups: tuple[GroupSpec, ...] = ()  # parents first
+    basic: bool = False  # no gang could be made, for the reason in `reason` and `message`: its pods are placed one by one
+    reason: str = ""
+    message: str = ""
+    notices: tuple[NoticeRecord, ...] = ()
+    input_digest: str = ""  # SHA-256 of the canonical input, hex
+
+
+class TreeRefused(EventData, frozen=True, kw_only=True, omit_defaults=True):
+    """No tree can be made from a workload that asked for one: its pods wait, its groups stay as they are."""
+
+    kind: str
+    workload: str
+    uid: str
+    generation: int
+    table_version: int
+    profile: str
+    reason: str  # CamelCase, as in the Kubernetes Event
+    field: str
+    message: str
+    input_digest: str = ""
+
+
+class TreeRetired(EventData, frozen=True, kw_only=True):
+    """A workload needs no groups any more; those that still exist are deleted after this event."""
+
+    kind: str
+    workload: str
+    uid: str
+    reason: RetireReason
+
+
 class DriftDetected(EventData, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
@@ -453,6 +509,9 @@ AnyEventData: TypeAlias = (
     | GangRemoved
     | CapacityMeasured
     | ControlPlaneFeaturesDetected
+    | TreeCompiled
+    | TreeRefused
+    | TreeRetired
     | DriftDetected
     | HistoryTruncated
     | LeaseAcquired

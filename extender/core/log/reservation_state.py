@@ -18,11 +18,13 @@ from typing import Literal
 import msgspec
 from immutables import Map
 
-from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
+from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord, NoticeRecord
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.workloads.tree_compiler import GroupSpec
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
+TreeOutcome = Literal["compiled", "basic", "refused"]
 EffectivePhase = Phase | Literal["preempting"]
 
 
@@ -129,6 +131,28 @@ class RejectionState(msgspec.Struct, frozen=True):
     times: int = 1
 
 
+class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The last decision about the tree of one workload."""
+
+    kind: str
+    workload: str  # namespace/name
+    uid: str
+    generation: int
+    table_version: int
+    profile: str
+    owner: (
+        str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
+    )
+    owner_uid: str  # of the owner of the groups
+    outcome: TreeOutcome
+    groups: tuple[GroupSpec, ...]  # that exist, or are being created
+    reason: str  # of a refusal, or why the groups are Basic
+    message: str
+    notices: tuple[NoticeRecord, ...]
+    position: Position
+    at_us: int
+
+
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     """The fold of all events up to `position`."""
 
@@ -148,6 +172,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record
+    trees: Map[str, WorkloadTree] = Map()  # by the UID of the workload
 
 
 EMPTY = ReservationState()

@@ -37,6 +37,9 @@ from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
+    TreeCompiled,
+    TreeRefused,
+    TreeRetired,
     VictimGone,
 )
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
@@ -51,6 +54,7 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
+    WorkloadTree,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, NodeName, PodUid
@@ -145,7 +149,7 @@ class StateProjector:
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_evicted_units", "_features", "_gang_of", "_known",
         "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
-        "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_truncated_epoch",
+        "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_trees", "_truncated_epoch",
         "_unsorted_rejections", "position",
     )  # fmt: skip
 
@@ -165,6 +169,7 @@ class StateProjector:
         self._truncated_epoch = state.truncated_epoch
         self._features = state.features
         opened: _Open = dict if bulk else cast("_Open", Map.mutate)
+        self._trees = opened(state.trees)
         self._opened: _Open = dict if past else opened  # for maps of one root, or of one node
         # A root that is in `_roots` is missing here, or has its old state.
         self._known = opened(state.gangs)
@@ -216,6 +221,7 @@ class StateProjector:
             replacement_holds_on=self._replacement_holds_on,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
+            trees=_closed(self._trees),
         )
 
     def apply(self, events: Iterable[RecordedEvent]) -> None:
@@ -287,6 +293,10 @@ class StateProjector:
                 self._truncated_epoch = event.epoch
             case ControlPlaneFeaturesDetected() as data:
                 self._features = data
+            case TreeCompiled() | TreeRefused() as data:
+                self._trees[data.uid] = _tree(event, data, self._trees.get(data.uid))
+            case TreeRetired() as data:
+                self._trees.pop(data.uid, None)
             case (
                 BindBarrierTimedOut()
                 | PodBindFailed()
@@ -582,4 +592,45 @@ def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
     text = f"waits for its preemption to finish: {preemption_summary(data)}"
     return LastDecision(
         outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
+    )
+
+
+def _tree(
+    event: RecordedEvent, data: TreeCompiled | TreeRefused, before: WorkloadTree | None
+) -> WorkloadTree:
+    """Return the tree of a workload after an event; a refusal leaves the groups as they are."""
+    if isinstance(data, TreeCompiled):
+        return WorkloadTree(
+            kind=data.kind,
+            workload=data.workload,
+            uid=data.uid,
+            generation=data.generation,
+            table_version=data.table_version,
+            profile=data.profile,
+            owner=data.owner,
+            owner_uid=data.owner_uid or data.uid,
+            outcome="basic" if data.basic else "compiled",
+            groups=data.groups,
+            reason=data.reason,
+            message=data.message,
+            notices=data.notices,
+            position=event.position,
+            at_us=event.at_us,
+        )
+    return WorkloadTree(
+        kind=data.kind,
+        workload=data.workload,
+        uid=data.uid,
+        generation=data.generation,
+        table_version=data.table_version,
+        profile=data.profile,
+        owner=before.owner if before else "",
+        owner_uid=before.owner_uid if before else data.uid,
+        outcome="refused",
+        groups=before.groups if before else (),
+        reason=data.reason,
+        message=data.message,
+        notices=(),
+        position=event.position,
+        at_us=event.at_us,
     )

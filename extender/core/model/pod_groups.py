@@ -52,6 +52,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
     generation: int = 0  # metadata.generation
     api_version: str = ""  # to which a status is written
+    owner_uid: str = ""  # of its controlling owner
+    managed_by: str = ""  # label app.kubernetes.io/managed-by
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
@@ -277,6 +279,7 @@ def _judged_alike(before: Group, group: Group) -> bool:
         before.workload,
         before.priority,
         before.priority_class,
+        before.preemption_policy,
         before.disruption_mode,
         before.basic,
     )
@@ -284,6 +287,7 @@ def _judged_alike(before: Group, group: Group) -> bool:
         group.workload,
         group.priority,
         group.priority_class,
+        group.preemption_policy,
         group.disruption_mode,
         group.basic,
     )
@@ -446,6 +450,7 @@ def _judged(
     problems += _too_many_children(children)
     problems += _several_workloads(order)
     problems += _unequal_priorities(order)
+    problems += _unequal_preemption_policies(order)
     problems += _unequal_pods(root, order, members)
     problems += _broken_disruption(order, children)
     return Tree(
@@ -525,6 +530,21 @@ def _unequal_priorities(order: list[Group]) -> list[TreeProblem]:
         f"all groups of one tree share one priority and priority class: "
         f'{root.key} has {root.priority} ("{root.priority_class}"), '
         f'{other.key} has {other.priority} ("{other.priority_class}")'
+    )
+    return [TreeProblem("B9", text)]
+
+
+def _unequal_preemption_policies(order: list[Group]) -> list[TreeProblem]:
+    """Compare the policies that hold: of the group itself, else of its priority class (KEP-6012, draft for its beta)."""
+    root = order[0]
+    others = [group for group in order if group.preemption_policy != root.preemption_policy]
+    if not others:
+        return []
+    other = min(others, key=_by_key)
+    text = (
+        f"all groups of one tree share one preemptionPolicy: "
+        f'{root.key} has "{root.preemption_policy}", {other.key} has "{other.preemption_policy}"; '
+        "give all the same spec.preemptionPolicy, or a priority class that has it"
     )
     return [TreeProblem("B9", text)]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.core.workloads.tree_policy import Refusal
+from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
-    GROUP_LABEL,
+    GROUP_LABELS,
+    OTHER_SCHEDULERS,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
@@ -39,8 +40,12 @@ def template_kept_out(template: Mapping[str, Any]) -> str:
     spec = template.get("spec") or {}
     if spec.get("schedulingGroup"):
         return "its pods have spec.schedulingGroup, so the groups of another controller count"
-    if label := template_label(template, GROUP_LABEL):
-        return f"its pods name the group {label!r} themselves"
+    if (scheduler := spec.get("schedulerName")) in OTHER_SCHEDULERS:
+        return f"its pods have schedulerName {scheduler!r}, so that scheduler places them"
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    for key in GROUP_LABELS:
+        if key in labels:
+            return f"its pods name the group {labels[key]!r} themselves"
     return ""
 
 
@@ -59,7 +64,7 @@ def managed_by_other(workload: WorkloadObject, own: str) -> str:
     return ""
 
 
-def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
+def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
     found = []
     mode = workload.annotations.get(GANG_ANNOTATION, "all")
@@ -70,10 +75,6 @@ def only_whole(workload: WorkloadObject) -> tuple[Refusal, ...]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         found.append((WORKLOAD_ANNOTATION, text))
     return tuple(
-        Refusal(
-            reason="InvalidAnnotation",
-            field=f"metadata.annotations[{key}]",
-            message=f"{workload}: metadata.annotations[{key}]: {text}",
-        )
+        refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
         for key, text in found
     )

@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from extender.core.workloads.kinds.disaggregatedset_kind import DISAGGREGATEDSET
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
+from extender.core.workloads.kinds.podgang_kind import PODGANG
+from extender.core.workloads.kinds.raycluster_kind import RAYCLUSTER
+from extender.core.workloads.kinds.trainjob_kind import TRAINJOB
 from extender.core.workloads.name_rules import NameRule, leaf_name
 from extender.core.workloads.workload_kind import WorkloadKind
-from extender.core.workloads.workload_object import TREE_LABEL
+from extender.core.workloads.workload_object import OFF, TREE_LABEL
 
-KINDS: Final[tuple[WorkloadKind, ...]] = (JOBSET, JOB)
+KINDS: Final[tuple[WorkloadKind, ...]] = (
+    JOBSET,
+    JOB,
+    DISAGGREGATEDSET,
+    LEADERWORKERSET,
+    PODGANG,
+    TRAINJOB,
+    RAYCLUSTER,
+)
 BY_KIND: Final[Mapping[str, WorkloadKind]] = {one.kind: one for one in KINDS}
 NAME_RULES: Final[tuple[NameRule, ...]] = tuple(rule for one in KINDS for rule in one.name_rules)
 
 
 def leaf_of_pod(labels: Mapping[str, str]) -> str:
     """Return the name of the leaf of a pod with these labels, or an empty string: it has no profile, or no kind fits."""
-    return leaf_name(NAME_RULES, labels) if TREE_LABEL in labels else ""
+    return leaf_name(NAME_RULES, labels) if labels.get(TREE_LABEL, OFF) != OFF else ""
 
 
 def kind_of_pod(labels: Mapping[str, str]) -> WorkloadKind | None:

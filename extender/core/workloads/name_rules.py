@@ -8,8 +8,8 @@ shortened. CEL has no hash function: names are made unique by pieces of UIDs and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ class LabelValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Piece = LabelValue | str
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LabelCondition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A label is there (`value` None), or has one value; `absent` negates it."""
 
     key: str
@@ -40,7 +40,7 @@ class NameRule(msgspec.Struct, frozen=True, kw_only=True):
     The name is `head` followed by `rest`. If it is longer than a label value may be, `head` is shortened.
     """
 
-    when: tuple[Condition, ...]
+    when: tuple[LabelCondition, ...]
     head: LabelValue
     rest: tuple[Piece, ...] = ()
 
@@ -49,9 +49,6 @@ class NameRule(msgspec.Struct, frozen=True, kw_only=True):
         """Return the labels that a pod must have for this rule."""
         needed = [piece.key for piece in (self.head, *self.rest) if isinstance(piece, LabelValue)]
         return tuple(dict.fromkeys(needed))
-
-
-Form = Literal["python", "cel"]
 
 
 def joined_name(head: str, rest: str) -> str:
@@ -67,6 +64,18 @@ def joined_name(head: str, rest: str) -> str:
     return "x" + rest[len(rest) - NAME_MAX + 1 :]
 
 
+def split_name(pattern: re.Pattern[str], head: str, name: str) -> re.Match[str] | None:
+    """Return the match of `pattern` with what `joined_name` put behind `head`, or None: the name is another one's."""
+    head = head.replace(".", "-")
+    if name.startswith(head) and (found := pattern.fullmatch(name, len(head))):
+        return found
+    if len(name) == NAME_MAX:  # perhaps it was shortened
+        for at in range(min(len(head), NAME_MAX) - 1, 0, -1):
+            if name.startswith(head[:at]) and (found := pattern.fullmatch(name, at)):
+                return found
+    return None
+
+
 def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
     """Return the name of the leaf of a pod with these labels by the first rule that applies, or an empty string."""
     for rule in rules:
@@ -78,7 +87,7 @@ def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
     return ""
 
 
-def _meets(labels: Mapping[str, str], condition: Condition) -> bool:
+def _meets(labels: Mapping[str, str], condition: LabelCondition) -> bool:
     if condition.value is None:
         found = condition.key in labels
     else:
@@ -108,11 +117,11 @@ def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
         conditions = [_cel_condition(labels, one) for one in rule.when]
         conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
         name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
-        text = f"({' && '.join(conditions)}) ? {name} : ({text})"
+        text = f"({' && '.join(conditions)})\n? {name}\n: ({text})"
     return text
 
 
-def _cel_condition(labels: str, condition: Condition) -> str:
+def _cel_condition(labels: str, condition: LabelCondition) -> str:
     key = _cel_text(condition.key)
     there = f"{key} in {labels}"
     if condition.value is not None:

@@ -6,6 +6,7 @@ checked: names, counts, priorities, and that the minimum of a running group is n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -13,12 +14,15 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.workloads.name_rules import NAME_MAX
+from extender.core.workloads.tree_minima import with_minima
 from extender.core.workloads.tree_parts import (
     BASIC,
     Composite,
     ExistingGroup,
     Leaf,
     LeafUse,
+    Observed,
     Part,
     basic_leaves,
     leaves_of,
@@ -26,16 +30,20 @@ from extender.core.workloads.tree_parts import (
 from extender.core.workloads.tree_policy import (
     Disruption,
     InvalidPolicy,
-    Refusal,
     TreePolicy,
     TreeProfile,
+    TreeRefusal,
     read_policy,
+    refusal_of,
 )
-from extender.core.workloads.workload_kind import Notice, WorkloadKind
-from extender.core.workloads.workload_object import MIN_ANNOTATION, WorkloadObject
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 1
+
+_COMPOSITE_NAME_MAX = 253
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 Outcome = Literal["compiled", "basic", "refused", "kept-out"]
 
@@ -51,6 +59,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     topology: str = ""
     disruption_mode: Disruption = "single"
     priority_class: str = ""
+    workload: str = ""  # the user's Workload that it is made from; empty: none
+    template: str = ""  # its template there
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +73,8 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     requested: bool = True  # the workload (or its owner) has the label; else only its namespace
     uses: tuple[LeafUse, ...] = ()  # in order of the names
     existing: tuple[ExistingGroup, ...] = ()  # in order of kind and name
+    # The Workload that the annotation gang-extender.dev/workload names; None: it does not exist, or there is no annotation.
+    templates: WorkloadObject | None = None
 
 
 class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +82,12 @@ class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
 
     `refused`: `refusal` has the reason, no group is created and the pods wait. `basic`: `refusal` has the reason, each
     leaf is Basic, so that the pods run one by one. `kept-out`: the workload is scheduled by something else, and
-    `refusal` says by what.
+    `refusal` has by what.
     """
 
     outcome: Outcome
     groups: tuple[GroupSpec, ...] = ()  # parents first
-    refusal: Refusal | None = None
+    refusal: TreeRefusal | None = None
     notices: tuple[Notice, ...] = ()
 
 
@@ -88,7 +100,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     """
     workload = request.workload
     if reason := kind.kept_out(workload):
-        refusal = Refusal(reason="ScheduledByOther", field="spec", message=f"{workload}: {reason}")
+        refusal = refusal_of(workload, "ScheduledByOther", "spec", reason)
         return CompiledTree(outcome="kept-out", refusal=refusal)
     try:
         policy = _policy(request)
@@ -96,15 +108,27 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _refused(kind, request, None, invalid.refusal)
     for refusal in kind.refusals(workload, policy):
         return _refused(kind, request, policy, refusal)
-    assert kind.parts is not None, f"{kind.kind} has no parts"
-    plan = kind.parts(workload, policy, request.uses)
     try:
-        roots = _with_minima(workload, plan.roots, policy)
+        plan = workload_parts(kind, request, policy)
+        roots = with_minima(workload, plan.roots, policy)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
     groups = _never_raised(groups, request)
     return CompiledTree(outcome="compiled", groups=groups, notices=plan.notices)
+
+
+def workload_parts(
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
+) -> WorkloadParts:
+    """Return the parts of a workload, before policy is applied.
+
+    Raises:
+        InvalidPolicy: No tree can be made from what was observed.
+    """
+    assert kind.parts is not None, f"{kind.kind} has no parts"
+    observed = Observed(uses=request.uses, existing=request.existing, templates=request.templates)
+    return kind.parts(request.workload, policy, observed)
 
 
 def _policy(request: CompileRequest) -> TreePolicy:
@@ -117,97 +141,40 @@ def _policy(request: CompileRequest) -> TreePolicy:
 
 
 def _refused(
-    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy | None, refusal: Refusal
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy | None, refusal: TreeRefusal
 ) -> CompiledTree:
     """Return the result for a workload that cannot be compiled.
 
-    One that asked for a tree is held. One that is only covered by its namespace gets Basic leaves: it runs pod by pod.
+    One that asked for a tree is held, and one that has gangs keeps them. One that is only covered by its namespace gets
+    Basic leaves: it runs pod by pod.
     """
-    if request.requested:
+    if request.requested or any(not one.basic for one in request.existing):
         return CompiledTree(outcome="refused", refusal=refusal)
+    workload = request.workload
     plain = policy or read_policy(
-        msgspec.structs.replace(request.workload, annotations={}),
-        (request.profile or TreeProfile(name="")).of(request.workload.kind),
+        msgspec.structs.replace(workload, annotations={}),
+        (request.profile or TreeProfile(name="")).of(workload.kind),
     )
-    plain = msgspec.structs.replace(plain, root_topology="", leaf_topology="", parent="", minima={})
-    assert kind.parts is not None, f"{kind.kind} has no parts"
-    plan = kind.parts(request.workload, plain, request.uses)
-    groups = tuple(
-        GroupSpec(
-            kind="PodGroup",
-            name=leaf.name,
-            basic=True,
-            priority_class=_priority_class(leaf.template),
-        )
-        for leaf in basic_leaves(plan.roots)
+    plain = msgspec.structs.replace(
+        plain, root_topology="", leaf_topology="", parent="", workload="", minima={}
     )
-    return CompiledTree(outcome="basic", groups=groups, refusal=refusal, notices=plan.notices)
-
-
-# --- minima
-
-
-def _with_minima(
-    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
-) -> tuple[Part, ...]:
-    """Return the parts with the minima of the annotation.
-
-    Raises:
-        InvalidPolicy: A minimum is for a role that does not exist, or is more than there can be.
-    """
-    if not policy.minima:
-        return roots
-    roles = Counter(part.role for root in roots for part in _counted(root))
-    known = dict.fromkeys(role for role in roles if role)
-    minima = dict(policy.minima)
-    if "" in minima:
-        if len(known) > 1:
-            text = f"{minima['']} does not say of which role; write one of {', '.join(f'{r}=N' for r in known)}"
-            raise _invalid_min(workload, text)
-        minima = dict.fromkeys(known, minima[""]) or minima
-    for role in minima:
-        if role and role not in known:
-            text = f"no role {role!r}; there are {', '.join(known)}"
-            raise _invalid_min(workload, text)
-    return tuple(_with_minimum(workload, root, minima) for root in roots)
-
-
-def _counted(part: Part) -> Iterable[Part]:
-    """Yield the parts that an annotation may give a minimum: the topmost ones of each role."""
-    if part.role:
-        yield part
-    elif isinstance(part, Composite):
-        for child in part.children:
-            yield from _counted(child)
-
-
-def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
-    if part.role:
-        wanted = minima.get(part.role)
-        if wanted is None:
-            return part
-        if isinstance(part, Leaf):
-            most, limit, unit = part.pods, part.most, "pods"
-        else:
-            most, limit, unit = len(part.children), len(part.children), "groups"
-        if wanted > limit:
-            text = f"{part.role}={wanted} is more than the {limit} {unit} that {part.role} has"
-            raise _invalid_min(workload, text)
-        return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
-    if isinstance(part, Composite):
-        children = tuple(_with_minimum(workload, child, minima) for child in part.children)
-        return msgspec.structs.replace(part, children=children)
-    return part
-
-
-def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
-    return _invalid(workload, "InvalidAnnotation", f"metadata.annotations[{MIN_ANNOTATION}]", text)
+    try:
+        leaves = basic_leaves(workload_parts(kind, request, plain).roots)
+        groups = [
+            group
+            for leaf in leaves
+            for group in _groups_of(
+                workload, leaf, plain, _one_priority_class(workload, leaf), "", is_root=True
+            )
+        ]
+        _check_names(workload, groups)
+    except InvalidPolicy as invalid:
+        return CompiledTree(outcome="refused", refusal=invalid.refusal)
+    return CompiledTree(outcome="basic", groups=tuple(groups), refusal=refusal)
 
 
 def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> InvalidPolicy:
-    return InvalidPolicy(
-        Refusal(reason=reason, field=field, message=f"{workload}: {field}: {text}")
-    )
+    return InvalidPolicy(refusal_of(workload, reason, field, text))
 
 
 # --- groups
@@ -232,15 +199,28 @@ def _groups(
             )
             raise _invalid(workload, "TooDeep", "metadata.annotations", text)
         found += _groups_of(workload, root, policy, priority_class, policy.parent, is_root=True)
-    twice = [name for name, times in Counter((g.kind, g.name) for g in found).items() if times > 1]
-    if twice:
-        kind, name = min(twice)
-        text = (
-            f"two parts would both be {kind} {name}, because their names are too long to differ in "
-            "63 characters; give the workload or its parts shorter names"
-        )
-        raise _invalid(workload, "NamesCollide", "metadata.name", text)
+    _check_names(workload, found)
     return tuple(found)
+
+
+def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
+    """Raise InvalidPolicy if a group cannot have its name, or two groups have one name."""
+    seen = set()
+    for group in groups:
+        longest = NAME_MAX if group.kind == "PodGroup" else _COMPOSITE_NAME_MAX
+        if not _NAME.fullmatch(group.name) or len(group.name) > longest:
+            text = (
+                f"a {group.kind} cannot have the name {group.name!r}; names of the workload and its parts may have "
+                f"lower case letters, digits and dashes, here at most {longest}"
+            )
+            raise _invalid(workload, "InvalidName", "metadata.name", text)
+        if (group.kind, group.name) in seen:
+            text = (
+                f"two parts would both be {group.kind} {group.name}; give the workload or its parts other names, and "
+                "shorter ones if they differ only behind the first characters"
+            )
+            raise _invalid(workload, "NamesCollide", "metadata.name", text)
+        seen.add((group.kind, group.name))
 
 
 def _groups_of(
@@ -252,38 +232,39 @@ def _groups_of(
     *,
     is_root: bool,
 ) -> Iterable[GroupSpec]:
-    topology = part.topology
-    if isinstance(part, Leaf) and part.most > 1:
-        topology = topology or policy.leaf_topology
-    if is_root:
-        topology = topology or policy.root_topology
-    if isinstance(part, Leaf):
-        yield GroupSpec(
-            kind="PodGroup",
-            name=part.name,
-            parent=parent,
-            basic=part.minimum == BASIC,
-            minimum=max(1, part.minimum),
-            topology=topology,
-            disruption_mode=_disruption(part, policy),
-            priority_class=priority_class,
-        )
-        return
-    if len(part.children) > CHILDREN_MAX:
-        text = f"{part.name} would have {len(part.children)} groups, at most {CHILDREN_MAX} are allowed"
-        raise _invalid(workload, "TooManyGroups", "spec", text)
-    yield GroupSpec(
-        kind="CompositePodGroup",
+    given = part.given
+    group = GroupSpec(
+        kind="PodGroup" if isinstance(part, Leaf) else "CompositePodGroup",
         name=part.name,
         parent=parent,
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
-        topology=topology,
+        topology=_topology(part, policy, is_root=is_root),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
+        workload=given.workload if given else "",
+        template=given.template if given else "",
     )
+    yield group
+    if isinstance(part, Leaf):
+        return
+    if len(part.children) > CHILDREN_MAX:
+        text = (
+            f"{part.name} would have {len(part.children)} groups, at most {CHILDREN_MAX} are allowed; make several "
+            f"{workload.kind}s of it"
+        )
+        raise _invalid(workload, "TooManyGroups", "spec", text)
     for child in part.children:
         yield from _groups_of(workload, child, policy, priority_class, part.name, is_root=False)
+
+
+def _topology(part: Part, policy: TreePolicy, *, is_root: bool) -> str:
+    if part.given is not None:
+        return part.given.topology
+    topology = part.topology
+    if isinstance(part, Leaf) and part.most > 1:
+        topology = topology or policy.leaf_topology
+    return topology or (policy.root_topology if is_root else "")
 
 
 def _depth(part: Part) -> int:
@@ -294,7 +275,11 @@ def _depth(part: Part) -> int:
 
 def _disruption(part: Part, policy: TreePolicy) -> Disruption:
     """Return the disruption mode: a gang is disrupted as a whole if everything below it is (SPEC B10, E11)."""
-    if part.minimum == BASIC or policy.disruption_mode == "single":
+    if part.given is not None:
+        whole = part.given.disrupted_as_a_whole
+    else:
+        whole = policy.disruption_mode == "all" and not part.scales
+    if part.minimum == BASIC or not whole:
         return "single"
     if isinstance(part, Composite) and any(
         _disruption(child, policy) != "all" for child in part.children
@@ -311,7 +296,11 @@ def _one_priority_class(workload: WorkloadObject, root: Part) -> str:
     """
     by_class: dict[str, str] = {}
     for leaf in leaves_of(root):
-        by_class.setdefault(_priority_class(leaf.template), leaf.role or leaf.name)
+        name = leaf.role or leaf.name
+        for template in leaf.leading:
+            by_class.setdefault(_priority_class(template), f"the first pod of {name}")
+        if leaf.most > len(leaf.leading):
+            by_class.setdefault(_priority_class(leaf.template), name)
     if len(by_class) > 1:
         (first, of_first), (second, of_second) = list(by_class.items())[:2]
         text = (

@@ -7,7 +7,18 @@ from typing import Any
 
 import msgspec
 
+from extender.core.workloads.workload_object import WorkloadObject
+
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a template of the user's Workload sets for a group; it counts instead of the policy."""
+
+    workload: str  # the Workload
+    template: str
+    topology: str = ""
+    disrupted_as_a_whole: bool = False
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +30,16 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     most: int  # how many pods the controller keeps for it at most
     minimum: int  # how many of them must run together; BASIC: each for itself
     template: Mapping[str, Any]  # the pod template: metadata and spec
+    leading: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # the templates of its first pods, where they differ: the leader's
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
+    scales: bool = False  # its controller adds and removes pods: they are disrupted one by one
+    given: Given | None = None
+
+    def template_of(self, number: int) -> Mapping[str, Any]:
+        """Return the template of one of its pods, counted from 0."""
+        return self.leading[number] if number < len(self.leading) else self.template
 
 
 class Composite(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +49,10 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     children: tuple[Part, ...]
     minimum: int  # how many of the children must be placed together; BASIC: each for itself
+    most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
+    scales: bool = False  # its controller adds and removes children: they are disrupted one by one
+    given: Given | None = None
 
 
 Part = Leaf | Composite
@@ -41,7 +64,7 @@ class LeafUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     pods: int = 0  # pods that name it and do not terminate
     labels: Mapping[str, str] = {}  # of one of its pods: those that name rules read
-    remaining: int | None = None  # pods that its Jobs still have to run; None: not known
+    finished: int = 0  # pods of it that its Jobs do not run any more
 
 
 class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -51,6 +74,14 @@ class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     basic: bool
     minimum: int
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of a workload besides the object itself."""
+
+    uses: tuple[LeafUse, ...] = ()  # the leaves that its pods name
+    existing: tuple[ExistingGroup, ...] = ()  # the groups that were made for it
+    templates: WorkloadObject | None = None  # the Workload that its annotation names
 
 
 def leaves_of(part: Part) -> tuple[Leaf, ...]:

@@ -1,6 +1,6 @@
 """What operators (TreeProfile) and users (annotations) ask of the tree of a workload.
 
-A profile says for each kind of workload how its tree is made; the annotations of a workload refine it. Both are read
+A profile has for each kind of workload how its tree is made; the annotations of a workload refine it. Both are read
 here, with an error that names the object, the field and the value.
 """
 
@@ -34,7 +34,7 @@ _NAME_MAX = 253
 _COUNT_MAX = 2**31 - 1
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TreeRefusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why no tree is made from a workload; `message` names field and values and what would help."""
 
     reason: str  # CamelCase, the reason of the Event
@@ -45,14 +45,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class InvalidPolicy(Exception):
     """An annotation or a profile that cannot be read."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: TreeRefusal) -> None:
         """Keep the refusal; its message is that of the exception."""
         super().__init__(refusal.message)
         self.refusal = refusal
 
 
 class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What a profile says about one kind of workload."""
+    """What a profile sets for one kind of workload."""
 
     enabled: bool = True
     gang: GangMode = "all"
@@ -96,14 +96,15 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
 
     Args:
         workload: Whose annotations count.
-        kind: What the profile says about this kind.
+        kind: What the profile sets for this kind.
 
     Raises:
         InvalidPolicy: An annotation cannot be read.
     """
+    _only_templates(workload)
     topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
     for level, key in topology.items():
-        if not _LABEL_KEY.fullmatch(key):
+        if not is_label_key(key):
             text = f"{level}={key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
             raise _invalid(workload, TOPOLOGY_ANNOTATION, text)
     gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
@@ -120,6 +121,22 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         workload=_object_name(workload, WORKLOAD_ANNOTATION),
         parent=_object_name(workload, PARENT_ANNOTATION),
     )
+
+
+def is_label_key(text: str) -> bool:
+    """Return whether a text is the key of a label."""
+    prefix, slash, _ = text.rpartition("/")
+    return bool(_LABEL_KEY.fullmatch(text)) and (not slash or len(prefix) <= _NAME_MAX)
+
+
+def _only_templates(workload: WorkloadObject) -> None:
+    """Raise InvalidPolicy if annotations ask for what the templates of a Workload set already."""
+    if WORKLOAD_ANNOTATION not in workload.annotations:
+        return
+    for other in (GANG_ANNOTATION, TOPOLOGY_ANNOTATION, MIN_ANNOTATION):
+        if other in workload.annotations:
+            text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
+            raise _invalid(workload, other, text)
 
 
 def _minima(workload: WorkloadObject) -> Mapping[str, int]:
@@ -171,6 +188,9 @@ def _object_name(workload: WorkloadObject, annotation: str) -> str:
 
 def _invalid(workload: WorkloadObject, annotation: str, text: str) -> InvalidPolicy:
     field = f"metadata.annotations[{annotation}]"
-    return InvalidPolicy(
-        Refusal(reason="InvalidAnnotation", field=field, message=f"{workload}: {field}: {text}")
-    )
+    return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
+
+
+def refusal_of(workload: WorkloadObject, reason: str, field: str, text: str) -> TreeRefusal:
+    """Return a refusal whose message names the object and the field."""
+    return TreeRefusal(reason=reason, field=field, message=f"{workload}: {field}: {text}")

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from extender.core.workloads.name_rules import NameRule
-from extender.core.workloads.tree_parts import LeafUse, Part
-from extender.core.workloads.tree_policy import Refusal, TreePolicy
+from extender.core.workloads.tree_parts import LeafUse, Observed, Part
+from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
 
 
@@ -20,7 +20,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadParts(msgspec.Struct, frozen=True, kw_only=True):
     """The roots of the trees of one workload."""
 
     roots: tuple[Part, ...]
@@ -31,10 +31,23 @@ class Parts(Protocol):
     """The function that describes the trees of a workload."""
 
     def __call__(
-        self, workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]
-    ) -> Plan:
-        """Return the roots; `uses` are the leaves that live pods of the workload name."""
+        self, workload: WorkloadObject, policy: TreePolicy, observed: Observed
+    ) -> WorkloadParts:
+        """Return the roots of the trees.
+
+        Raises:
+            InvalidPolicy: No tree can be made from what was observed.
+        """
         ...
+
+
+class ObjectKind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A kind of object, as its API server names it."""
+
+    kind: str
+    group: str
+    versions: tuple[str, ...]
+    plural: str
 
 
 class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,22 +56,36 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     group: str  # API group; empty: core
     versions: tuple[str, ...]  # newest first; the first one that is served is read
-    plural: str
-    name_rules: tuple[NameRule, ...] = ()  # for the pods of this kind
-    name_label: str = ""  # on pods: the name of the workload object
-    template_paths: tuple[str, ...] = ()  # where pod templates are: dotted, `[]` behind a list
-    # The value of LEAF_LABEL for a pod template, of what has the template (an item of the list, or the object), in
-    # Python and in CEL over `item`; None and empty: the kind has no such choice. An empty value is not written.
+    plural: str  # name of the resource in URLs and RBAC
+    # For the pods of this kind, the first one that applies. Empty: its pods have the labels of what it owns.
+    name_rules: tuple[NameRule, ...] = ()
+    name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
+    uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
+    # The fields of `spec` that the entry reads, with their types; objects of files are checked against it.
+    # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
+    # none, and its own tree label counts.
+    template_paths: tuple[str, ...] = ()
+    # The value of LEAF_LABEL for a pod template, of what has the template (the item of the list, or the object), in
+    # Python and in CEL over `item`; None and empty: the kind has no such choice. An empty value is not written, and a
+    # label that the template has already stays.
     leaf_label: Callable[[Mapping[str, Any]], str] | None = None
     leaf_label_cel: str = ""
+    # where a workload has no pod templates: the objects whose labels its pods get from its controller
+    labels_from: tuple[ObjectKind, ...] = ()
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
-    policy_from: tuple[str, ...] = ()  # kinds of owners whose annotations count instead of its own
+    # Kinds of owners whose annotations count instead of its own, and which own its groups.
+    policy_from: tuple[str, ...] = ()
+    manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
+    gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
-    # the leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not
+    # The leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not.
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None
-    finished: Callable[[WorkloadObject], bool]
-    suspended: Callable[[WorkloadObject], bool]
-    refusals: Callable[[WorkloadObject, TreePolicy], tuple[Refusal, ...]]
+    finished: Callable[[WorkloadObject], bool]  # all its work is done: its groups are deleted
+    suspended: Callable[
+        [WorkloadObject], bool
+    ]  # its controller keeps its pods away: its groups stay
+    # Why no tree can be made from the object, whatever its pods are.
+    refusals: Callable[[WorkloadObject, TreePolicy], tuple[TreeRefusal, ...]]
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
     # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
     spec_type: type[msgspec.Struct] | None = None

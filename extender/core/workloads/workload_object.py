@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,11 +12,19 @@ LEAF_LABEL = (
     "gang-extender.dev/leaf"  # on pod templates: what one leaf holds, where a kind has a choice
 )
 GROUP_LABEL = "gang-extender.dev/pod-group"  # on pods: the leaf
+GROUP_LABELS = (
+    GROUP_LABEL,
+    "scheduling.x-k8s.io/pod-group",
+)  # the labels that name the group of a pod
 GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PARENT_ANNOTATION = "gang-extender.dev/parent"
+# names in spec.schedulerName that no kube-scheduler with this extender has
+OTHER_SCHEDULERS = ("kai-scheduler", "runai-scheduler", "volcano", "yunikorn")
+SOURCE_ANNOTATION = "gang-extender.dev/tree-from"  # on workloads, set when they are created
+NAMESPACE = "namespace"  # as value of SOURCE_ANNOTATION: the profile is that of the namespace
 OFF = "off"  # as value of TREE_LABEL: no tree
 
 
@@ -47,3 +55,35 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.namespace}/{self.name}"
+
+    @property
+    def requested(self) -> bool:
+        """Return whether the workload asks for a tree itself, and not only its namespace.
+
+        The API server copies labels of the pod template of a Job without labels to the Job; the annotation is then there too.
+        """
+        inherited = self.annotations.get(SOURCE_ANNOTATION) == NAMESPACE
+        return TREE_LABEL in self.labels and not inherited
+
+
+def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the pod templates of a workload.
+
+    Args:
+        paths: Where they are: field names with dots between them, `[]` behind a list.
+        spec: The spec of the workload.
+    """
+    for path in paths:
+        yield from _at({"spec": spec}, path.split("."))
+
+
+def _at(here: object, steps: list[str]) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(here, Mapping):
+        return
+    if not steps:
+        yield here
+        return
+    name, listed, _ = steps[0].partition("[]")
+    value = here.get(name)
+    for item in (value or ()) if listed else (value,):
+        yield from _at(item, steps[1:])

@@ -13,6 +13,7 @@ from extender.http.v1 import (
     plan_api,
     report_api,
     state_api,
+    tree_api,
 )
 from extender.http.v1.openapi import Operation, document
 
@@ -25,6 +26,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *state_api.OPERATIONS,
     *report_api.OPERATIONS,
     *node_api.OPERATIONS,
+    *tree_api.OPERATIONS,
 )
 
 

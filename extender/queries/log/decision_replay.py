@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from extender.core.decisions.trees.tree_events import decode_request, replay_tree
 from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.log.events import (
@@ -15,13 +16,20 @@ from extender.core.log.events import (
     GangUnschedulable,
     PreemptionPlanned,
     RecordedEvent,
+    TreeCompiled,
+    TreeRefused,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import PreemptionPlan, PreemptionVerdict, preempt
+from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
+
+ReplayableEventData = (
+    GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | TreeCompiled | TreeRefused
+)
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +46,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def replay_decision(
     event: RecordedEvent,
-    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
+    data: ReplayableEventData,
     stored: DecisionInput,
 ) -> ReplayResult:
     """Plan the stored input again and return how the result differs from the recorded decision.
@@ -51,6 +59,8 @@ def replay_decision(
             f"position {event.position}: the stored input does not have digest {data.input_digest}"
         )
         raise CorruptLog(msg)
+    if isinstance(data, TreeCompiled | TreeRefused):
+        return _replayed_tree(event, data, stored)
     if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
         choice = choose_victims(
             preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
@@ -68,6 +78,42 @@ def replay_decision(
         differences = _compare_admission(data, verdict)
         recorded = f"{len(data.assignments)} placed"
     return _replayed(event, data, differences, recorded, _word(verdict))
+
+
+def _replayed_tree(
+    event: RecordedEvent, data: TreeCompiled | TreeRefused, stored: DecisionInput
+) -> ReplayResult:
+    """Compile the stored input again and compare everything that the event has."""
+    try:
+        now = replay_tree(decode_request(stored.head), data.input_digest)
+    except msgspec.MsgspecError as error:
+        msg = f"position {event.position}: the stored input cannot be read: {error}"
+        raise CorruptLog(msg) from error
+    differences = []
+    if type(now) is not type(data):
+        differences.append(f"{_tree(now)} instead of {_tree(data)}")
+    else:
+        for field in data.__struct_fields__:
+            before, after = getattr(data, field), getattr(now, field)
+            if before != after and field != "table_version":
+                differences.append(f"{field}: {after} instead of {before}")
+    return ReplayResult(
+        position=event.position,
+        same=not differences,
+        recorded=_tree(data),
+        now=_tree(now),
+        planner_recorded=f"table {data.table_version}",
+        planner_now=f"table {TABLE_VERSION}",
+        differences=tuple(differences),
+    )
+
+
+def _tree(data: TreeCompiled | TreeRefused | None) -> str:
+    if data is None:
+        return "scheduled by another controller"
+    return (
+        f"refused: {data.reason}" if isinstance(data, TreeRefused) else f"{len(data.groups)} groups"
+    )
 
 
 def _replayed(

@@ -33,6 +33,9 @@ from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
+    TreeCompiled,
+    TreeRefused,
+    TreeRetired,
     VictimGone,
 )
 from extender.core.model.errors import BadInput
@@ -163,6 +166,12 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return _largest_free(data)
         case ControlPlaneFeaturesDetected():
             return _features(data)
+        case TreeCompiled():
+            return _tree(data)
+        case TreeRefused():
+            return f"no tree for {data.kind} {data.workload} ({data.reason}): {data.message}"
+        case TreeRetired():
+            return f"{data.kind} {data.workload} needs no groups any more ({data.reason})"
         case DriftDetected():
             return f"{data.kind}: {data.object} {data.message}"
         case HistoryTruncated():
@@ -218,6 +227,14 @@ def _cancelled(data: PreemptionCancelled) -> str:
     if data.units_in_progress:
         text += f", {_count(len(data.units_in_progress), 'unit')} begun and evicted completely"
     return text + (f": {data.message}" if data.message else "")
+
+
+def _tree(data: TreeCompiled) -> str:
+    roots = [group.name for group in data.groups if not group.parent]
+    names = ", ".join(roots[:NAMED_MAX]) + (" and more" if len(roots) > NAMED_MAX else "")
+    text = f"{data.kind} {data.workload} becomes {_count(len(data.groups), 'group')}"
+    text += f" below {names}" if roots else ""
+    return text + (f", each for itself ({data.reason}): {data.message}" if data.basic else "")
 
 
 def _largest_free(data: CapacityMeasured) -> str:

@@ -38,8 +38,8 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     preempt,
 )
-from extender.core.workloads.workload_outcomes import GroupOrigin, RefusedWorkload
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")

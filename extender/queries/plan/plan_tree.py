@@ -9,7 +9,7 @@ import msgspec
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
 from extender.core.workloads.workload_object import MIN_ANNOTATION
-from extender.core.workloads.workload_outcomes import GroupOrigin
+from extender.queries.plan.workload_outcomes import GroupOrigin
 
 
 class GroupLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     kind: str
     priority: int
-    state: str  # observed | waiting | refused | preempting | invalid | admitted | satisfied
+    state: str  # observed | waiting | unschedulable | preempting | invalid | admitted | scheduled
     reserved: int
     bound: int
     outcome: str  # of the current refusal; empty: there is none
@@ -119,7 +119,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Totals of the requested part."""
 
     gangs: int
-    pending: int  # gangs that are observed, waiting, refused, preempting or invalid
+    pending: int  # gangs that are observed, waiting, unschedulable, preempting or invalid
     reserved: int  # members
     bound: int  # members
     nodes: int

@@ -10,7 +10,8 @@ DECLARE
         "PodBindFailed": 1, "BindBarrierTimedOut": 1, "NodeRejected": 1, "ReservationReleased": 1, "GangScheduled": 1,
         "MemberTerminated": 1, "PreemptionPlanned": 1, "VictimGone": 1, "PreemptionCompleted": 1,
         "PreemptionCancelled": 1, "NodeTopologyChanged": 1, "GangRemoved": 1, "DriftDetected": 1,
-        "HistoryTruncated": 1, "LeaseAcquired": 1, "CapacityMeasured": 1, "ControlPlaneFeaturesDetected": 1}';
+        "HistoryTruncated": 1, "LeaseAcquired": 1, "CapacityMeasured": 1, "ControlPlaneFeaturesDetected": 1,
+        "TreeCompiled": 1, "TreeRefused": 1, "TreeRetired": 1}';
     d json := e.payload;
     r gx.gang_state;
     known boolean;
@@ -20,7 +21,7 @@ BEGIN
             e.position, e.type, e.schema_version USING ERRCODE = 'XE005';
     END IF;
     IF e.type IN ('NodeRejected', 'BindBarrierTimedOut', 'PodBindFailed', 'DriftDetected', 'LeaseAcquired', 'HistoryTruncated',
-                  'CapacityMeasured', 'ControlPlaneFeaturesDetected') THEN
+                  'CapacityMeasured', 'ControlPlaneFeaturesDetected', 'TreeCompiled', 'TreeRefused', 'TreeRetired') THEN
         RETURN;  -- no table of intervals depends on them
     END IF;
     IF strpos(d::text, '\u0000') > 0 THEN

@@ -3,6 +3,9 @@
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
 one `lived_in("long")` to have the second run only under `make long`, or `lived_in("only")`, or
 `lived_in("never")` where the neighbours' own doings are what a story counts.
+
+kube-scheduler's own group scheduling is off unless a story is marked `native_gangs`; `native_gangs("both")`
+runs it on first, then off.
 """
 
 from __future__ import annotations
@@ -52,6 +55,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if how == "never":
             kinds.pop()
         metafunc.parametrize("lived_in", kinds, indirect=True)
+    if "native_gangs" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("native_gangs")
+        if marker is not None and "both" in marker.args:
+            modes = [pytest.param(True, id="native"), pytest.param(False, id="not-native")]
+            metafunc.parametrize("native_gangs", modes, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -149,8 +157,11 @@ class Story:
         verbs: Proxy,
         server: Proxy,
         neighbours: Neighbourhood | None = None,
+        *,
+        native: bool = False,
     ) -> None:
         self.plane = plane
+        self.native = native  # kube-scheduler's own group scheduling is on
         self.neighbours = neighbours  # on a lived-in cluster
         self.api = api
         self.service = service
@@ -315,6 +326,14 @@ def lived_in(request: pytest.FixtureRequest) -> bool:
     return wanted
 
 
+@pytest.fixture
+def native_gangs(request: pytest.FixtureRequest) -> bool:
+    """Return whether kube-scheduler's own group scheduling is on in a story."""
+    marked = request.node.get_closest_marker("native_gangs") is not None
+    wanted: bool = getattr(request, "param", marked)
+    return wanted
+
+
 @contextlib.asynccontextmanager
 async def neighbourhood(site: ControlPlane, lived_in: bool) -> AsyncIterator[Neighbourhood | None]:
     """Let the neighbours run meanwhile; none on a clean cluster."""
@@ -331,6 +350,7 @@ async def story(
     database_url: str,
     tmp_path: Path,
     lived_in: bool,
+    native_gangs: bool,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Story]:
     """Service, proxies and kube-scheduler running; no node, pod or group of another story before.
@@ -342,7 +362,7 @@ async def story(
         settings |= marker.kwargs
     port = free_port()
     gates: dict[str, bool] = {}
-    if request.node.get_closest_marker("native_gangs"):
+    if native_gangs:
         gates = native_gates(site.minor)
         settings["scheduler_metrics_url"] = f"https://127.0.0.1:{port}/metrics"
     async with site.api() as api, Proxy(site.url, site.ca_file) as server:
@@ -350,12 +370,20 @@ async def story(
         async with Proxy(service.url) as verbs:
             try:
                 async with neighbourhood(site, lived_in) as neighbours:
+                    cast = Story(site, api, service, verbs, server, neighbours, native=native_gangs)
+
+                    async def start_scheduler() -> None:
+                        config = scheduler_config(verbs.url)
+                        site.start_scheduler(config, gates=gates, port=port, wait=False)
+                        await asyncio.to_thread(site.wait_for_scheduler)
+
+                    if native_gangs:  # before the service, which reads its gates when it starts
+                        await start_scheduler()
                     await service.start()
-                    site.start_scheduler(
-                        scheduler_config(verbs.url), gates=gates, port=port, wait=False
-                    )
-                    await asyncio.to_thread(site.wait_for_scheduler)
-                    cast = Story(site, api, service, verbs, server, neighbours)
+                    if native_gangs:
+                        await until_native(cast)
+                    else:
+                        await start_scheduler()
                     yield cast
                     server.before = server.after = verbs.before = verbs.after = None
                     if request.node.stash.get(PASSED, False) and service.running:
@@ -366,6 +394,11 @@ async def story(
                 await sweep(api)
                 await sweep_groups(api)
                 await asyncio.to_thread(service.stop)
+
+
+async def until_native(story: Story) -> None:
+    """Wait until the service has read the gates of kube-scheduler; before, it takes them to be off."""
+    await story.until_event("ControlPlaneFeaturesDetected", native_group_scheduling="on")
 
 
 async def sweep_groups(api: Api) -> None:

@@ -74,16 +74,16 @@ def at(node: str, name: str, group: str) -> dict[str, Any]:
     return a_pod(name, group, requests=ONE, nodeSelector=selector)
 
 
-async def entries(story: Story, kind: str) -> list[dict[str, Any]]:
+async def events_of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
     return [f["data"] for f in await story.service.events(kind)]
 
 
 async def completed(story: Story) -> dict[str, Any]:
     await story.until_event("PreemptionCompleted")
-    planned = await entries(story, "PreemptionPlanned")
+    planned = await events_of_kind(story, "PreemptionPlanned")
     assert len(planned) == 1, await story.report()
     (plan,) = planned
-    assert not await entries(story, "PreemptionCancelled")
+    assert not await events_of_kind(story, "PreemptionCancelled")
     return plan
 
 
@@ -106,7 +106,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert len(rack) == 1
     assert victims == {f"default/single-{r}{n}" for r in rack for n in range(2)}
     assert len(await story.bound("single")) == 2
-    gone = await entries(story, "VictimGone")
+    gone = await events_of_kind(story, "VictimGone")
     assert {(f["pod"], f["via"]) for f in gone} == {(pod, "deleted") for pod in victims}
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
@@ -175,7 +175,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     }  # fmt: skip
 
     async def all_gone() -> bool:
-        return len(await entries(story, "VictimGone")) == 3
+        return len(await events_of_kind(story, "VictimGone")) == 3
 
     await story.until(all_gone)
     assert "keeps" in await story.bound()
@@ -226,7 +226,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
         {"default/unit-0", "default/unit-1"},
         {"default/single-b0", "default/single-b1"},
     )
-    gone = {f["pod"] for f in await entries(story, "VictimGone")}
+    gone = {f["pod"] for f in await events_of_kind(story, "VictimGone")}
     assert gone == victims
     assert {node[0] for node in bound.values()} == {"a" if "default/unit-0" in victims else "b"}
     assert "late" not in await story.bound()
@@ -268,7 +268,7 @@ async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> No
     assert (await story.until_bound(1, "vip")) == {"vip": "c0"}
     assert len(await story.bound("train")) == 2
     assert "single-c0" not in await story.pods()
-    assert not await entries(story, "PreemptionPlanned"), (
+    assert not await events_of_kind(story, "PreemptionPlanned"), (
         "a pod alone is kube-scheduler's own affair"
     )
 
@@ -289,7 +289,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert {p["pod"] for p in plan["victims"][0]["pods"]} == {"default/train-0", "default/train-1"}
 
     async def all_gone() -> bool:
-        return len(await entries(story, "VictimGone")) == 2
+        return len(await events_of_kind(story, "VictimGone")) == 2
 
     await story.until(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
@@ -334,5 +334,5 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)
     await completed(story)
-    assert {f["via"] for f in await entries(story, "VictimGone")} == {"evicted"}
+    assert {f["via"] for f in await events_of_kind(story, "VictimGone")} == {"evicted"}
     await story.api.delete(pdb)

@@ -16,7 +16,7 @@ from tests.e2e.scenarios.test_preemption import (
     ONE,
     classes,
     conditions,
-    entries,
+    events_of_kind,
     of_class,
     preemptor,
     racks,
@@ -70,7 +70,7 @@ async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
 
     await story.until(on_the_pod, every_s=0.5)
     assert set(await story.bound()) == {"single-a0", "single-a1", "equal-0", "equal-1"}
-    assert not await entries(story, "PreemptionPlanned")
+    assert not await events_of_kind(story, "PreemptionPlanned")
 
 
 async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:

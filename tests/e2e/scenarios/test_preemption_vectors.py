@@ -25,7 +25,7 @@ import pytest
 from extender.control.loop.preemption_policy import AGAIN_MS
 from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.e2e.scenarios.conftest import Story
-from tests.e2e.scenarios.test_preemption import conditions, events
+from tests.e2e.scenarios.test_preemption import conditions, events_of_kind
 from tests.support.planning.spec_vectors import by_id, of_kind
 from tests.support.service.manifest_builders import (
     GROUP_LABEL,
@@ -148,8 +148,8 @@ async def all_run(story: Story, names: set[str]) -> bool:
 
 async def completed(story: Story) -> Object:
     await story.until_event("PreemptionCompleted")
-    (plan,) = await events(story, "PreemptionPlanned")
-    assert not await events(story, "PreemptionCancelled")
+    (plan,) = await events_of_kind(story, "PreemptionPlanned")
+    assert not await events_of_kind(story, "PreemptionCancelled")
     return plan
 
 
@@ -169,14 +169,14 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
     async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
         # before its last member came: waiting
-        refused = (await events(story, "GangUnschedulable"))[-1:]
+        refused = (await events_of_kind(story, "GangUnschedulable"))[-1:]
         words = [w for f in refused for w in (*f["reasons"], *f["preemption_notes"])]
         why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
 
     await story.until(refusal_shown)
     assert set(await story.bound()) == before
-    assert not await events(story, "PreemptionPlanned")
+    assert not await events_of_kind(story, "PreemptionPlanned")
 
 
 @pytest.mark.lived_in("long")
@@ -216,7 +216,7 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     scene = [*nodes, *low, root, *child(1), *child(2)]
     await story.create(*as_classes(scene))
     await story.until(lambda: all_run(story, {"pg1-0", "pg2-0"}))
-    assert not await events(story, "PreemptionPlanned")
+    assert not await events_of_kind(story, "PreemptionPlanned")
     await story.create(*(t for t in as_classes(child(3)) if t["kind"] != "PriorityClass"))
     await story.until(lambda: all_run(story, {"pg3-0"}))
     await completed(story)
@@ -224,14 +224,14 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     await story.create(*(t for t in as_classes(child(4)) if t["kind"] != "PriorityClass"))
 
     async def refused() -> bool:
-        last = (await events(story, "GangUnschedulable"))[-1:]
+        last = (await events_of_kind(story, "GangUnschedulable"))[-1:]
         return any(
             "frees capacity for no further member" in w for f in last for w in f["preemption_notes"]
         )
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
-    assert len(await events(story, "PreemptionPlanned")) == 1
+    assert len(await events_of_kind(story, "PreemptionPlanned")) == 1
 
 
 LINGER = (
@@ -303,25 +303,25 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     for number in range(5):
         await story.create(a_node(f"small-{number}", **{SLOT: 0}))
         await asyncio.sleep(0.5)
-    assert len(await events(story, "PreemptionPlanned")) == 1
+    assert len(await events_of_kind(story, "PreemptionPlanned")) == 1
     assert set(await story.bound()) == {"a1", "a2", "b3", "b4"}
     await story.create(a_node("new", **{SLOT: 2}))
     await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
     assert set((await story.bound("hi")).values()) == {"new"}
-    (ended,) = await events(story, "PreemptionCancelled")
+    (ended,) = await events_of_kind(story, "PreemptionCancelled")
     assert ended["reason"] == "no-longer-needed"
     assert sorted(ended["units_in_progress"]) == ["Pod/default/a1", "Pod/default/a2"]
     await let_go(story, "a1", "a2")
 
     async def gone() -> bool:
-        return {f["pod"] for f in await events(story, "VictimGone")} == {
+        return {f["pod"] for f in await events_of_kind(story, "VictimGone")} == {
             "default/a1",
             "default/a2",
         }
 
     await story.until(gone)
     assert set(await story.bound()) == {"b3", "b4", "hi-0", "hi-1"}
-    assert len(await events(story, "PreemptionPlanned")) == 1
+    assert len(await events_of_kind(story, "PreemptionPlanned")) == 1
 
 
 @pytest.mark.lived_in("long")

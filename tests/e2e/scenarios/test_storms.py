@@ -1,4 +1,8 @@
-"""No storms: waiting members cause no calls and writes, and only members that have a place are released."""
+"""No storms: waiting members cause no calls and writes, and only members that have a place are released.
+
+kube-scheduler's own group scheduling is on, as by default since Kubernetes 1.38, and the gangs are built-in groups
+whose pods name them by the field. One story runs a second time without it, with groups of our kind.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,20 @@ import pytest
 from aiohttp import web
 
 from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.aftermath import BUILT_IN
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 
 __all__ = ["intercept"]
 
 # Calls and writes are counted here, and neighbours have some of their own.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    pytest.mark.lived_in("long"),
+    pytest.mark.native_gangs,
+]
 GPU = {"nvidia.com/gpu": 8}
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 
@@ -53,8 +63,21 @@ def nodes(count: int, **labels: str) -> list[dict[str, Any]]:
     return [a_node(f"n{i}", labels, gpu=8) for i in range(count)]
 
 
-def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
-    return a_gang(name, pods=pods, requests=GPU, **spec)
+def gang(
+    story: Story, name: str, pods: int, *, minimum: int = 0, topo: str = "", **spec: Any
+) -> list[dict[str, Any]]:
+    """Make a gang: built in where kube-scheduler schedules groups itself, else of our kind."""
+    spec.setdefault("requests", GPU)
+    if not story.native:
+        return a_gang(name, pods=pods, minimum=minimum or None, topo=topo, **spec)
+    version = BUILT_IN[story.plane.minor]
+    group = a_group(name, gang=minimum or pods, topo=topo, version=version)
+    return [group, *(named(f"{name}-{n}", name, **spec) for n in range(pods))]
+
+
+def named(name: str, group: str, **spec: Any) -> dict[str, Any]:
+    """Make a pod that names a built-in group by the field."""
+    return a_pod(name, schedulingGroup={"podGroupName": group}, **spec)
 
 
 def writes(story: Story) -> list[tuple[str, str]]:
@@ -97,20 +120,22 @@ async def until_quiet(story: Story, quiet_s: float = 3.0, within_s: float = 60.0
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.native_gangs("both")
 async def test_two_filter_calls_at_most_per_member_and_plan(
     intercept: Intercept, story: Story
 ) -> None:
     """Three gangs in turn, one of them extended later: kube-scheduler asks at most twice for each plan."""
     calls = Calls(intercept)
-    await story.create(*nodes(60), *gang("a", 30))
+    await story.create(*nodes(60), *gang(story, "a", 30))
     await story.until_bound(30, "a-")
-    await story.create(*gang("b", 20, minimum=10))
+    await story.create(*gang(story, "b", 20, minimum=10))
     await story.until_bound(20, "b-")
-    await story.create(*gang("c", 12))  # ten nodes are left
+    await story.create(*gang(story, "c", 12))  # ten nodes are left
     await until_refused(story, "c")
     await story.create(a_node("n60", gpu=8), a_node("n61", gpu=8))
     await story.until_bound(12, "c-")
-    await story.create(a_node("n62", gpu=8), member("a-30", "a", requests=GPU))
+    more = named if story.native else member
+    await story.create(a_node("n62", gpu=8), more("a-30", "a", requests=GPU))
     await story.until_bound(31, "a-")
     await calls.check(story, "a-", "b-", "c-")
     await story.check_events()
@@ -131,7 +156,7 @@ async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: St
         for n in range(2)
     ]  # fmt: skip
     await story.create(*nodes(18), *loud)
-    await story.create(*gang("quiet", 16, affinity=affinity))
+    await story.create(*gang(story, "quiet", 16, affinity=affinity))
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
     assert await story.service.events("NodeRejected"), (
@@ -145,7 +170,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
     """One of twelve does not come: after the barrier's deadline all are planned and asked for again."""
     calls = Calls(intercept)
     calls.kept_back = "late-11"
-    await story.create(*nodes(12), *gang("late", 12))
+    await story.create(*nodes(12), *gang(story, "late", 12))
     await story.until_event("BindBarrierTimedOut", "default/late")
     calls.kept_back = ""
     await story.until_bound(12, "late-")
@@ -161,7 +186,7 @@ async def test_members_that_wait_cost_nothing(story: Story) -> None:
     names = [f"w{n}" for n in range(30)]
     await story.create(*nodes(9))
     for name in names:
-        await story.create(*gang(name, 10))
+        await story.create(*gang(story, name, 10))
     await until_refused(story, *names)
     assert not story.verbs.count("POST", "/filter")
     before = len(writes(story))
@@ -188,7 +213,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     blockers = [member(f"block-{r}", "", nodeName=f"{r}0", requests=device[r]) for r in racks]
     await story.create(*fleet, *blockers)
     for rack in racks:
-        await story.create(*a_gang(f"t{rack}", pods=4, topo="rack", requests=device[rack]))
+        await story.create(*gang(story, f"t{rack}", 4, topo="rack", requests=device[rack]))
     trees = tuple(f"t{rack}" for rack in racks)
     await until_refused(story, *trees)
     assert not calls.filtered
@@ -227,7 +252,7 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
             refused[f"{method} {path.rpartition('/')[2]}"] += 1
 
     story.server.after = look
-    await story.create(*nodes(38), *a_gang("big", pods=300))
+    await story.create(*nodes(38), *gang(story, "big", 300, requests={"nvidia.com/gpu": 1}))
     await story.until_bound(300, "big-", timeout_s=150)
     await story.until_event("GangScheduled", "default/big")
 

@@ -56,7 +56,10 @@ class FakeApi:
         self.objects: dict[str, dict[tuple[str, str], Object]] = {}
         self.history: dict[str, list[tuple[int, bytes]]] = {}
         self.compacted = 0  # watches from before this version get 410
-        self.groups: dict[str, list[str]] = {"gang-extender.dev/v1alpha1": []}
+        self.groups: dict[str, list[str]] = {
+            "gang-extender.dev/v1alpha1": [],
+            "scheduling.k8s.io/v1": ["priorityclasses"],
+        }
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[tuple[str, Any]] = []
@@ -167,7 +170,7 @@ class FakeApi:
         version = "/".join(parts[1:3])
         if len(parts) == 3:
             return self._discovery(version)
-        if version in {"scheduling.k8s.io/v1", "policy/v1"}:
+        if version == "policy/v1":
             return await self._resource(request, version, parts[3:])
         if (
             version == "events.k8s.io/v1"
@@ -211,7 +214,7 @@ class FakeApi:
         return self._patch(plural, thing, body)
 
     def _list(self, request: web.Request, version: str, plural: str) -> web.Response:
-        items = list(self.objects.get(plural, {}).values())
+        items = [as_served(version, thing) for thing in self.objects.get(plural, {}).values()]
         start = int(request.query.get("continue", "0"))
         limit = min(int(request.query["limit"]), self.page_size)
         metadata = {"resourceVersion": str(self.version)}
@@ -271,6 +274,14 @@ class FakeApi:
                 self.remove(plural, stored["name"], stored["namespace"])
                 return web.json_response(thing)
         return web.json_response(self.put(plural, thing))
+
+
+def as_served(version: str, thing: Object) -> Object:
+    """Return an object in the version of a request, as its API server converts it; other fields stay."""
+    stored = thing.get("apiVersion", "")
+    if stored.partition("/")[0] != version.partition("/")[0]:
+        return thing
+    return {**thing, "apiVersion": version}
 
 
 def failure(status: int, reason: str, message: str) -> web.Response:

@@ -22,6 +22,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
 from extender.http.web.server import ApplicationParts, application
 from extender.queries.log.event_stream import EventStream
@@ -123,6 +124,7 @@ class Served:
                 (
                     HistoryApi(reader, FakeDecisionInputs(stage.database)),
                     GangApi(reader, FakeDecisionInputs(stage.database), stage.leader),
+                    TreeApi(stage.leader),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                 ),

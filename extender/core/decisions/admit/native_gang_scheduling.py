@@ -27,7 +27,8 @@ def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
     """Return whether kube-scheduler schedules a built-in group only when none of its pods is gated."""
     if features is None or not native_on(features):
         return False
-    return not any(one.startswith(OLD) for one in features.served)
+    versions = {one.rpartition(" ")[0] for one in features.served}
+    return versions != {OLD}
 
 
 def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> tuple[str, ...]:

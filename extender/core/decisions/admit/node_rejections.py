@@ -18,7 +18,9 @@ nodes would get a rejection for each of the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 import msgspec
 
@@ -40,6 +42,8 @@ from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 
+# Begin of the message of kube-scheduler about the nodes of one pod
+_OWN_NODES: Final = re.compile(r"0/\d+ nodes are available")
 SETTLED_MS = 1_500
 RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
 RESTLESS_CALLS = (
@@ -226,10 +230,14 @@ class RejectionEvidence:
 def _refused_everywhere(pod: Pod) -> bool:
     """Return whether kube-scheduler found no node for a nominated member before it called an extender.
 
-    Its message then contains no text of the extender.
+    Its message is then about the nodes of this pod, and contains no text of the extender. With its own group scheduling
+    on it writes another message to all members of a group that it did not place as a whole ("pod group is
+    unschedulable"), which is no evidence about their nodes.
     """
     attempted = pod.node is None and not pod.gates
-    return attempted and bool(pod.unschedulable) and "gang " not in pod.unschedulable
+    return (
+        attempted and bool(_OWN_NODES.match(pod.unschedulable)) and "gang " not in pod.unschedulable
+    )
 
 
 def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:

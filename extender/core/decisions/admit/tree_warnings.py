@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11).
+"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11, X10).
 
 The trees are scheduled all the same.
 """
@@ -12,7 +12,13 @@ from immutables import Map
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Node
-from extender.core.model.pod_groups import Blueprint, Group, Tree, composite_key
+from extender.core.model.pod_groups import (
+    PROBLEMS_NAMED_MAX,
+    Blueprint,
+    Group,
+    Tree,
+    composite_key,
+)
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
@@ -95,9 +101,12 @@ def collect_warnings(
     labels = labels or NodeLabels(view.nodes)
     found: dict[GroupKey, tuple[str, ...]] = {}
     above: dict[GroupKey, tuple[str, ...]] = {}
+    basic = _basic_leaves(tree)
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
+        if group.key in basic:
+            warnings.append(basic[group.key])
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
         if warnings:
@@ -108,6 +117,26 @@ def collect_warnings(
 def _only_child(tree: Tree, group: Group) -> Iterable[str]:
     if len(tree.children.get(group.key, ())) == 1:
         yield f"{group.key} has one child group; it could be left out (W1)"
+
+
+def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
+    """Return a text for each basic leaf below a gang, for at most `PROBLEMS_NAMED_MAX` leaves of one composite.
+
+    Source:
+        SPEC X10: upstream is of two minds. LeaderWorkerSet makes such trees, the draft of KEP-6012 for its beta
+        refuses them as a whole.
+    """
+    return {
+        leaf.key: f"{leaf.key} is basic below {parent.key}, which is a gang and counts it from its first placed pod "
+        "on; the upstream draft of KEP-6012 refuses such a tree: give the leaf a gang policy with minCount 1 (X10)"
+        for parent in tree.groups
+        if not parent.basic
+        for leaf in [
+            child
+            for child in tree.children.get(parent.key, ())
+            if child.basic and child.key.kind == "PodGroup"
+        ][:PROBLEMS_NAMED_MAX]
+    }
 
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:

@@ -246,6 +246,8 @@ class _Collection:
             self._add_tree(tree)
 
     def _add_tree(self, tree: Tree) -> None:
+        root = self.state.gangs.get(tree.root.uid)
+        admitted = {(g.kind, g.name): g.minimum for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
         for group in tree.groups:
             parent = (
@@ -255,10 +257,12 @@ class _Collection:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())
             self.gang_of[group.key] = len(self.gangs)
+            minimum = 1 if group.basic else group.minimum
             self.gangs.append(
                 PlanGang(
                     name=str(group.key),
-                    minimum=1 if group.basic else group.minimum,
+                    # a minimum that was raised since does not make a gang that runs a broken one
+                    minimum=min(minimum, admitted.get((group.key.kind, group.key.name), minimum)),
                     parent=-1
                     if group.key == tree.root.key or parent is None
                     else self.gang_of[parent],

@@ -19,18 +19,19 @@ from extender.core.workloads.kind_rules import (
     template_kept_out,
 )
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
-from extender.core.workloads.tree_parts import BASIC, Leaf, LeafUse
+from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import Plan, WorkloadKind
+from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+MANAGER = "kubernetes.io/job-controller"
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
-    del policy, uses
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy, observed
     spec = workload.spec
     most = pods_at_once(spec)
     pods = min(most, remaining_pods(workload))
@@ -42,7 +43,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ..
         minimum=max(1, pods) if all_at_once(spec) else BASIC,
         template=spec.get("template") or {},
     )
-    return Plan(roots=(leaf,) if most else ())
+    return WorkloadParts(roots=(leaf,) if most else ())
 
 
 def pods_at_once(job_spec: Mapping[str, Any]) -> int:
@@ -89,7 +90,7 @@ def finished(job: WorkloadObject) -> bool:
 def _kept_out(workload: WorkloadObject) -> str:
     return (
         scheduling_block(workload)
-        or managed_by_other(workload, "kubernetes.io/job-controller")
+        or managed_by_other(workload, MANAGER)
         or template_kept_out(workload.spec.get("template") or {})
     )
 
@@ -108,8 +109,10 @@ JOB = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
+    uid_label=UID_LABEL,
     template_paths=("spec.template",),
-    part_of=("JobSet", "RayJob"),
+    part_of=("JobSet",),
+    manager=MANAGER,
     parts=_parts,
     finished=finished,
     suspended=lambda workload: bool(workload.spec.get("suspend")),

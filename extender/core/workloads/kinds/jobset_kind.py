@@ -21,11 +21,12 @@ from extender.core.workloads.kind_rules import (
     template_label,
 )
 from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
-from extender.core.workloads.name_rules import Condition, LabelValue, NameRule, joined_name
-from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Part
-from extender.core.workloads.tree_policy import Refusal, TreePolicy
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
+from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.user_templates import TemplateUser, templated_roots
 from extender.core.workloads.workload_fields import JobSetFields
-from extender.core.workloads.workload_kind import Notice, Plan, WorkloadKind
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TOPOLOGY_ANNOTATION,
@@ -38,17 +39,28 @@ EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
 INITIALIZERS = ("dataset-initializer", "model-initializer")
+MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 
 ReplicatedJob = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ...]) -> Plan:
-    remaining = {use.name: use.remaining for use in uses if use.remaining is not None}
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    finished = {use.name: use.finished for use in observed.uses}
     jobs = [job for job in _replicated_jobs(workload) if number(job, "replicas", 1) > 0]
-    parts = {job["name"]: _part(workload, job, policy, remaining) for job in jobs}
+    parts = {job["name"]: _part(workload, job, policy, finished) for job in jobs}
     notices = list(_notices(workload, jobs))
     steps = _steps(workload, jobs)
+    if policy.workload:
+        named = {job["name"]: parts.get(job["name"]) for job in _replicated_jobs(workload)}
+        step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
+        roots = templated_roots(
+            TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
+            named,
+            step_of,
+            lambda template: _name(workload, template),
+        )
+        return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = _name(workload)
     if steps is None:
         children = tuple(part for part in parts.values() if part is not None)
@@ -63,9 +75,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, uses: tuple[LeafUse, ..
             )
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
-        return Plan(roots=(), notices=tuple(notices))
+        return WorkloadParts(roots=(), notices=tuple(notices))
     root = Composite(name=root_name, role="", children=children, minimum=minimum)
-    return Plan(roots=(root,), notices=tuple(notices))
+    return WorkloadParts(roots=(root,), notices=tuple(notices))
 
 
 def _replicated_jobs(workload: WorkloadObject) -> tuple[ReplicatedJob, ...]:
@@ -81,7 +93,7 @@ def _part(
     workload: WorkloadObject,
     job: ReplicatedJob,
     policy: TreePolicy,
-    remaining: Mapping[str, int],
+    finished: Mapping[str, int],
 ) -> Part | None:
     """Return the part of a ReplicatedJob; None when all its Jobs are finished."""
     spec = _job_spec(job)
@@ -90,19 +102,30 @@ def _part(
         return None
     if _leaf_label(job) == PER_REPLICATED_JOB:
         gang = all_at_once(spec) and policy.gang != "per-job" and not _is_initializer(job)
-        return _leaf(_name(workload, name), name, job, replicas * most, remaining, gang=gang)
+        return _leaf(_name(workload, name), name, job, replicas * most, finished, gang=gang)
     gang = all_at_once(spec) and not _is_initializer(job)
+    if replicas > CHILDREN_MAX:
+        raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
     leaves = [
-        _leaf(_name(workload, name, str(index)), "", job, most, remaining, gang=gang)
+        _leaf(_name(workload, name, str(index)), "", job, most, finished, gang=gang)
         for index in range(replicas)
     ]
     left = tuple(leaf for leaf in leaves if leaf is not None)
     if not left:
         return None
     if replicas == 1:
-        return _leaf(left[0].name, name, job, most, remaining, gang=gang)
+        return _leaf(left[0].name, name, job, most, finished, gang=gang)
     minimum = BASIC if policy.gang == "per-job" else len(left)
     return Composite(name=_name(workload, name), role=name, children=left, minimum=minimum)
+
+
+def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
+    field = f"spec.replicatedJobs[{name}].replicas"
+    text = (
+        f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
+        f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
+    )
+    return refusal_of(workload, "TooManyGroups", field, text)
 
 
 def _leaf(
@@ -110,12 +133,12 @@ def _leaf(
     role: str,
     job: ReplicatedJob,
     most: int,
-    remaining: Mapping[str, int],
+    finished: Mapping[str, int],
     *,
     gang: bool,
 ) -> Leaf | None:
-    pods = min(most, remaining.get(name, most))
-    if pods == 0:
+    pods = most - finished.get(name, 0)
+    if pods <= 0:
         return None
     template = _job_spec(job).get("template") or {}
     minimum = pods if gang else BASIC
@@ -196,12 +219,12 @@ def _step_parts(
 # --- refusals
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[Refusal, ...]:
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
     return tuple(_exclusive_topology(workload))
 
 
-def _exclusive_topology(workload: WorkloadObject) -> Iterable[Refusal]:
+def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
     places = [("metadata", workload.annotations)]
     for index, job in enumerate(_replicated_jobs(workload)):
@@ -212,19 +235,17 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[Refusal]:
         if key and NODE_SELECTOR not in found:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
-                f"{workload}: {field}: {key!r}: JobSet makes the other pods of a Job only when its first pod has a "
+                f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
                 f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
             )
-            yield Refusal(reason="ExclusiveTopology", field=field, message=text)
+            yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
     for job in _replicated_jobs(workload):
         if reason := template_kept_out(_job_spec(job).get("template") or {}):
             return f"ReplicatedJob {job.get('name')}: {reason}"
-    return scheduling_block(workload) or managed_by_other(
-        workload, "jobset.sigs.k8s.io/jobset-controller"
-    )
+    return scheduling_block(workload) or managed_by_other(workload, MANAGER)
 
 
 _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
@@ -238,7 +259,7 @@ JOBSET = WorkloadKind(
     spec_type=JobSetFields,
     name_rules=(
         NameRule(
-            when=(Condition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
+            when=(LabelCondition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
             head=LabelValue(key=NAME_LABEL),
             rest=(*_REPLICATED_JOB, *_UID),
         ),
@@ -249,6 +270,7 @@ JOBSET = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
+    uid_label=f"{PREFIX}/jobset-uid",
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
     leaf_label_cel=(
@@ -256,6 +278,8 @@ JOBSET = WorkloadKind(
         f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
     ),
     policy_from=("TrainJob",),
+    manager=MANAGER,
+    gang_modes=("all", "per-replicated-job", "per-job"),
     parts=_parts,
     finished=lambda workload: has_condition(workload, "Completed", "Failed"),
     suspended=lambda workload: bool(workload.spec.get("suspend")),

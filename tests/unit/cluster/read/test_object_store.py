@@ -278,6 +278,26 @@ def test_priority_classes_reach_back_only_to_those_without_a_number() -> None:
     assert world.view.pods["p"].priority == 0
 
 
+def test_the_policy_of_a_class_reaches_a_group_with_a_number() -> None:
+    """An API server writes the number of a class into a group, and drops the policy while a gate is off."""
+    never = an_object(
+        "PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9, preemptionPolicy="Never"
+    )
+    known = {"priorityClassName": "prod", "priority": 9}
+    world = a_world(
+        a_group("early", gang=1, **known),
+        a_group("own", gang=1, preemptionPolicy="PreemptLowerPriority", **known),
+        never,
+        a_group("late", gang=1, **known),
+    )
+    groups = world.view.groups
+    assert {key.name: group.preemption_policy for key, group in groups.items()} == {
+        "early": "Never",
+        "own": "PreemptLowerPriority",
+        "late": "Never",
+    }
+
+
 def test_workloads_are_kept_by_name() -> None:
     workload = an_object("Workload", "w", spec={"podGroupTemplates": [{"name": "t"}]})
     world = a_world(workload)

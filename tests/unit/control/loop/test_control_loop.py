@@ -20,7 +20,7 @@ from extender.core.model.errors import StoreUnavailable
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import Stage, idle, until
-from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.admit.test_verdict_events import Case
 
 
@@ -56,6 +56,35 @@ async def test_an_unchanged_root_is_not_planned_again():
         assert sorted(stage.where("g").values()) == ["n0", "n1"]
         await stage.one_pass()
         assert asked == ["g", "g"]
+
+
+async def test_a_lower_minimum_is_a_reason_to_plan_a_refused_root_again():
+    """minGroupCount of a waiting tree changes: the next pass admits it; a higher one releases nothing."""
+    leaves = [
+        thing
+        for name in "abc"
+        for thing in (
+            a_group(name, gang=1, parent="root"),
+            a_pod(f"{name}-0", name, requests={GPU: 1}),
+        )
+    ]
+    fleet = (a_node("n0", gpu=1), a_node("n1", gpu=1))
+    root = a_group("root", gang=3, composite=True)
+    async with await leading(*fleet, root, *leaves) as stage:
+        asked = count_plans(stage)
+        await stage.settled()
+        assert asked == ["root"]
+        assert stage.where("root") == {}
+        stage.cluster.change_group("root", minimum=2)
+        await stage.settled()
+        assert stage.root("root").phase == "admitted"
+        held = stage.where("root")
+        assert sorted(held.values()) == ["n0", "n1"]
+        stage.cluster.change_group("root", minimum=3)
+        stage.clock.advance(1)
+        await stage.settled()
+        assert stage.where("root") == held
+        assert stage.event_data(ReservationReleased) == []
 
 
 async def test_less_capacity_is_no_reason_to_plan_a_refused_root_again():

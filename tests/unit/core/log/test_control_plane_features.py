@@ -129,6 +129,33 @@ def test_a_kube_scheduler_that_does_not_answer_is_what_it_was():
     assert (unset.native_group_scheduling, unset.message) == ("unknown", NOT_CONFIGURED)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "native", "words"),
+    [
+        (SchedulerGates({"GenericWorkload": False}), "off", "GenericWorkload=false"),
+        (SchedulerGates({"GenericWorkload": True}), "on", "GenericWorkload=true"),
+        # a gate disappears some versions after its feature is generally available
+        (SchedulerGates({"Other": False}), "on", "kube-scheduler has no feature gate GenericWorkload"),
+        (SchedulerGates(None, NOT_CONFIGURED), "on", NOT_CONFIGURED),
+        (SILENT, "on", SILENT.problem),
+    ],
+)  # fmt: skip
+def test_where_pod_groups_are_in_v1_group_scheduling_is_on_by_default(scheduler, native, words):
+    """1.38: it is off only where its gate is read as false."""
+    general = [("scheduling.k8s.io/v1", "podgroups"), ("scheduling.k8s.io/v1", "workloads")]
+    answer = found(served=general, scheduler=scheduler)
+    assert answer.native_group_scheduling == native
+    assert words in answer.message
+    assert ("scheduling.k8s.io/v1 PodGroup is served" in answer.message) == ("=" not in words)
+
+
+def test_what_was_read_of_kube_scheduler_holds_while_it_does_not_answer():
+    """Also where PodGroups are in v1: a gate that was off stays off."""
+    general = [("scheduling.k8s.io/v1", "podgroups")]
+    before = found(served=general, scheduler=SchedulerGates({"GenericWorkload": False}))
+    assert found(served=general, scheduler=SILENT, before=before) == before
+
+
 def test_the_text_for_the_operator():
     text = features_summary(found("parentCompositePodGroupName"))
     lost = "parentCompositePodGroupName of CompositePodGroup, PodGroup"

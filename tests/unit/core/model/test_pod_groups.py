@@ -155,6 +155,30 @@ def test_b9_groups_share_priority_and_class(change) -> None:
         assert word in text
 
 
+def test_b9_groups_share_the_preemption_policy() -> None:
+    """As the draft of KEP-6012 has it; a tree of one policy is valid whichever it is."""
+    never = {"preemption_policy": "Never"}
+    ((rule, text),) = problems(
+        composite("r"), leaf("x", "r"), leaf("z", "r", **never), leaf("y", "r", **never)
+    )
+    assert rule == "B9"
+    assert 'CompositePodGroup/a/r has "PreemptLowerPriority"' in text
+    assert 'PodGroup/a/y has "Never"' in text
+    assert "spec.preemptionPolicy" in text
+    assert problems(composite("r", **never), leaf("x", "r", **never)) == []
+
+
+def test_b9_a_preemption_policy_that_becomes_known_is_judged() -> None:
+    """The class of a group may be read after the group: the tree is judged again."""
+    before = {g.key: g for g in (composite("r"), leaf("x", "r"))}
+    forest = build_forest(before, {})
+    changed = leaf("x", "r", preemption_policy="Never")
+    after = forest_with_updates(forest, before | {changed.key: changed}, [changed], {})
+    assert after is not None
+    (tree,) = after.trees.values()
+    assert [problem.rule for problem in tree.problems] == ["B9"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

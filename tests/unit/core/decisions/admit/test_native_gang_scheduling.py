@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from extender.core.decisions.admit.native_gang_scheduling import (
@@ -84,6 +85,16 @@ def test_a_foreign_gate_keeps_the_whole_group_since_1_37():
     (text,) = bind_blockers(gated, found())
     assert "Pod/default/c is not held by scheduling gate kueue.x-k8s.io/admission any more" in text
     assert bind_blockers(gated, found(version=OLD)) == ()
+
+
+def test_only_1_36_schedules_a_group_of_which_some_pods_are_gated():
+    """An API server that serves the old version beside a newer one is a newer one."""
+    both = msgspec.structs.replace(
+        found(), served=(f"{OLD} PodGroup", "scheduling.k8s.io/v1 PodGroup")
+    )
+    assert waits_for_all(both)
+    assert waits_for_all(found())
+    assert not waits_for_all(found(version=OLD))
 
 
 def test_no_gate_is_removed_before_the_tree_is_admitted():

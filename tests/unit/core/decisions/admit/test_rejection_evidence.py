@@ -92,6 +92,26 @@ def test_it_is_believed_when_nothing_has_changed_for_a_while():
     assert scene.believed(SETTLED_MS)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "pod group is unschedulable, 0/1 placements are available, first placement status: "
+        "minCount (16) cannot be satisfied: 0 scheduled, 15 remaining",
+        "no nodes available to schedule pods",
+        OURS,
+    ],
+)
+def test_a_message_about_the_whole_group_is_no_evidence_about_a_node(message):
+    """With its own group scheduling on kube-scheduler writes to all members when one of them finds no node."""
+    scene = Scene()
+    scene.see(0, message=message)
+    scene.listen(60_000)
+    assert not scene.believed(60_000)
+    scene.see(61_000, message=REFUSED)
+    scene.listen(63_000)
+    assert scene.believed(63_000)
+
+
 def test_a_change_on_the_node_asks_for_another_sight():
     scene = Scene()
     scene.see(0)

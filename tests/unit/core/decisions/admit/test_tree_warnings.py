@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.decisions.admit.tree_warnings import collect_warnings, template_mismatches
-from extender.core.model.pod_groups import build_forest
+from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, build_forest
 from tests.support.service.manifest_builders import a_group, a_node, a_world, an_object
 
 
@@ -25,6 +25,37 @@ def test_composite_with_one_child_is_questionable():
     assert [t for texts in collect_warnings(view, tree).values() for t in texts] == [
         "CompositePodGroup/default/root has one child group; it could be left out (W1)"
     ]
+
+
+def test_a_basic_leaf_below_a_gang_is_questionable():
+    """X10: both groups are named; a basic leaf below a basic composite, or alone, is not."""
+    view, tree = tree_of(
+        a_group("root", gang=2, composite=True),
+        a_group("leader", parent="root"),
+        a_group("workers", gang=2, parent="root"),
+    )
+    assert not tree.problems
+    ((key, (text,)),) = collect_warnings(view, tree).items()
+    assert (key.kind, key.name) == ("PodGroup", "leader")
+    assert "PodGroup/default/leader is basic below CompositePodGroup/default/root" in text
+    assert "the upstream draft of KEP-6012 refuses such a tree" in text
+    assert "minCount 1" in text
+    for alone in (
+        [a_group("leader")],
+        [
+            a_group("root", composite=True),
+            a_group("leader", parent="root"),
+            a_group("workers", gang=2, parent="root"),
+        ],
+    ):
+        assert collect_warnings(*tree_of(*alone)) == {}
+
+
+def test_many_basic_leaves_of_one_gang_are_named_once_for_the_first():
+    """A tree of 512 basic leaves does not give 512 Events."""
+    leaves = [a_group(f"leaf-{n}", parent="root") for n in range(20)]
+    view, tree = tree_of(a_group("root", gang=2, composite=True), *leaves)
+    assert len(collect_warnings(view, tree)) == PROBLEMS_NAMED_MAX
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,18 @@ def test_gangs_are_counted_outside_of_units_only():
     assert names[lone.pods[0].gang] == "PodGroup/default/z"
 
 
+def test_a_minimum_that_was_raised_does_not_break_a_gang_that_runs():
+    """Two run as admitted: to evict one still breaks the gang, also where three are asked for since."""
+    case = Case(a_node("n0", gpu=2), *gang("low", 2, 1, requests={GPU: 1}), *HIGH)
+    case.admit("low")
+    for number in range(2):
+        case.cluster.change_pod(f"low-{number}", node=NodeName("n0"), phase="Running")
+    for raised, minimum in ((3, 2), (1, 1)):
+        case.cluster.change_group("low", minimum=raised)
+        (found,) = case.evictable().gangs
+        assert (found.name, found.minimum, found.running) == ("PodGroup/default/low", minimum, 2)
+
+
 def test_equal_priority_is_no_victim_and_own_pods_are_not():
     """E-3: strictly lower; a tree never evicts its own members."""
     low, same = a_pod("low", node="n0", priority=99), a_pod("same", node="n0", priority=100)

@@ -1,0 +1,238 @@
+"""The `Workloads` port on a real API server: informers of the workload kinds that are served, and writes of groups.
+
+The CRD of a kind may appear or go at any time: discovery is repeated every minute, and whenever a resource disappears.
+These informers never make the view of the cluster not ready: without them no new tree is made, and trees that exist are
+scheduled as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.api_server.api_discovery import served_resources
+from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
+from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
+from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.workload_store import WorkloadStore
+from extender.cluster.write.tree_group_writer import TreeGroupWriter
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.ids import GroupKey
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.ports.log_ports import Clock
+from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+DISCOVER_EVERY_S = 60.0
+RETRY_S = 1.0
+ROLES = "deploy/kubernetes/workloads/rbac.yaml"
+TEMPLATES = "Workload"
+# Our own kind first: until the built-in one is read too, it counts.
+TEMPLATE_VERSIONS = ("gang-extender.dev/v1alpha1", "scheduling.k8s.io/v1beta1")
+PROFILES = Resource(
+    name="treeprofiles", kind=api.TreeProfile, api_version="gang-extender.dev/v1alpha1"
+)
+
+
+class WorkloadInformers:
+    """Keeps the workloads of all served kinds, and writes their groups."""
+
+    def __init__(self, server: ApiServer, kinds: Sequence[WorkloadKind], clock: Clock) -> None:
+        """Start without informers; `run` discovers what is served.
+
+        Args:
+            server: The connection.
+            kinds: The kinds to watch, those that are served.
+            clock: For the age of the copies.
+        """
+        self._server = server
+        self._kinds = tuple(kinds)
+        self._clock = clock
+        self._store = WorkloadStore()
+        self._writer = TreeGroupWriter(server)
+        self._informers: dict[Resource, Informer] = {}
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._forbidden: set[Resource] = set()  # logged
+        self._changed = Wakeup()
+        self._rediscover = Wakeup()
+
+    # --- reading
+
+    def view(self) -> WorkloadView:
+        """Return the newest view."""
+        return self._store.view
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the revision of the view differs from `revision`; return the new one."""
+        while self._store.view.revision == revision:
+            await self._changed.wait(self._changed.revision)
+        return self._store.view.revision
+
+    async def run(self) -> None:
+        """Discover and watch until cancelled."""
+        discovery = PeriodicTask(
+            name="workload_discovery",
+            work=self._discover,
+            every_s=DISCOVER_EVERY_S,
+            retry_s=RETRY_S,
+            changes=Changes(lambda: self._rediscover.revision, self._rediscover.wait),
+            expected=(ClusterUnavailable,),
+            failure="discovery of workload kinds failed",
+        )
+        try:
+            await discovery.run()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    # --- writing
+
+    async def create_group(self, group: GroupManifest) -> None:
+        """Create a group; see the port."""
+        await self._writer.create_group(group)
+
+    async def apply_group(self, group: GroupManifest, uid: str) -> None:
+        """Apply the fields of a group; see the port."""
+        await self._writer.apply_group(group, uid)
+
+    async def delete_group(self, key: GroupKey, uid: str) -> None:
+        """Delete a group; see the port."""
+        await self._writer.delete_group(key, uid)
+
+    # --- the sink of the informers
+
+    def upsert(self, found: api.Watched) -> None:
+        """Add or replace an object."""
+        if isinstance(found, api.WorkloadManifest):
+            if found.kind == TEMPLATES:
+                self._store.put_templates(found)
+            else:
+                self._store.upsert(found)
+        elif isinstance(found, api.TreeProfile):
+            self._store.put_profile(profile_of(found))
+
+    def delete(self, found: api.Watched) -> None:
+        """Remove an object."""
+        if isinstance(found, api.TreeProfile):
+            self._store.delete_profile(found.metadata.name)
+        elif isinstance(found, api.WorkloadManifest) and found.kind == TEMPLATES:
+            self._store.delete_templates(found)
+        else:
+            self._store.delete(found.metadata.uid)
+
+    # --- details
+
+    async def _discover(self) -> None:
+        """Keep one informer for every kind that is served.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer; nothing was changed.
+        """
+        wanted: dict[Resource, str] = {}
+        for api_version in TEMPLATE_VERSIONS:
+            if "workloads" in await served_resources(self._server, api_version):
+                resource = Resource(
+                    name="workloads", kind=api.WorkloadManifest, api_version=api_version
+                )
+                wanted[resource] = TEMPLATES
+        if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
+            wanted[PROFILES] = "TreeProfile"
+        for kind in self._kinds:
+            served = await self._served(kind)
+            if served is not None:
+                wanted[served] = kind.kind
+        for resource in [one for one in wanted if not await self._allowed(one)]:
+            del wanted[resource]
+        for resource in [one for one in self._informers if one not in wanted]:
+            task = self._tasks.pop(resource)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._informers.pop(resource).purge()
+            log.info("workload kind is not served any more", extra={"resource": resource.label})
+        if PROFILES not in wanted:  # there are none, and that is known
+            self._store.set_synced("TreeProfile", synced=True)
+        for resource, name in wanted.items():
+            running = self._tasks.get(resource)
+            if running is None or running.done():
+                log.info("workload kind is served", extra={"resource": resource.label})
+                self._informers[resource] = self._informer(resource, name)
+                self._tasks[resource] = asyncio.get_running_loop().create_task(
+                    self._follow(resource), name=f"workloads {resource.label}"
+                )
+
+    async def _allowed(self, resource: Resource) -> bool:
+        """Return whether the account may list a resource; without its ClusterRole a kind is switched off.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer.
+        """
+        request = Request(method="GET", path=resource.path, query={"limit": "1"})
+        try:
+            await self._server.call(request)
+        except ApiResponse as refusal:
+            if refusal.status == HTTPStatus.FORBIDDEN and resource not in self._forbidden:
+                self._forbidden.add(resource)
+                log.info(
+                    "workload kind is switched off: no right to list it",
+                    extra={"resource": resource.label, "role": ROLES},
+                )
+            return False
+        self._forbidden.discard(resource)
+        return True
+
+    async def _served(self, kind: WorkloadKind) -> Resource | None:
+        for version in kind.versions:
+            api_version = f"{kind.group}/{version}"
+            if kind.plural in await served_resources(self._server, api_version):
+                return Resource(
+                    name=kind.plural, kind=api.WorkloadManifest, api_version=api_version
+                )
+        return None
+
+    def _informer(self, resource: Resource, kind: str) -> Informer:
+        informer = Informer(
+            self._server,
+            resource,
+            _Named(self, kind),
+            clock=self._clock,
+            applied=lambda: self._applied(informer, kind),
+        )
+        return informer
+
+    def _applied(self, informer: Informer, kind: str) -> None:
+        self._store.set_synced(kind, synced=informer.synced)
+        self._changed.wake()
+
+    async def _follow(self, resource: Resource) -> None:
+        informer = self._informers[resource]
+        try:
+            await informer.run()
+        except ResourceNotServed:
+            informer.synced = False
+            await asyncio.sleep(RETRY_S)  # discovery documents lag a little behind
+            asyncio.get_running_loop().call_soon(self._rediscover.wake)
+
+
+class _Named:
+    """The sink of one kind: items of a list have no kind of their own."""
+
+    def __init__(self, sink: WorkloadInformers, kind: str) -> None:
+        self._sink = sink
+        self._kind = kind
+
+    def upsert(self, found: api.Watched) -> None:
+        """Add or replace an object."""
+        self._sink.upsert(msgspec.structs.replace(found, kind=self._kind))
+
+    def delete(self, found: api.Watched) -> None:
+        """Remove an object."""
+        self._sink.delete(msgspec.structs.replace(found, kind=self._kind))

@@ -1,0 +1,86 @@
+"""TreeProfile of `gang-extender.dev/v1alpha1`: fields, bounds, and rules in CEL.
+
+Owns what an operator may store; `render_crds.py` renders it. What a profile means is in `core/workloads/tree_policy.py`,
+and which kinds there are in `core/workloads/kind_table.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, get_args
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from extender.cluster.crd.crd_group_types import LABEL_KEY_PATTERN, Rule, keyed_by
+from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.tree_policy import Disruption as DisruptionWord
+from extender.core.workloads.tree_policy import GangMode, SchedulingBlock
+
+
+def _one_of(description: str, *words: str) -> Meta:
+    longest = max(map(len, words))
+    return Meta(
+        max_length=longest, description=description, extra_json_schema={"enum": list(words)}
+    )
+
+
+def _rules_of_modes() -> tuple[Rule, ...]:
+    """Return a rule for each gang mode that not all kinds have."""
+    rules = []
+    for mode in get_args(GangMode):
+        kinds = [one.kind for one in KINDS if mode in one.gang_modes]
+        if len(kinds) < len(KINDS):
+            listed = ", ".join(f"'{kind}'" for kind in kinds)
+            rule = f"!has(self.gang) || self.gang != '{mode}' || self.kind in [{listed}]"
+            rules.append(Rule(rule, f"gang {mode} is for {', '.join(kinds)}"))
+    return tuple(rules)
+
+
+TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+
+
+class ProfileTopology(Struct):
+    """Node labels: the whole tree, and each leaf with more than one pod, within one value."""
+
+    root: TopologyKey | UnsetType = UNSET
+    leaf: TopologyKey | UnsetType = UNSET
+
+
+class KindProfile(Struct, rename="camel", kw_only=True):
+    """How the trees of one kind of workload are made; a field that is not set has its default."""
+
+    RULES: ClassVar = _rules_of_modes()
+    kind: Annotated[str, _one_of("Kind of workload.", *BY_KIND)]
+    enabled: (
+        Annotated[bool, Meta(description="Whether trees are made; unset is true.")] | UnsetType
+    ) = UNSET
+    gang: (
+        Annotated[str, _one_of("What is placed all or nothing; unset is all.", *get_args(GangMode))]
+        | UnsetType
+    ) = UNSET
+    topology: ProfileTopology | UnsetType = UNSET
+    disruption_mode: (
+        Annotated[
+            str,
+            _one_of("Whether gangs are preempted whole; unset is all.", *get_args(DisruptionWord)),
+        ]
+        | UnsetType
+    ) = UNSET
+    scheduling_block: (
+        Annotated[
+            str,
+            _one_of(
+                "What to do where the workload has a scheduling block of its own; unset is keep-out.",
+                *get_args(SchedulingBlock),
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class TreeProfileSpec(Struct):
+    """The kinds that do not have the defaults."""
+
+    kinds: (
+        Annotated[list[KindProfile], Meta(max_length=32, extra_json_schema=keyed_by("kind"))]
+        | UnsetType
+    ) = UNSET

@@ -1,0 +1,125 @@
+"""Keep the workloads of a cluster and the TreeProfiles up to date, change by change.
+
+Only workloads with a tree label are kept, and objects that have none of their own but may own such: a cluster has many
+Jobs. The store does no I/O. A change that cannot be converted raises `BadInput` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from immutables import Map
+
+from extender.cluster import types as api
+from extender.cluster.read.workload_conversion import workload_of
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.tree_policy import TreeProfile
+from extender.core.workloads.workload_object import (
+    TREE_LABEL,
+    WorkloadObject,
+    pod_templates,
+)
+from extender.ports.workload_ports import WorkloadView
+
+_NO_OBJECTS: Map[str, WorkloadObject] = Map()
+
+
+class WorkloadStore:
+    """The workloads and profiles of a cluster, and the view of them."""
+
+    def __init__(self) -> None:
+        self.view = WorkloadView()
+
+    def upsert(self, found: api.WorkloadManifest) -> None:
+        """Add or replace a workload."""
+        before = self.view.objects.get(found.metadata.uid)
+        if before is None and not is_covered(found):
+            return
+        workload = workload_of(found)
+        owned = self.view.owned
+        if before is not None and before.owner != workload.owner:
+            owned = _without_owned(owned, before)
+        if workload.owner is not None:
+            siblings = owned.get(workload.owner.uid, _NO_OBJECTS)
+            owned = owned.set(workload.owner.uid, siblings.set(workload.uid, workload))
+        self._change(objects=self.view.objects.set(workload.uid, workload), owned=owned)
+
+    def delete(self, uid: str) -> None:
+        """Remove a workload."""
+        before = self.view.objects.get(uid)
+        if before is not None:
+            self._remove(before)
+
+    def put_profile(self, profile: TreeProfile) -> None:
+        """Add or replace a profile."""
+        self._change(profiles=self.view.profiles.set(profile.name, profile))
+
+    def delete_profile(self, name: str) -> None:
+        """Remove a profile."""
+        if name in self.view.profiles:
+            self._change(profiles=self.view.profiles.delete(name))
+
+    def put_templates(self, found: api.WorkloadManifest) -> None:
+        """Add or replace a Workload; a built-in one comes before one of our API group."""
+        workload = workload_of(found)
+        key = (workload.namespace, workload.name)
+        before = self.view.templates.get(key)
+        if before is None or before.uid == workload.uid or _is_builtin(workload):
+            self._change(templates=self.view.templates.set(key, workload))
+
+    def delete_templates(self, found: api.WorkloadManifest) -> None:
+        """Remove a Workload."""
+        before = self.view.templates.get(found.key)
+        if before is not None and before.uid == found.metadata.uid:
+            self._change(templates=self.view.templates.delete(found.key))
+
+    def set_synced(self, kind: str, *, synced: bool) -> None:
+        """Set whether all objects of a kind are known."""
+        kinds = self.view.synced | {kind} if synced else self.view.synced - {kind}
+        if kinds != self.view.synced:
+            self._change(synced=kinds)
+
+    def _remove(self, workload: WorkloadObject) -> None:
+        self._change(
+            objects=self.view.objects.delete(workload.uid),
+            owned=_without_owned(self.view.owned, workload),
+        )
+
+    def _change(self, **fields: object) -> None:
+        self.view = msgspec.structs.replace(self.view, revision=self.view.revision + 1, **fields)
+
+
+def _without_owned(
+    owned: Map[str, Map[str, WorkloadObject]], workload: WorkloadObject
+) -> Map[str, Map[str, WorkloadObject]]:
+    if workload.owner is None:
+        return owned
+    left = owned.get(workload.owner.uid, _NO_OBJECTS)
+    if workload.uid in left:
+        left = left.delete(workload.uid)
+    return owned.set(workload.owner.uid, left) if left else owned.delete(workload.owner.uid)
+
+
+def _is_builtin(workload: WorkloadObject) -> bool:
+    return workload.api_version.startswith("scheduling.k8s.io/")
+
+
+def is_covered(found: api.WorkloadManifest) -> bool:
+    """Return whether a workload has a tree label, or owns objects that may have one."""
+    kind = BY_KIND.get(found.kind)
+    if kind is None:
+        return False
+    if TREE_LABEL in found.metadata.labels or kind.parts is None:
+        return True
+    return any(
+        TREE_LABEL in _labels(template)
+        for template in pod_templates(kind.template_paths, found.spec)
+    )
+
+
+def _labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = template.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return labels if isinstance(labels, Mapping) else {}

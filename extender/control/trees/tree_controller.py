@@ -1,0 +1,255 @@
+"""Record what workloads become, and have the groups written that follow from it.
+
+The leader compiles each workload again when the workload, its profile, its owner, or what its pods and Jobs use has
+changed. A result that differs from the recorded one is appended to the log with its input; the groups are written
+afterwards, from the committed state (`group_writer`). So a restart at any moment ends in the same groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.control.log.leader import Leader
+from extender.control.trees.group_controller import GroupController
+from extender.control.trees.workload_notifier import WorkloadNotifier
+from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
+from extender.core.decisions.trees.tree_events import (
+    TreeEvent,
+    compile_request,
+    decide_tree,
+    profile_name,
+    retire,
+)
+from extender.core.log.events import NewEvent, RetireReason
+from extender.core.log.reservation_state import WorkloadTree
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.ids import NIL_GANG
+from extender.core.model.object_identity import same_objects
+from extender.core.planner.codec.request_codec import digest_of
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import WORKLOAD_ANNOTATION, WorkloadObject
+from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.workload_ports import Workloads, WorkloadView
+from extender.runtime.wakeup import first_of
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+SETTLE_S = 0.01  # changes come in bursts
+SLICE = 32  # workloads compiled before other tasks run
+_NO_OBJECTS: Map[str, WorkloadObject] = Map()
+
+
+class _Compiled(msgspec.Struct, frozen=True):
+    """What a workload was compiled from last."""
+
+    inputs: tuple[object, ...]
+
+
+class _Waiting(Exception):
+    """The owner of a workload is not known yet."""
+
+
+class TreeController:
+    """Compiles workloads and records the results."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workloads: Workloads,
+        leader: Leader,
+        inputs: DecisionInputs,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._workloads = workloads
+        self._leader = leader
+        self._inputs = inputs
+        self._settings = settings
+        self._uses = LeafUses()
+        self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
+        self._terms = -1  # of the leader, when `_compiled` was filled
+        self.groups = GroupController(cluster, workloads, leader)
+        self.notifier = WorkloadNotifier(cluster, leader)
+
+    async def run(self) -> None:
+        """Work on each change of workloads, pods, groups or state; until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.groups.run(), name="group writes")
+            tasks.create_task(self.notifier.run(), name="workload messages")
+            tasks.create_task(self._work(), name="tree controller")
+
+    async def _work(self) -> None:
+        while True:
+            seen = (self._workloads.view().revision, self._cluster.view().revision)
+            state = self._leader.wakeup.revision
+            try:
+                if self._may_record():
+                    await self.look()
+            except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
+                log.warning("trees not recorded", extra={"error": str(error)})
+                await asyncio.sleep(0.2)
+            await first_of(
+                self._workloads.changed(seen[0]),
+                self._cluster.changed(seen[1]),
+                self._leader.wakeup.wait(state),
+                timeout_s=TICK_S,
+            )
+            await asyncio.sleep(SETTLE_S)
+
+    def _may_record(self) -> bool:
+        leader = self._leader
+        ready = leader.may_record() and not leader.recovery_reason
+        return ready and not self._cluster.not_ready_reason()
+
+    async def look(self) -> None:
+        """Compile what has changed, record the results, and queue the writes that follow.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: A result was not written; it is decided again.
+        """
+        if self._terms != self._leader.terms:
+            self._compiled, self._terms = {}, self._leader.terms
+        view = self._workloads.view()
+        uses = self._uses.of(self._cluster.view().members)
+        self._compiled = {uid: seen for uid, seen in self._compiled.items() if uid in view.objects}
+        due = [one for one in view.objects.values() if self._is_root(one)]
+        for start in range(0, len(due), SLICE):
+            await self._record(self._decided(view, due[start : start + SLICE], uses))
+        await self._record(self._retired(view))
+        self._sync(view, uses)
+
+    def _is_root(self, workload: WorkloadObject) -> bool:
+        """Return whether trees are made from a workload itself, not from its owner."""
+        kind = BY_KIND[workload.kind]
+        owner = workload.owner
+        return kind.parts is not None and (owner is None or owner.kind not in kind.part_of)
+
+    # --- decisions
+
+    def _decided(
+        self,
+        view: WorkloadView,
+        workloads: Iterable[WorkloadObject],
+        uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+    ) -> Iterator[tuple[TreeEvent, bytes]]:
+        """Yield the events of workloads that have changed, with their inputs."""
+        trees = self._leader.pending_state.trees
+        for workload in workloads:
+            kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
+            name = profile_name(kind, workload)
+            if reason := self._retire_reason(kind, workload, name):
+                if before is not None:
+                    yield retire(before, reason), b""
+                continue
+            if name not in view.profiles and "TreeProfile" not in view.synced:
+                continue
+            try:
+                owner = self._owner(view, kind, workload)
+            except _Waiting:
+                continue
+            owned = view.owned.get(workload.uid, _NO_OBJECTS)
+            used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
+            wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
+            templates = view.templates.get((workload.namespace, wanted))
+            inputs = (workload, owner, view.profiles, used, owned, before, templates)
+            last = self._compiled.get(workload.uid)
+            if last is not None and same_objects(inputs, last.inputs):
+                continue
+            jobs = [one for one in owned.values() if one.kind == "Job"]
+            request = compile_request(
+                workload,
+                owner=owner,
+                name=name,
+                profiles=view.profiles,
+                uses=with_finished_pods(used, jobs),
+                before=before,
+                templates=templates,
+            )
+            event, encoded = decide_tree(request, before)
+            self._compiled[workload.uid] = _Compiled(inputs)
+            if event is not None:
+                yield event, encoded
+
+    def _owner(
+        self, view: WorkloadView, kind: WorkloadKind, workload: WorkloadObject
+    ) -> WorkloadObject | None:
+        """Return the object whose annotations count and that owns the groups; None: the workload itself.
+
+        Raises:
+            _Waiting: It has an owner of such a kind that is not known yet.
+        """
+        owner = workload.owner
+        if owner is None or owner.kind not in kind.policy_from:
+            return None
+        found = view.objects.get(owner.uid)
+        if found is None and owner.kind in view.synced:
+            raise _Waiting
+        return found
+
+    @staticmethod
+    def _retire_reason(
+        kind: WorkloadKind, workload: WorkloadObject, name: str
+    ) -> RetireReason | None:
+        if workload.deleting:
+            return "deleted"
+        if kind.finished(workload):
+            return "finished"
+        return None if name else "opted-out"
+
+    def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
+        """Yield an event for each recorded workload that is gone."""
+        for uid, tree in self._leader.pending_state.trees.items():
+            if uid not in view.objects and tree.kind in view.synced:
+                yield retire(tree, "deleted"), b""
+
+    async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:
+        """Append events after their inputs; nothing is awaited between the decisions and the append."""
+        found = list(decided)
+        if not found:
+            return
+        drafts = [
+            NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor=self._settings.identity)
+            for event, _ in found
+        ]
+        heads = [encoded for _, encoded in found if encoded]
+
+        async def save() -> None:
+            for head in heads:
+                await self._inputs.save(
+                    DecisionInput(digest=digest_of(head, ()), head=head, parts=())
+                )
+
+        await self._leader.append_nowait(drafts, save if heads else None)
+
+    # --- what follows
+
+    def _sync(self, view: WorkloadView, uses: Mapping[WorkloadName, tuple[LeafUse, ...]]) -> None:
+        """Queue the writes of groups, and the messages to users, from the committed state."""
+        trees = self._leader.committed.trees
+        undecided = frozenset(
+            uid
+            for uid, workload in view.objects.items()
+            if self._is_unsettled(workload, trees.get(uid))
+        )
+        self.groups.sync(view, trees, undecided)
+        self.notifier.sync(view, trees, uses, self.groups.problems)
+
+    def _is_unsettled(self, workload: WorkloadObject, tree: WorkloadTree | None) -> bool:
+        """Return whether groups that a workload owns must stay as they are for now."""
+        if tree is not None:
+            return tree.outcome == "refused"
+        kind = BY_KIND[workload.kind]
+        if kind.parts is None:
+            return True
+        return not self._retire_reason(kind, workload, profile_name(kind, workload))

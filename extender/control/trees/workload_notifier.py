@@ -1,0 +1,147 @@
+"""Show users what became of their workloads: Events on the workload, and the reason in the condition of pods that wait.
+
+Everything is in the log already; this only repeats it where users look. An Event is written when its text is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.log.leader import Leader
+from extender.control.trees.group_controller import GroupProblem
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.trees.leaf_uses import WorkloadName
+from extender.core.log.reservation_state import WorkloadTree
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.ids import PodUid
+from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pods import Pod
+from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_object import WorkloadObject
+from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
+from extender.ports.workload_ports import WorkloadView
+
+POLICY = RetryPolicy(first_s=1.0, max_s=60.0, after_failure="continue")
+POD_WORKERS = 4
+
+
+class WorkloadNotifier:
+    """Writes Events about workloads, and the PodScheduled condition of their pods while no tree can be made."""
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        self._noticed: dict[str, tuple[K8sEvent, ...]] = {}  # by the UID of the workload
+        self._pods: dict[PodUid, tuple[Pod, str]] = {}  # that wait, and why
+        self._explained: dict[PodUid, str] = {}
+        self._events: WorkQueue[K8sEvent] = WorkQueue(
+            "workload events", self._notice, leader.until_may_act, workers=1, policy=POLICY
+        )
+        self._conditions: WorkQueue[PodUid] = WorkQueue(
+            "pod explanations", self._explain, leader.until_may_act, workers=POD_WORKERS, policy=POLICY
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await asyncio.gather(self._events.run(), self._conditions.run())
+
+    def sync(
+        self,
+        view: WorkloadView,
+        trees: Mapping[str, WorkloadTree],
+        uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        problems: Mapping[str, tuple[GroupProblem, ...]],
+    ) -> None:
+        """Queue what is new.
+
+        Args:
+            view: The workloads.
+            trees: The committed trees, by the UID of the workload.
+            uses: The leaves that pods of workloads name.
+            problems: What is wrong with groups, by the UID of the workload.
+        """
+        for uid, workload in view.objects.items():
+            tree = trees.get(uid)
+            events = tuple(_events(workload, tree, problems.get(uid, ()))) if tree else ()
+            for event in events:
+                if event not in self._noticed.get(uid, ()):
+                    self._events.add(event)
+            if events:
+                self._noticed[uid] = events
+            else:
+                self._noticed.pop(uid, None)
+        self._noticed = {uid: one for uid, one in self._noticed.items() if uid in view.objects}
+        self._pods = dict(self._waiting(view, trees, uses))
+        for uid, (_, message) in self._pods.items():
+            if self._explained.get(uid) != message:
+                self._conditions.add(uid)
+        self._explained = {uid: one for uid, one in self._explained.items() if uid in self._pods}
+
+    def _waiting(
+        self,
+        view: WorkloadView,
+        trees: Mapping[str, WorkloadTree],
+        uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+    ) -> Iterator[tuple[PodUid, tuple[Pod, str]]]:
+        """Yield the gated pods of refused workloads, with the reason."""
+        members = self._cluster.view().members
+        for tree in trees.values():
+            workload = view.objects.get(tree.uid)
+            if tree.outcome != "refused" or workload is None:
+                continue
+            name = WorkloadName(workload.kind, workload.namespace, workload.name)
+            for use in uses.get(name, ()):
+                for pod in members.get(leaf_key(workload.namespace, use.name), {}).values():
+                    if GATE in pod.gates and not pod.deleting:
+                        yield pod.uid, (pod, tree.message)
+
+    async def _notice(self, event: K8sEvent) -> Retry | None:
+        await self._cluster.notice(event)
+        return None
+
+    async def _explain(self, uid: PodUid) -> Retry | None:
+        if uid not in self._pods:
+            return None
+        pod, message = self._pods[uid]
+        try:
+            await self._cluster.explain_waiting(
+                PodRef(namespace=pod.namespace, name=pod.name, uid=uid), message
+            )
+        except RequestRejected:  # deleted or recreated: the informer will show it
+            return None
+        except ClusterUnavailable as error:
+            return Retry(error.retry_after_s)
+        self._explained[uid] = message
+        return None
+
+
+def _events(
+    workload: WorkloadObject, tree: WorkloadTree, problems: tuple[GroupProblem, ...]
+) -> Iterator[K8sEvent]:
+    """Yield the Events about a workload, as its tree is now."""
+    if tree.reason:
+        yield _event(workload, tree.reason, tree.message, warning=True)
+    for notice in tree.notices:
+        yield _event(workload, notice.reason, notice.message, warning=False)
+    for problem in problems:
+        yield _event(workload, problem.reason, problem.message, warning=True)
+    if tree.outcome == "compiled":
+        roots = [group.name for group in tree.groups if not group.parent]
+        if roots:
+            text = f"{len(tree.groups)} groups, roots: {', '.join(roots[:3])}"
+            yield _event(workload, "TreeCompiled", text, warning=False)
+
+
+def _event(workload: WorkloadObject, reason: str, message: str, *, warning: bool) -> K8sEvent:
+    return K8sEvent(
+        kind=workload.kind,
+        api_version=workload.api_version,
+        namespace=workload.namespace,
+        name=workload.name,
+        uid=workload.uid,
+        reason=reason,
+        message=message,
+        warning=warning,
+        action="Compile",
+    )

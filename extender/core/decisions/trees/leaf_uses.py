@@ -1,0 +1,114 @@
+"""Which leaves the pods and Jobs of a workload use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.pods import Pod
+from extender.core.workloads.kind_table import kind_of_pod, leaf_of_pod
+from extender.core.workloads.kinds.job_kind import pods_at_once, remaining_pods
+from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL, WorkloadObject
+
+Members = Map[PodUid, Pod]
+
+
+class WorkloadName(msgspec.Struct, frozen=True, gc=False):
+    """Kind, namespace and name of a workload."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class LeafUses:
+    """The leaves that pods with a tree label name, by workload; leaves without a change are not looked at again."""
+
+    def __init__(self) -> None:
+        self._seen: Map[GroupKey, Members] | None = None
+        self._known: dict[GroupKey, tuple[Members, WorkloadName | None, LeafUse]] = {}
+        self._by_workload: dict[WorkloadName, tuple[LeafUse, ...]] = {}
+
+    def of(self, members: Map[GroupKey, Members]) -> Mapping[WorkloadName, tuple[LeafUse, ...]]:
+        """Return the uses of all workloads, sorted by leaf; a use that did not change is the same object.
+
+        Args:
+            members: The pods by the leaf that they name.
+        """
+        if members is self._seen:
+            return self._by_workload
+        known: dict[GroupKey, tuple[Members, WorkloadName | None, LeafUse]] = {}
+        found: dict[WorkloadName, list[LeafUse]] = {}
+        for key, pods in members.items():
+            entry = self._known.get(key)
+            if entry is None or entry[0] is not pods:
+                entry = (pods, *_use(key, pods, entry[2] if entry else None))
+            known[key] = entry
+            if entry[1] is not None:
+                found.setdefault(entry[1], []).append(entry[2])
+        fresh = {}
+        for name, uses in found.items():
+            now = tuple(sorted(uses, key=_by_name))
+            before = self._by_workload.get(name)
+            fresh[name] = before if before == now else now
+        self._seen, self._known, self._by_workload = members, known, fresh
+        return fresh
+
+
+def _by_name(use: LeafUse) -> str:
+    return use.name
+
+
+def _use(
+    key: GroupKey, pods: Members, before: LeafUse | None
+) -> tuple[WorkloadName | None, LeafUse]:
+    """Return the workload of a leaf's pods, and how they use it; None if they were not made from a workload."""
+    pod = min(pods.values(), key=lambda one: (one.created_us, one.uid))
+    kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
+    if kind is None:
+        return None, LeafUse(name=key.name)
+    read = {LEAF_LABEL}
+    for rule in kind.name_rules:
+        read.update(rule.label_keys, (condition.key for condition in rule.when))
+    use = LeafUse(
+        name=key.name,
+        pods=sum(not one.deleting for one in pods.values()),
+        labels={label: pod.labels[label] for label in sorted(read) if label in pod.labels},
+    )
+    workload = WorkloadName(kind.kind, key.namespace, pod.labels[kind.name_label])
+    return workload, before if before == use else use
+
+
+def with_finished_pods(
+    uses: Iterable[LeafUse], jobs: Iterable[WorkloadObject]
+) -> tuple[LeafUse, ...]:
+    """Return the uses with the pods that Jobs of the workload do not run any more.
+
+    A Job that failed is not counted: what owns it makes it again, or ends as a whole.
+
+    Args:
+        uses: The leaves that pods name.
+        jobs: The Jobs that the workload owns.
+    """
+    finished: dict[str, int] = {}
+    for job in jobs:
+        template = job.spec.get("template") or {}
+        leaf = leaf_of_pod((template.get("metadata") or {}).get("labels") or {})
+        if leaf and not _failed(job):
+            done = pods_at_once(job.spec) - remaining_pods(job)
+            finished[leaf] = finished.get(leaf, 0) + done
+    found = {use.name: use for use in uses}
+    for leaf, count in finished.items():
+        if count:
+            use = found.get(leaf, LeafUse(name=leaf))
+            found[leaf] = msgspec.structs.replace(use, finished=count)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _failed(job: WorkloadObject) -> bool:
+    conditions = job.status.get("conditions") or ()
+    return any(one.get("type") == "Failed" and one.get("status") == "True" for one in conditions)

@@ -1,0 +1,182 @@
+"""Events about the trees of workloads: a result of the compiler is recorded when it differs from the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from extender.core.log.events import (
+    NoticeRecord,
+    RetireReason,
+    TreeCompiled,
+    TreeRefused,
+    TreeRetired,
+)
+from extender.core.log.reservation_state import WorkloadTree
+from extender.core.planner.codec.request_codec import digest_of
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.tree_compiler import (
+    TABLE_VERSION,
+    CompiledTree,
+    CompileRequest,
+    compile_tree,
+)
+from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE, TreeProfile
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import (
+    OFF,
+    TREE_LABEL,
+    WorkloadObject,
+    pod_templates,
+)
+
+TreeEvent = TreeCompiled | TreeRefused | TreeRetired
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_REQUEST = msgspec.json.Decoder(CompileRequest)
+
+
+def profile_name(kind: WorkloadKind, workload: WorkloadObject) -> str:
+    """Return the profile of a workload: as its pod templates have it, else its own label; empty: none, or off."""
+    for template in pod_templates(kind.template_paths, workload.spec):
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        if TREE_LABEL in labels:
+            name = str(labels[TREE_LABEL])
+            break
+    else:
+        name = "" if kind.template_paths else workload.labels.get(TREE_LABEL, "")
+    return "" if name == OFF else name
+
+
+def is_requested(workload: WorkloadObject, owner: WorkloadObject | None) -> bool:
+    """Return whether the workload or its owner has a tree label of its own, not only their namespace."""
+    return workload.requested or (owner is not None and owner.requested)
+
+
+def compile_request(
+    workload: WorkloadObject,
+    *,
+    owner: WorkloadObject | None,
+    name: str,
+    profiles: Mapping[str, TreeProfile],
+    uses: tuple[LeafUse, ...],
+    before: WorkloadTree | None,
+    templates: WorkloadObject | None,
+) -> CompileRequest:
+    """Return the input of a compilation.
+
+    Args:
+        workload: What is compiled.
+        owner: The object whose annotations count, and that owns the groups; None: the workload.
+        name: Of the profile.
+        profiles: All that exist.
+        uses: The leaves that its pods name, in order.
+        before: The last recorded result.
+        templates: The Workload that its annotation names, if it exists.
+    """
+    profile = profiles.get(name)
+    if profile is None and name == DEFAULT_PROFILE.name:
+        profile = DEFAULT_PROFILE
+    existing = tuple(
+        ExistingGroup(kind=group.kind, name=group.name, basic=group.basic, minimum=group.minimum)
+        for group in (before.groups if before else ())
+    )
+    return CompileRequest(
+        workload=workload,
+        owner=owner,
+        profile=profile,
+        profile_name=name,
+        requested=is_requested(workload, owner),
+        uses=uses,
+        existing=existing,
+        templates=templates,
+    )
+
+
+def decide_tree(
+    request: CompileRequest, before: WorkloadTree | None
+) -> tuple[TreeEvent | None, bytes]:
+    """Compile a workload, and return the event to record (None: nothing changed), and the canonical input."""
+    kind = BY_KIND[request.workload.kind]
+    result = compile_tree(kind, request)
+    if result.outcome == "kept-out":
+        retired = retire(before, "scheduled-by-other") if before else None
+        return retired, b""
+    encoded = encode_request(request)
+    event = _event(request, result, digest_of(encoded, ()))
+    return (event if before is None or _differs(event, before) else None), encoded
+
+
+def encode_request(request: CompileRequest) -> bytes:
+    """Return the canonical bytes of an input: equal inputs give equal bytes."""
+    return _ENCODER.encode(request)
+
+
+def decode_request(encoded: bytes) -> CompileRequest:
+    """Return the input of canonical bytes.
+
+    Raises:
+        msgspec.ValidationError: They are not an input.
+    """
+    return _REQUEST.decode(encoded)
+
+
+def replay_tree(request: CompileRequest, digest: str) -> TreeCompiled | TreeRefused | None:
+    """Return the event that the input gives now; None: another controller schedules the workload."""
+    result = compile_tree(BY_KIND[request.workload.kind], request)
+    return None if result.outcome == "kept-out" else _event(request, result, digest)
+
+
+def retire(before: WorkloadTree, reason: RetireReason) -> TreeRetired:
+    """Return the event that a workload needs no groups any more."""
+    return TreeRetired(kind=before.kind, workload=before.workload, uid=before.uid, reason=reason)
+
+
+def _event(
+    request: CompileRequest, result: CompiledTree, digest: str
+) -> TreeCompiled | TreeRefused:
+    workload, owner, refusal = request.workload, request.owner, result.refusal
+    path = f"{workload.namespace}/{workload.name}"
+    if result.outcome == "refused":
+        assert refusal is not None
+        return TreeRefused(
+            kind=workload.kind,
+            workload=path,
+            uid=workload.uid,
+            generation=workload.generation,
+            table_version=TABLE_VERSION,
+            profile=request.profile_name,
+            reason=refusal.reason,
+            field=refusal.field,
+            message=refusal.message,
+            input_digest=digest,
+        )
+    return TreeCompiled(
+        kind=workload.kind,
+        workload=path,
+        uid=workload.uid,
+        generation=workload.generation,
+        table_version=TABLE_VERSION,
+        profile=request.profile_name,
+        owner=str(owner) if owner else "",
+        owner_uid=owner.uid if owner else "",
+        groups=result.groups,
+        basic=result.outcome == "basic",
+        reason=refusal.reason if refusal else "",
+        message=refusal.message if refusal else "",
+        notices=tuple(NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
+        input_digest=digest,
+    )
+
+
+def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
+    """Return whether a result is new; a new generation alone does not."""
+    now: tuple[object, ...]
+    if isinstance(event, TreeRefused):
+        now = ("refused", before.groups, event.reason, event.message, ())
+    else:
+        outcome = "basic" if event.basic else "compiled"
+        now = (outcome, event.groups, event.reason, event.message, event.notices)
+    then = (before.outcome, before.groups, before.reason, before.message, before.notices)
+    return now != then or event.profile != before.profile

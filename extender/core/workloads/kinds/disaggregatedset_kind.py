@@ -1,0 +1,192 @@
+"""DisaggregatedSet: a root gang over the roles per revision; below it the replicas of each role.
+
+Source: disaggregatedset.x-k8s.io/v1 of sigs.k8s.io/lws v0.9.0. It makes a LeaderWorkerSet per role and revision; those
+are parts of its tree. A rollout raises the replicas of a new revision role by role, all from the first step on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.core.workloads.kind_rules import number, only_whole, scheduling_block
+from extender.core.workloads.kinds.leader_worker_replicas import (
+    LEAF_LABEL_CEL,
+    PLANNED,
+    TAIL,
+    Replica,
+    exclusive_topologies,
+    leaf_label,
+    observed_replicas,
+    replica_kept_out,
+    replica_part,
+    replica_rules,
+    split_replica,
+    starts_leader_first,
+)
+from extender.core.workloads.name_rules import LabelValue, joined_name, split_name
+from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import WorkloadObject
+
+PREFIX = "disaggregatedset.x-k8s.io"
+NAME_LABEL = f"{PREFIX}/name"
+ROLE_LABEL = f"{PREFIX}/role"
+REVISION_LABEL = f"{PREFIX}/revision"
+_ROLE_NAME = r"[a-z0-9](?:[-a-z0-9]*?[a-z0-9])?"
+_TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){TAIL}")
+
+Role = Mapping[str, Any]
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy
+    roles = {str(role["name"]): role for role in workload.spec.get("roles") or ()}
+
+    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
+        found = split_replica(_TAIL, workload.name, name)
+        if found is None or not labels.keys() >= {REVISION_LABEL, ROLE_LABEL}:
+            return found
+        return Replica(labels[REVISION_LABEL], labels[ROLE_LABEL], found.index, found.revision)
+
+    def wanted(replica: Replica) -> int:
+        return _replicas(roles[replica.role]) if replica.role in roles else 0
+
+    below: dict[str, dict[str, list[Replica]]] = {}
+    for replica in observed_replicas(observed, replica_of, wanted):
+        of_role = below.setdefault(replica.set_revision, {})
+        of_role.setdefault(replica.role, []).append(replica)
+    roots = tuple(
+        _root(workload, revision, of_role, roles, observed) for revision, of_role in below.items()
+    )
+    return WorkloadParts(roots=roots, notices=tuple(_notices(workload, roles)))
+
+
+def _root(
+    workload: WorkloadObject,
+    revision: str,
+    replicas: Mapping[str, list[Replica]],
+    roles: Mapping[str, Role],
+    observed: Observed,
+) -> Composite:
+    """Return the tree of a revision; a role without pods is there too, so that the gang has its size from the start."""
+    names, minimum = _roles_of(workload, revision, replicas, roles, observed)
+    children = []
+    for name in names:
+        spec = (roles.get(name) or {}).get("spec") or {}
+        leaves = tuple(
+            replica_part(workload, spec, replica.namer(workload.name))
+            for replica in replicas.get(name, ())
+        )
+        most = max(len(leaves), _replicas(roles[name]) if name in roles else 0)
+        children.append(
+            Composite(
+                name=joined_name(workload.name, f"-{revision}-{name}"),
+                role=name,
+                children=leaves,
+                minimum=1,
+                most=most,
+                scales=True,
+            )
+        )
+    root = joined_name(workload.name, f"-{revision}")
+    return Composite(name=root, role="", children=tuple(children), minimum=minimum)
+
+
+def _roles_of(
+    workload: WorkloadObject,
+    revision: str,
+    replicas: Mapping[str, list[Replica]],
+    roles: Mapping[str, Role],
+    observed: Observed,
+) -> tuple[list[str], int]:
+    """Return the roles of a revision, and how many of them its gang has.
+
+    The object has the roles of the newest revision; an older one keeps the number that its root was made with.
+    """
+    now = [name for name, role in roles.items() if _replicas(role) > 0]
+    now += sorted(set(replicas) - set(now))
+    root = joined_name(workload.name, f"-{revision}")
+    composites = [one for one in observed.existing if one.kind == "CompositePodGroup"]
+    made = next((one for one in composites if one.name == root and not one.basic), None)
+    if made is None or made.minimum == len(now):
+        return now, len(now)
+    pattern = re.compile(rf"-{re.escape(revision)}-(?P<role>{_ROLE_NAME})")
+    matches = (split_name(pattern, workload.name, one.name) for one in composites)
+    then = {found["role"] for found in matches if found is not None}
+    return sorted(then | set(replicas)), made.minimum
+
+
+def _replicas(role: Role) -> int:
+    return number(role.get("spec") or {}, "replicas", 1)
+
+
+def _notices(workload: WorkloadObject, roles: Mapping[str, Role]) -> Iterable[Notice]:
+    for name, role in roles.items():
+        if (role.get("spec") or {}).get("startupPolicy") == "LeaderReady":
+            text = starts_leader_first(workload, f" (role {name})")
+            yield Notice(reason="SequencedStart", message=text)
+
+
+def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
+    return tuple(
+        LeafUse(
+            name=joined_name(workload.name, f"-{PLANNED}-{role['name']}-{index}-{PLANNED}"),
+            pods=1,
+            labels={REVISION_LABEL: PLANNED, ROLE_LABEL: str(role["name"])},
+        )
+        for role in workload.spec.get("roles") or ()
+        for index in range(_replicas(role))
+    )
+
+
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
+    del policy
+    found: list[TreeRefusal] = []
+    for index, role in enumerate(workload.spec.get("roles") or ()):
+        annotations = (role.get("metadata") or {}).get("annotations") or {}
+        place = f"spec.roles[{index}].metadata"
+        found += exclusive_topologies(workload, place, annotations, role.get("spec") or {})
+    return (*found, *only_whole(workload))
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    for role in workload.spec.get("roles") or ():
+        if reason := replica_kept_out(role.get("spec") or {}):
+            return f"role {role.get('name')}: {reason}"
+    return scheduling_block(workload)
+
+
+def _never(workload: WorkloadObject) -> bool:
+    del workload
+    return False
+
+
+DISAGGREGATEDSET = WorkloadKind(
+    kind="DisaggregatedSet",
+    group="disaggregatedset.x-k8s.io",
+    versions=("v1",),
+    plural="disaggregatedsets",
+    name_rules=replica_rules(
+        LabelValue(key=NAME_LABEL),
+        "-",
+        LabelValue(key=REVISION_LABEL),
+        "-",
+        LabelValue(key=ROLE_LABEL),
+    ),
+    name_label=NAME_LABEL,
+    template_paths=(
+        "spec.roles[].spec.leaderWorkerTemplate.leaderTemplate",
+        "spec.roles[].spec.leaderWorkerTemplate.workerTemplate",
+    ),
+    leaf_label=leaf_label,
+    leaf_label_cel=LEAF_LABEL_CEL,
+    parts=_parts,
+    planned_uses=_planned_uses,
+    finished=_never,
+    suspended=_never,
+    refusals=_refusals,
+    kept_out=_kept_out,
+)

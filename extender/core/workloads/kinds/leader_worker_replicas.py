@@ -1,0 +1,369 @@
+"""Replicas of a leader and its workers, as LeaderWorkerSet and DisaggregatedSet have them.
+
+Source: sigs.k8s.io/lws v0.9.0, pkg/webhooks/pod_webhook.go and pkg/controllers. The pods of a replica are known by its
+index and by the revision of the template. The StatefulSet controller writes a leader's index into
+`apps.kubernetes.io/pod-index`; the webhook of LeaderWorkerSet adds the labels that only the second pass of the policy sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.workloads.kind_rules import number, template_kept_out, template_label
+from extender.core.workloads.name_rules import (
+    LabelCondition,
+    LabelValue,
+    NameRule,
+    Piece,
+    joined_name,
+    split_name,
+)
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
+from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
+from extender.core.workloads.workload_object import (
+    LEAF_LABEL,
+    TOPOLOGY_ANNOTATION,
+    WorkloadObject,
+)
+
+PREFIX: Final = "leaderworkerset.sigs.k8s.io"
+NAME_LABEL: Final = f"{PREFIX}/name"
+REVISION_LABEL: Final = f"{PREFIX}/template-revision-hash"
+WORKER_INDEX: Final = f"{PREFIX}/worker-index"
+GROUP_INDEX: Final = f"{PREFIX}/group-index"
+SUBGROUP_INDEX: Final = f"{PREFIX}/subgroup-index"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+EXCLUSIVE: Final = f"{PREFIX}/exclusive-topology"
+SUBGROUP_EXCLUSIVE: Final = f"{PREFIX}/subgroup-exclusive-topology"
+# Values of LEAF_LABEL; without it, one leaf holds a replica.
+ROLE: Final = "role"  # the leader, and all workers
+SUBGROUP: Final = "subgroup"  # a subgroup; the leader is in the first one
+LEADER_AND_SUBGROUPS: Final = "leader-and-subgroups"  # the leader, and the workers of each subgroup
+PLANNED: Final = "planned"  # stands for the revision of pods that do not exist yet
+TAIL: Final = r"-(?P<index>\d+)-(?P<revision>[a-z0-9]+)(?:-leader|-worker|-s\d+)?"
+
+# Of a leaf label, where `item` has the LeaderWorkerSetSpec in `spec`.
+LEAF_LABEL_CEL: Final = (
+    "has(item.spec.leaderWorkerTemplate.subGroupPolicy) ? (((has(item.spec.startupPolicy)"
+    " && item.spec.startupPolicy == 'LeaderReady')"
+    " || (has(item.spec.leaderWorkerTemplate.subGroupPolicy.subGroupPolicyType)"
+    " && item.spec.leaderWorkerTemplate.subGroupPolicy.subGroupPolicyType == 'LeaderExcluded'))"
+    f" ? '{LEADER_AND_SUBGROUPS}' : '{SUBGROUP}')"
+    " : ((has(item.spec.startupPolicy) && item.spec.startupPolicy == 'LeaderReady')"
+    f" ? '{ROLE}' : '')"
+)
+
+
+def leaf_label(item: Mapping[str, Any]) -> str:
+    """Return the leaf label for the pod templates of `item.spec`; the twin of LEAF_LABEL_CEL."""
+    spec = item.get("spec") or {}
+    subgroups = (spec.get("leaderWorkerTemplate") or {}).get("subGroupPolicy")
+    if subgroups is None:
+        return ROLE if _leader_first(spec) else ""
+    excluded = subgroups.get("subGroupPolicyType") == "LeaderExcluded"
+    return LEADER_AND_SUBGROUPS if excluded or _leader_first(spec) else SUBGROUP
+
+
+def replica_rules(head: LabelValue, *middle: Piece) -> tuple[NameRule, ...]:
+    """Return the name rules of pods whose leaf has the name `<head><middle>-<index>-<revision>` and a suffix for its part.
+
+    A worker's pod index is its place among the workers, so it counts for leaders only. Without the webhook's labels a pod
+    of a subgroup has no name.
+    """
+    leader = LabelCondition(key=WORKER_INDEX, value="0")
+    worker = LabelCondition(key=WORKER_INDEX, value="0", absent=True)
+    leaf = {one: LabelCondition(key=LEAF_LABEL, value=one) for one in _LEAVES}
+    whole = tuple(LabelCondition(key=LEAF_LABEL, value=one, absent=True) for one in _LEAVES)
+
+    def rule(when: tuple[LabelCondition, ...], index: str, *suffix: Piece) -> NameRule:
+        number_, revision = LabelValue(key=index), LabelValue(key=REVISION_LABEL)
+        rest = (*middle, "-", number_, "-", revision, *suffix)
+        return NameRule(when=when, head=head, rest=rest)
+
+    subgroup: tuple[Piece, ...] = ("-s", LabelValue(key=SUBGROUP_INDEX))
+    leading = [
+        rule((leaf[one], leader), index, "-leader")
+        for one in (ROLE, LEADER_AND_SUBGROUPS)
+        for index in (POD_INDEX, GROUP_INDEX)
+    ]
+    return (
+        *leading,
+        rule((leaf[ROLE], worker), GROUP_INDEX, "-worker"),
+        rule((leaf[LEADER_AND_SUBGROUPS], worker), GROUP_INDEX, *subgroup),
+        rule((leaf[SUBGROUP],), GROUP_INDEX, *subgroup),
+        rule((*whole, leader), POD_INDEX),
+        rule(whole, GROUP_INDEX),
+    )
+
+
+_LEAVES = (ROLE, SUBGROUP, LEADER_AND_SUBGROUPS)
+
+
+# --- which replicas there are
+
+
+class Replica(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A replica: its index and the revision of its template, in a DisaggregatedSet also the set's revision and the role."""
+
+    set_revision: str
+    role: str
+    index: int
+    revision: str
+
+    @property
+    def rest(self) -> str:
+        """Return what follows the name of the workload in the name of the replica."""
+        middle = f"-{self.set_revision}-{self.role}" if self.role else ""
+        return f"{middle}-{self.index}-{self.revision}"
+
+    def namer(self, workload: str) -> Callable[[str], str]:
+        """Return the function that gives the name of a group of this replica by its suffix."""
+        return lambda suffix: joined_name(workload, self.rest + suffix)
+
+
+def observed_replicas(
+    observed: Observed,
+    replica_of: Callable[[str, Mapping[str, str]], Replica | None],
+    wanted: Callable[[Replica], int],
+) -> tuple[Replica, ...]:
+    """Return the replicas that have pods, and those without pods that will have some again, in order.
+
+    Pods decide and not `replicas`: a rollout makes indexes beyond it, and two revisions of one index.
+
+    Args:
+        observed: What was seen of the workload.
+        replica_of: The replica of a leaf by its name and the labels of a pod; None: it is not one.
+        wanted: How many replicas there should be of the kind of a replica.
+    """
+    pods: dict[Replica, int] = {}
+    for use in observed.uses:
+        if (replica := replica_of(use.name, use.labels)) is not None:
+            pods[replica] = pods.get(replica, 0) + use.pods
+    for group in observed.existing:
+        if group.kind == "PodGroup" and (replica := replica_of(group.name, {})) is not None:
+            pods.setdefault(replica, 0)
+    live = _Live([replica for replica, count in pods.items() if count])
+    return tuple(
+        replica
+        for replica in sorted(pods)
+        if pods[replica] or (replica.index < wanted(replica) and live.may_return(replica))
+    )
+
+
+class _Live:
+    """What replicas with pods have: a replica without pods is gone when its revision is."""
+
+    def __init__(self, replicas: list[Replica]) -> None:
+        self._any = bool(replicas)
+        self._sets = {one.set_revision for one in replicas}
+        self._roles = {(one.set_revision, one.role) for one in replicas}
+        self._indexes = {(one.set_revision, one.role, one.index) for one in replicas}
+        self._revisions = {(one.set_revision, one.role, one.revision) for one in replicas}
+
+    def may_return(self, replica: Replica) -> bool:
+        """Return whether the controller makes the pods of this replica again."""
+        role = (replica.set_revision, replica.role)
+        if not self._any:
+            return True
+        if (*role, replica.index) in self._indexes:
+            return False  # its index has another revision now
+        if role in self._roles:
+            return (*role, replica.revision) in self._revisions
+        return replica.set_revision in self._sets
+
+
+def split_replica(pattern: re.Pattern[str], head: str, name: str) -> Replica | None:
+    """Return the replica of a leaf by its name alone; None: the leaf belongs to another workload.
+
+    Args:
+        pattern: What follows the name of the workload, with TAIL at its end; may have the groups `set` and `role`.
+        head: The name of the workload.
+        name: The name of the leaf.
+    """
+    found = split_name(pattern, head, name)
+    if found is None:
+        return None
+    parts = found.groupdict()
+    return Replica(
+        parts.get("set", ""), parts.get("role", ""), int(parts["index"]), parts["revision"]
+    )
+
+
+# --- the parts of a replica
+
+
+def replica_part(
+    workload: WorkloadObject, spec: Mapping[str, Any], name_of: Callable[[str], str]
+) -> Part:
+    """Return the part of one replica.
+
+    Args:
+        workload: For messages.
+        spec: The LeaderWorkerSetSpec.
+        name_of: The name of a group of the replica by its suffix.
+
+    Raises:
+        InvalidPolicy: It would have too many groups.
+    """
+    template = spec.get("leaderWorkerTemplate") or {}
+    of_workers = template.get("workerTemplate") or {}
+    of_leader = template.get("leaderTemplate") or of_workers
+    size = max(1, number(template, "size", 1))
+    gang = not _leader_first(spec)
+    held = template_label(of_workers, LEAF_LABEL)
+    if held not in _LEAVES:
+        return Leaf(
+            name=name_of(""),
+            role="replica",
+            pods=size,
+            most=size,
+            minimum=size if gang or size == 1 else BASIC,
+            template=of_workers,
+            leading=(of_leader,),
+        )
+    leader = Leaf(
+        name=name_of("-leader"),
+        role="leader",
+        pods=1,
+        most=1,
+        minimum=1,
+        template=of_leader,
+    )
+    if held == ROLE:
+        workers = _workers(name_of("-worker"), size - 1, of_workers, role="worker")
+        return _over(name_of(""), "", (leader, *workers), gang=gang)
+    sizes = _subgroups(workload, template, size)
+    if held == SUBGROUP:
+        return _with_leader(name_of, sizes, of_leader, of_workers, gang=gang)
+    subgroups = tuple(
+        leaf
+        for index, pods in sizes.items()
+        for leaf in _workers(name_of(f"-s{index}"), pods, of_workers, role="")
+    )
+    if gang or not subgroups:
+        return _over(name_of(""), "", (leader, *subgroups), gang=gang)
+    below = _over(name_of("-workers"), "worker", subgroups, gang=True)
+    return _over(name_of(""), "", (leader, below), gang=False)
+
+
+def _leader_first(spec: Mapping[str, Any]) -> bool:
+    """Return whether the workers are made when the leader is ready."""
+    return spec.get("startupPolicy") == "LeaderReady"
+
+
+def _over(name: str, role: str, children: tuple[Part, ...], *, gang: bool) -> Composite:
+    return Composite(
+        name=name, role=role, children=children, minimum=len(children) if gang else BASIC
+    )
+
+
+def _workers(name: str, pods: int, template: Mapping[str, Any], *, role: str) -> tuple[Leaf, ...]:
+    """Return the leaf of some workers, or nothing where there are none."""
+    if pods <= 0:
+        return ()
+    return (Leaf(name=name, role=role, pods=pods, most=pods, minimum=pods, template=template),)
+
+
+def _with_leader(
+    name_of: Callable[[str], str],
+    sizes: Mapping[int, int],
+    of_leader: Mapping[str, Any],
+    of_workers: Mapping[str, Any],
+    *,
+    gang: bool,
+) -> Composite:
+    """Return the subgroups of a replica, the leader in the first one."""
+    found = []
+    for index, workers in {0: 0, **sizes}.items():
+        pods = workers + (index == 0)
+        found.append(
+            Leaf(
+                name=name_of(f"-s{index}"),
+                role="",
+                pods=pods,
+                most=pods,
+                minimum=pods if gang else BASIC,
+                template=of_workers,
+                leading=(of_leader,) if index == 0 else (),
+            )
+        )
+    return _over(name_of(""), "replica", tuple(found), gang=gang)
+
+
+def _subgroups(
+    workload: WorkloadObject, template: Mapping[str, Any], size: int
+) -> Mapping[int, int]:
+    """Return how many workers each subgroup has, as `getSubGroupIndex` of the webhook computes it.
+
+    Raises:
+        InvalidPolicy: There are too many.
+    """
+    each = max(1, number(template.get("subGroupPolicy") or {}, "subGroupSize", 1))
+    first = 1 if (size - 1) % each == 0 else 0  # the worker index at which subgroup 0 begins
+    count = (size - 1 - first) // each + 1 if size > 1 else 0
+    if count >= CHILDREN_MAX:
+        field = "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+        text = (
+            f"{each} pods of {size} are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
+            "make the subgroups larger"
+        )
+        raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))
+    found = {}
+    for index in range(count):
+        begin, end = index * each + first, (index + 1) * each + first
+        found[index] = min(size, end) - max(1, begin)
+    return found
+
+
+# --- what both kinds refuse
+
+
+def exclusive_topologies(
+    workload: WorkloadObject,
+    place: str,
+    annotations: Mapping[str, str],
+    spec: Mapping[str, Any],
+) -> Iterable[TreeRefusal]:
+    """Yield a refusal where the controller makes the workers only when the leader has a node.
+
+    Args:
+        workload: For messages.
+        place: Where the annotations are.
+        annotations: Of the LeaderWorkerSet.
+        spec: The LeaderWorkerSetSpec.
+    """
+    split = leaf_label({"spec": spec}) != ""
+    for annotation, level in (
+        (EXCLUSIVE, "root" if split else "leaf"),
+        (SUBGROUP_EXCLUSIVE, "leaf"),
+    ):
+        key = annotations.get(annotation)
+        if key:
+            field = f"{place}.annotations[{annotation}]"
+            text = (
+                f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
+                f"a node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: {level}={key} instead"
+            )
+            yield refusal_of(workload, "ExclusiveTopology", field, text)
+
+
+def replica_kept_out(spec: Mapping[str, Any]) -> str:
+    """Return why the pods of a LeaderWorkerSetSpec are scheduled by something else, or an empty string."""
+    template = spec.get("leaderWorkerTemplate") or {}
+    for name in ("leaderTemplate", "workerTemplate"):
+        if reason := template_kept_out(template.get(name) or {}):
+            return f"{name}: {reason}"
+    return ""
+
+
+def starts_leader_first(workload: WorkloadObject, what: str) -> str:
+    """Return what a user should know about the start-up policy LeaderReady."""
+    return (
+        f"{workload}{what} makes the workers of a replica when its leader is ready, so they are groups of their own; "
+        "capacity for workers is not reserved while the leader starts"
+    )

@@ -1,0 +1,101 @@
+"""LeaderWorkerSet: a root per replica and template revision, a gang of leader and workers.
+
+Source: leaderworkerset.x-k8s.io/v1 of sigs.k8s.io/lws v0.9.0. Replicas scale and roll one by one, so each is a tree of
+its own; with the annotation `gang-extender.dev/gang: all` a Basic root is above them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from extender.core.workloads.kind_rules import UID_PIECE, number, only_whole, scheduling_block
+from extender.core.workloads.kinds.leader_worker_replicas import (
+    LEAF_LABEL_CEL,
+    NAME_LABEL,
+    PLANNED,
+    TAIL,
+    Replica,
+    exclusive_topologies,
+    leaf_label,
+    observed_replicas,
+    replica_kept_out,
+    replica_part,
+    replica_rules,
+    split_replica,
+    starts_leader_first,
+)
+from extender.core.workloads.name_rules import LabelValue, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, LeafUse, Observed, Part
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import GANG_ANNOTATION, WorkloadObject
+
+_TAIL = re.compile(TAIL)
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy
+
+    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
+        del labels
+        return split_replica(_TAIL, workload.name, name)
+
+    replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))
+    roots: tuple[Part, ...] = tuple(
+        replica_part(workload, workload.spec, replica.namer(workload.name)) for replica in replicas
+    )
+    notices: tuple[Notice, ...] = ()
+    if workload.spec.get("startupPolicy") == "LeaderReady":
+        notices = (Notice(reason="SequencedStart", message=starts_leader_first(workload, "")),)
+    if roots and workload.annotations.get(GANG_ANNOTATION) == "all":
+        name = joined_name(workload.name, f"-{workload.uid[:UID_PIECE]}")
+        roots = (Composite(name=name, role="", children=roots, minimum=BASIC),)
+    return WorkloadParts(roots=roots, notices=notices)
+
+
+def _replicas(workload: WorkloadObject) -> int:
+    return number(workload.spec, "replicas", 1)
+
+
+def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
+    names = (f"-{index}-{PLANNED}" for index in range(_replicas(workload)))
+    return tuple(LeafUse(name=joined_name(workload.name, name), pods=1) for name in names)
+
+
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
+    del policy
+    exclusive = exclusive_topologies(workload, "metadata", workload.annotations, workload.spec)
+    return (*exclusive, *only_whole(workload))
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    return scheduling_block(workload) or replica_kept_out(workload.spec)
+
+
+def _never(workload: WorkloadObject) -> bool:
+    del workload
+    return False
+
+
+LEADERWORKERSET = WorkloadKind(
+    kind="LeaderWorkerSet",
+    group="leaderworkerset.x-k8s.io",
+    versions=("v1",),
+    plural="leaderworkersets",
+    name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
+    name_label=NAME_LABEL,
+    template_paths=(
+        "spec.leaderWorkerTemplate.leaderTemplate",
+        "spec.leaderWorkerTemplate.workerTemplate",
+    ),
+    leaf_label=leaf_label,
+    leaf_label_cel=LEAF_LABEL_CEL,
+    part_of=("DisaggregatedSet",),
+    parts=_parts,
+    planned_uses=_planned_uses,
+    finished=_never,
+    suspended=_never,
+    refusals=_refusals,
+    kept_out=_kept_out,
+)

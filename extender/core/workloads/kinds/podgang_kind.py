@@ -1,0 +1,171 @@
+"""Grove's PodGang: a root gang over its pod groups; below it a composite per topology group.
+
+Source: scheduler.grove.io/v1alpha1 of Grove v0.1.0-alpha.12. Its operator makes the PodGang empty, then the pods, which it
+holds with a gate of its own, then fills it. The names of its pod groups are the label `grove.io/podclique` of their pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.core.workloads.kind_rules import number, only_whole
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
+from extender.core.workloads.tree_policy import (
+    InvalidPolicy,
+    TreePolicy,
+    TreeRefusal,
+    is_label_key,
+    refusal_of,
+)
+from extender.core.workloads.workload_kind import Notice, ObjectKind, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import WorkloadObject
+
+NAME_LABEL = "grove.io/podgang"
+CLIQUE_LABEL = "grove.io/podclique"
+SCHEDULER_LABEL = "grove.io/scheduler-name"  # on a PodGang: whose backend its operator uses
+OTHER_SCHEDULERS = ("kai-scheduler", "volcano")
+
+Item = Mapping[str, Any]
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy
+    groups = _items(workload, "podgroups")
+    leaves = {str(group["name"]): _leaf(workload, group) for group in groups}
+    _check_shape(workload, leaves.values(), observed)
+    children: list[Part] = []
+    inner: dict[str, Composite] = {}
+    for config in _items(workload, "topologyConstraintGroupConfigs"):
+        found = [str(name) for name in config.get("podGroupNames") or () if name in leaves]
+        found = [name for name in dict.fromkeys(found) if name not in inner]
+        if found:
+            composite = Composite(
+                name=joined_name(workload.name, f"-{config['name']}"),
+                role="",
+                children=tuple(leaves[name] for name in found),
+                minimum=len(found),
+                topology=_required(config),
+            )
+            children.append(composite)
+            inner.update(dict.fromkeys(found, composite))
+    children += [leaf for name, leaf in leaves.items() if name not in inner]
+    if not children:
+        return WorkloadParts(roots=())
+    root = Composite(
+        name=workload.name,
+        role="",
+        children=tuple(children),
+        minimum=len(children),
+        topology=_required(workload.spec),
+    )
+    return WorkloadParts(roots=(root,), notices=tuple(_notices(workload)))
+
+
+def _items(workload: WorkloadObject, field: str) -> tuple[Item, ...]:
+    return tuple(workload.spec.get(field) or ())
+
+
+def _leaf(workload: WorkloadObject, group: Item) -> Leaf:
+    minimum = max(0, number(group, "minReplicas", 1))
+    pods = max(1, minimum, len(group.get("podReferences") or ()))
+    its_class = workload.spec.get("priorityClassName")
+    return Leaf(
+        name=joined_name(str(group["name"]), ""),
+        role=str(group["name"]),
+        pods=pods,
+        most=pods,
+        minimum=minimum or BASIC,
+        template={"spec": {"priorityClassName": its_class}} if its_class else {},
+        topology=_required(group),
+    )
+
+
+def _check_shape(workload: WorkloadObject, leaves: Iterable[Leaf], observed: Observed) -> None:
+    """Raise InvalidPolicy if the groups that exist are for other pod groups: a tree does not change its shape."""
+    now = {leaf.name for leaf in leaves}
+    then = {one.name for one in observed.existing if one.kind == "PodGroup"}
+    if then and then != now:
+        text = (
+            f"they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
+            "as it is until the PodGang is made anew"
+        )
+        raise InvalidPolicy(refusal_of(workload, "ShapeChanged", "spec.podgroups", text))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _pack(item: Item, field: str) -> str:
+    constraint = (item.get("topologyConstraint") or {}).get("packConstraint") or {}
+    return str(constraint.get(field) or "")
+
+
+def _required(item: Item) -> str:
+    return _pack(item, "required")
+
+
+def _constrained(workload: WorkloadObject) -> Iterable[tuple[str, Item]]:
+    """Yield each place that may have a topology constraint."""
+    yield "spec", workload.spec
+    for field in ("podgroups", "topologyConstraintGroupConfigs"):
+        for index, item in enumerate(_items(workload, field)):
+            yield f"spec.{field}[{index}]", item
+
+
+def _notices(workload: WorkloadObject) -> Iterable[Notice]:
+    for place, item in _constrained(workload):
+        if preferred := _pack(item, "preferred"):
+            text = (
+                f"{workload}: {place}.topologyConstraint.packConstraint.preferred: {preferred!r} is not used; "
+                "only required topologies are"
+            )
+            yield Notice(reason="PreferredTopologyDropped", message=text)
+
+
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
+    del policy
+    found = []
+    for place, item in _constrained(workload):
+        required = _required(item)
+        if required and not is_label_key(required):
+            field = f"{place}.topologyConstraint.packConstraint.required"
+            text = (
+                f"{required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+            )
+            found.append(refusal_of(workload, "InvalidTopology", field, text))
+    return (*found, *only_whole(workload))
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    scheduler = workload.labels.get(SCHEDULER_LABEL, "")
+    if scheduler in OTHER_SCHEDULERS:
+        return f"its label {SCHEDULER_LABEL} is {scheduler!r}, so that scheduler reads the PodGang"
+    return ""
+
+
+def _never(workload: WorkloadObject) -> bool:
+    del workload
+    return False
+
+
+PODGANG = WorkloadKind(
+    kind="PodGang",
+    group="scheduler.grove.io",
+    versions=("v1alpha1",),
+    plural="podgangs",
+    name_rules=(
+        NameRule(when=(LabelCondition(key=NAME_LABEL),), head=LabelValue(key=CLIQUE_LABEL)),
+    ),
+    name_label=NAME_LABEL,
+    labels_from=(
+        ObjectKind(kind="PodClique", group="grove.io", versions=("v1alpha1",), plural="podcliques"),
+    ),
+    parts=_parts,
+    finished=_never,
+    suspended=_never,
+    refusals=_refusals,
+    kept_out=_kept_out,
+)

@@ -1,0 +1,169 @@
+"""RayCluster: a root gang over the head and the worker groups that have a minimum.
+
+Source: ray.io/v1 of KubeRay v1.6.2. The autoscaler changes `replicas` between `minReplicas` and `maxReplicas`, so the
+minimum counts, and other workers are extras. A replica of several hosts is a group of its own, known by a random name.
+The Job that submits a RayJob is no member: it is made when the cluster is ready.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from extender.core.workloads.kind_rules import (
+    managed_by_other,
+    number,
+    only_whole,
+    template_kept_out,
+)
+from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import WorkloadObject
+
+NAME_LABEL = "ray.io/cluster"
+GROUP_LABEL = "ray.io/group"
+MANAGER = "ray.io/kuberay-operator"
+REPLICA_LABEL = "ray.io/worker-group-replica-name"  # of workers with several hosts: <group>-xxxxx
+HEAD = "headgroup"  # value of GROUP_LABEL on the head
+_BETWEEN = "-ray-"  # a cluster a with a group b-c, and a cluster a-b with a group c, differ
+_REPLICA = re.compile(rf"{_BETWEEN}(?P<replica>.+)")
+
+WorkerGroup = Mapping[str, Any]
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy
+    head = (workload.spec.get("headGroupSpec") or {}).get("template") or {}
+    children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
+    gangs = 1
+    used = _names_in_use(workload, observed)
+    for group in _worker_groups(workload):
+        part = _worker_part(workload, group, used)
+        if part is not None:
+            children.append(part)
+            gangs += part.minimum != BASIC
+    root = Composite(
+        name=joined_name(workload.name, "-ray"), role="", children=tuple(children), minimum=gangs
+    )
+    return WorkloadParts(roots=(root,))
+
+
+def _worker_groups(workload: WorkloadObject) -> tuple[WorkerGroup, ...]:
+    return tuple(workload.spec.get("workerGroupSpecs") or ())
+
+
+def _name(workload: WorkloadObject, part: str) -> str:
+    return joined_name(workload.name, f"{_BETWEEN}{part}")
+
+
+def _names_in_use(workload: WorkloadObject, observed: Observed) -> frozenset[str]:
+    """Return what follows the name of the cluster in the leaves that have pods."""
+    matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
+    return frozenset(found["replica"] for found in matches if found is not None)
+
+
+def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[str]) -> Part | None:
+    """Return the part of a worker group; None: it has no workers."""
+    name = str(group["groupName"])
+    low, now, most = _counts(group)
+    if most == 0:
+        return None
+    hosts = max(1, number(group, "numOfHosts", 1))
+    template = group.get("template") or {}
+    if (
+        hosts == 1 or name in used
+    ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
+        full = _name(workload, name)
+        leaf = _leaf(full, name, template, now * hosts, most * hosts, low * hosts)
+        return msgspec.structs.replace(leaf, scales=True)
+    replicas = tuple(
+        _leaf(_name(workload, replica), "", template, hosts, hosts, hosts)
+        for replica in sorted(used)
+        if _group_of(replica) == name
+    )
+    return Composite(
+        name=_name(workload, name),
+        role=name,
+        children=replicas,
+        minimum=low or BASIC,
+        most=max(most, len(replicas)),
+        scales=True,
+    )
+
+
+def _group_of(replica: str) -> str:
+    """Return the group of a replica `<group>-xxxxx`."""
+    return replica.rpartition("-")[0]
+
+
+def _counts(group: WorkerGroup) -> tuple[int, int, int]:
+    """Return the least, the wanted and the largest number of replicas, as KubeRay counts them."""
+    if group.get("suspend"):
+        return 0, 0, 0
+    low = max(0, number(group, "minReplicas", 0))
+    most = max(low, number(group, "maxReplicas", 2**31 - 1))
+    return low, min(max(number(group, "replicas", 0), low), most), most
+
+
+def _leaf(
+    name: str, role: str, template: Mapping[str, Any], pods: int, most: int, minimum: int
+) -> Leaf:
+    return Leaf(
+        name=name, role=role, pods=pods, most=most, minimum=minimum or BASIC, template=template
+    )
+
+
+def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
+    return tuple(
+        LeafUse(name=_name(workload, f"{group['groupName']}-{index}"), pods=1)
+        for group in _worker_groups(workload)
+        if number(group, "numOfHosts", 1) > 1
+        for index in range(_counts(group)[1])
+    )
+
+
+def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
+    del policy
+    return only_whole(workload)
+
+
+def _kept_out(workload: WorkloadObject) -> str:
+    head = workload.spec.get("headGroupSpec") or {}
+    for group in (head, *_worker_groups(workload)):
+        if reason := template_kept_out(group.get("template") or {}):
+            return f"group {group.get('groupName', HEAD)}: {reason}"
+    return managed_by_other(workload, MANAGER)
+
+
+RAYCLUSTER = WorkloadKind(
+    kind="RayCluster",
+    group="ray.io",
+    versions=("v1",),
+    plural="rayclusters",
+    name_rules=(
+        NameRule(
+            when=(),
+            head=LabelValue(key=NAME_LABEL),
+            rest=(_BETWEEN, LabelValue(key=REPLICA_LABEL)),
+        ),
+        NameRule(
+            when=(),
+            head=LabelValue(key=NAME_LABEL),
+            rest=(_BETWEEN, LabelValue(key=GROUP_LABEL)),
+        ),
+    ),
+    name_label=NAME_LABEL,
+    template_paths=("spec.headGroupSpec.template", "spec.workerGroupSpecs[].template"),
+    manager=MANAGER,
+    parts=_parts,
+    planned_uses=_planned_uses,
+    finished=lambda _: False,
+    suspended=lambda workload: bool(workload.spec.get("suspend")),
+    refusals=_refusals,
+    kept_out=_kept_out,
+)

@@ -1,0 +1,26 @@
+"""TrainJob: its JobSet is compiled, with the annotations of the TrainJob; the TrainJob owns the groups.
+
+Source: trainer.kubeflow.org/v1alpha1 of Kubeflow Trainer v2.3.0. The pods have the labels of the JobSet, and no label of a
+TrainJob reaches them, so it has neither name rules nor templates of its own.
+"""
+
+from __future__ import annotations
+
+from extender.core.workloads.kind_rules import has_condition, managed_by_other
+from extender.core.workloads.workload_kind import WorkloadKind
+
+MANAGER = "trainer.kubeflow.org/trainjob-controller"
+
+TRAINJOB = WorkloadKind(
+    kind="TrainJob",
+    group="trainer.kubeflow.org",
+    versions=("v1alpha1",),
+    plural="trainjobs",
+    manager=MANAGER,
+    gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
+    parts=None,
+    finished=lambda workload: has_condition(workload, "Complete", "Failed"),
+    suspended=lambda workload: bool(workload.spec.get("suspend")),
+    refusals=lambda _, __: (),
+    kept_out=lambda workload: managed_by_other(workload, MANAGER),
+)

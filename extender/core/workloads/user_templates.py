@@ -1,0 +1,192 @@
+"""The tree that the templates of a user's Workload describe: one group per template, one leaf template per part.
+
+The names of the leaf templates are those of the parts (the ReplicatedJobs of a JobSet), and no minimum is above what the
+part has. The templates count as they are, and not the policy of the profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from extender.core.model.pod_groups import DEPTH_MAX
+from extender.core.workloads.kind_rules import number
+from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
+from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
+from extender.core.workloads.workload_object import (
+    LEAF_LABEL,
+    WORKLOAD_ANNOTATION,
+    WorkloadObject,
+)
+
+Template = Mapping[str, Any]
+_NOT_READ = ("resourceClaims", "preemptionPolicy")
+
+
+class TemplateUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that names a Workload."""
+
+    workload: WorkloadObject
+    wanted: str  # the name in its annotation
+    templates: WorkloadObject | None  # the Workload, if it exists
+
+
+class _Reading(msgspec.Struct, frozen=True, kw_only=True):
+    user: TemplateUser
+    parts: Mapping[str, Part | None]
+    step_of: Mapping[str, int]
+    name_of: Callable[[str], str]
+
+    def refusal(self, reason: str, text: str) -> InvalidPolicy:
+        """Return the refusal of the workload with this reason."""
+        field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
+        text = f"Workload {self.user.wanted}: {text}"
+        return InvalidPolicy(refusal_of(self.user.workload, reason, field, text))
+
+
+def templated_roots(
+    user: TemplateUser,
+    parts: Mapping[str, Part | None],
+    step_of: Mapping[str, int],
+    name_of: Callable[[str], str],
+) -> tuple[Part, ...]:
+    """Return the roots that the templates describe.
+
+    Args:
+        user: The workload and the Workload that it names.
+        parts: By name of the leaf template; None: all its work is done.
+        step_of: Parts that start one after the other: which step each is in; empty: all start together.
+        name_of: The name of the composite of a template.
+
+    Raises:
+        InvalidPolicy: The Workload does not exist, or does not fit the parts.
+    """
+    reading = _Reading(user=user, parts=parts, step_of=step_of, name_of=name_of)
+    if user.templates is None or user.templates.name != user.wanted:
+        text = "does not exist in this namespace yet; create it, or remove the annotation"
+        raise reading.refusal("WorkloadMissing", text)
+    spec = user.templates.spec
+    names = sorted(_leaf_names(spec, reading))
+    if names != sorted(parts):
+        text = f"its pod group templates are {_listed(names)}, but the parts are {_listed(parts)}; give them the same names"
+        raise reading.refusal("WorkloadDiffers", text)
+    return tuple(_children(spec, reading))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _leaf_names(template: Template, reading: _Reading, level: int = 1) -> Iterable[str]:
+    """Yield the names of all leaf templates below.
+
+    Raises:
+        InvalidPolicy: There are too many levels.
+    """
+    if level > DEPTH_MAX:
+        text = f"it has more than {DEPTH_MAX} levels of templates; leave some out"
+        raise reading.refusal("TooDeep", text)
+    for leaf in template.get("podGroupTemplates") or ():
+        yield str(leaf.get("name"))
+    for inner in template.get("compositePodGroupTemplates") or ():
+        yield from _leaf_names(inner, reading, level + 1)
+
+
+def _children(template: Template, reading: _Reading) -> Iterable[Part]:
+    """Yield the parts of the templates directly below one, without those whose work is done."""
+    for inner in template.get("compositePodGroupTemplates") or ():
+        yield from _composite(inner, reading)
+    for leaf in template.get("podGroupTemplates") or ():
+        part = reading.parts[leaf["name"]]
+        if part is not None:
+            yield _leaf(leaf, part, reading)
+
+
+def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
+    name = str(template.get("name"))
+    children = tuple(_children(template, reading))
+    total = sum(
+        len(template.get(field) or ())
+        for field in ("podGroupTemplates", "compositePodGroupTemplates")
+    )
+    gang = (template.get("schedulingPolicy") or {}).get("gang")
+    if gang is not None:
+        _check_steps(name, template, reading)
+    if not children:
+        return
+    minimum = _minimum(gang, "minGroupCount", total, f"template {name}", "groups", reading)
+    yield Composite(
+        name=reading.name_of(name),
+        role="",
+        children=children,
+        minimum=min(minimum, len(children)),
+        given=_given(template, reading),
+    )
+
+
+def _check_steps(name: str, template: Template, reading: _Reading) -> None:
+    """Raise InvalidPolicy if a gang has parts that its controller makes one after the other."""
+    first: dict[int, str] = {}
+    for leaf in _leaf_names(template, reading):
+        first.setdefault(reading.step_of.get(leaf, 0), leaf)
+    if len(first) > 1:
+        before, after = list(first.values())[:2]
+        text = (
+            f"template {name} is a gang of {before} and {after}, but they start one after the other, so it could never "
+            "start; make it basic"
+        )
+        raise reading.refusal("WorkloadDiffers", text)
+
+
+def _leaf(template: Template, part: Part, reading: _Reading) -> Leaf:
+    name = template["name"]
+    if isinstance(part, Composite):
+        text = (
+            f"template {name} is one group, but {name} has {len(part.children)} groups, one per Job; write the label "
+            f"{LEAF_LABEL}: replicated-job into its pod template, or leave the annotation out"
+        )
+        raise reading.refusal("WorkloadDiffers", text)
+    its_class = template.get("priorityClassName") or ""
+    of_pods = (part.template.get("spec") or {}).get("priorityClassName") or ""
+    if its_class and its_class != of_pods:
+        text = f"template {name} has priorityClassName {its_class!r}, its pods have {of_pods!r}; make them equal"
+        raise reading.refusal("PrioritiesDiffer", text)
+    gang = (template.get("schedulingPolicy") or {}).get("gang")
+    minimum = _minimum(gang, "minCount", part.most, f"template {name}", "pods", reading)
+    return msgspec.structs.replace(
+        part, minimum=min(minimum, max(1, part.pods)), given=_given(template, reading)
+    )
+
+
+def _minimum(
+    gang: Mapping[str, Any] | None, field: str, most: int, what: str, unit: str, reading: _Reading
+) -> int:
+    """Return the minimum of a gang; BASIC where it is none.
+
+    Raises:
+        InvalidPolicy: It is more than there can be.
+    """
+    if gang is None:
+        return BASIC
+    minimum = number(gang, field, most)
+    if minimum > most:
+        text = f"{what} has {field} {minimum}, but there are only {most} {unit}; lower it"
+        raise reading.refusal("WorkloadDiffers", text)
+    return max(1, minimum)
+
+
+def _given(template: Template, reading: _Reading) -> Given:
+    name = str(template.get("name"))
+    for field in _NOT_READ:
+        if template.get(field):
+            text = f"template {name} has {field}, which is not copied to the groups of a workload; leave it out"
+            raise reading.refusal("WorkloadDiffers", text)
+    topology = (template.get("schedulingConstraints") or {}).get("topology") or ()
+    return Given(
+        workload=reading.user.wanted,
+        template=name,
+        topology=str(topology[0].get("key", "")) if topology else "",
+        disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
+    )

@@ -1,0 +1,83 @@
+"""Port to workload objects (Job, JobSet, ...) and the groups that are created for them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+from immutables import Map
+
+from extender.core.model.ids import GroupKey
+from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.tree_policy import TreeProfile
+from extender.core.workloads.workload_object import WorkloadObject
+
+
+class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
+    """The workloads of a cluster at one instant: those with a tree label, on themselves or in a pod template."""
+
+    objects: Map[str, WorkloadObject] = Map()  # by UID
+    owned: Map[str, Map[str, WorkloadObject]] = Map()  # by the UID of the controlling owner
+    profiles: Map[str, TreeProfile] = Map()  # by name
+    templates: Map[tuple[str, str], WorkloadObject] = (
+        Map()
+    )  # Workloads of users, by namespace and name
+    synced: frozenset[str] = frozenset()  # kinds whose objects are all known
+    revision: int = 0  # grows with each change
+
+
+class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A group to write, with the workload that owns it."""
+
+    namespace: str
+    spec: GroupSpec
+    template_of: str  # workloadRef.workloadName, which all groups of a tree share; there need not be such a Workload
+    profile: str
+    owner_api_version: str
+    owner_kind: str
+    owner_name: str
+    owner_uid: str
+
+    @property
+    def key(self) -> GroupKey:
+        """Return the key of the group."""
+        return GroupKey(self.namespace, self.spec.name, self.spec.kind)
+
+
+class Workloads(Protocol):
+    """The view of workloads, and the writes of their groups."""
+
+    def view(self) -> WorkloadView:
+        """Return the newest view; cheap, never waits."""
+        ...
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the revision of the view differs from `revision`; return the new one."""
+        ...
+
+    async def create_group(self, group: GroupManifest) -> None:
+        """Create a group; do nothing if one with its name exists.
+
+        Raises:
+            RequestRejected: The API server refuses it for good, or the namespace is being deleted.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def apply_group(self, group: GroupManifest, uid: str) -> None:
+        """Apply the fields of a group that exists; `uid` is a precondition.
+
+        Raises:
+            RequestRejected: It is gone or was recreated, or a field is immutable.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def delete_group(self, key: GroupKey, uid: str) -> None:
+        """Delete a group; `uid` is a precondition. A group that is gone is a success.
+
+        Raises:
+            RequestRejected: It was recreated.
+            ClusterUnavailable: Try again later.
+        """
+        ...

@@ -1,0 +1,97 @@
+"""The trees of workloads as they are now: `GET /v1/trees` and `gang-extender trees`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from extender.core.log.gang_phase import effective_phase
+from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
+from extender.queries.log.event_dto import rfc3339
+
+
+class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A root group of a workload."""
+
+    name: str
+    kind: str
+    state: str  # of the gang; empty: not in the log yet
+
+
+class TreeNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a user should know about a tree."""
+
+    reason: str
+    message: str
+
+
+class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The tree of one workload."""
+
+    workload: str  # namespace/name
+    kind: str
+    uid: str
+    generation: int  # of the workload when it was compiled
+    profile: str
+    outcome: str  # compiled | basic: its pods are placed one by one | refused: its pods wait
+    owner: (
+        str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
+    )
+    groups: int
+    roots: tuple[TreeRoot, ...]
+    reason: str  # of outcomes basic and refused
+    message: str
+    notices: tuple[TreeNotice, ...]
+    position: int  # of the event; `gang-extender decision replay POSITION` compiles it again
+    time: str  # RFC 3339, UTC
+
+
+def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
+    """Yield the trees of all workloads, by namespace, name and kind.
+
+    Args:
+        state: The state of the service.
+        namespace: Only workloads of this namespace; empty: all.
+    """
+    gangs = {gang.gang: gang for gang in state.gangs.values()}
+    found = [
+        tree
+        for tree in state.trees.values()
+        if not namespace or tree.workload.startswith(f"{namespace}/")
+    ]
+    for tree in sorted(found, key=lambda one: (one.workload, one.kind, one.uid)):
+        yield _tree_at(tree, gangs)
+
+
+def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
+    namespace = tree.workload.partition("/")[0]
+    names = {group.name for group in tree.groups}
+    roots = [group for group in tree.groups if group.parent not in names]
+    return TreeAt(
+        workload=tree.workload,
+        kind=tree.kind,
+        uid=tree.uid,
+        generation=tree.generation,
+        profile=tree.profile,
+        outcome=tree.outcome,
+        owner=tree.owner,
+        groups=len(tree.groups),
+        roots=tuple(
+            TreeRoot(
+                name=root.name,
+                kind=root.kind,
+                state=_state(gangs.get(f"{namespace}/{root.parent or root.name}")),
+            )
+            for root in roots
+        ),
+        reason=tree.reason,
+        message=tree.message,
+        notices=tuple(TreeNotice(reason=n.reason, message=n.message) for n in tree.notices),
+        position=tree.position,
+        time=rfc3339(tree.at_us),
+    )
+
+
+def _state(gang: GangState | None) -> str:
+    return effective_phase(gang) if gang is not None else ""

@@ -1,0 +1,283 @@
+"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay.
+
+Owns their processes, configuration files, certificate, CRDs and webhook configurations, and the built-in controllers
+that they need (Job, StatefulSet, garbage collection). Everything listens on loopback; webhooks are called by URL with
+a self-signed certificate. Like the plane it is started from the main thread, and blocks.
+
+    with ControlPlane("1.37", folder) as plane, WorkloadControllers(plane): ...
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from deploy.demo.ports import free_port
+from tests.controlplane.build import build_controllers, find_controllers
+from tests.controlplane.controllers.kinds import create_kinds
+from tests.controlplane.controllers.programs import WRAPPERS
+from tests.controlplane.plane import READY_TIMEOUT_S, ControlPlane, answers
+from tests.controlplane.processes import NotReadyError, Process
+
+# Restarts delete in the foreground, so nothing ends without the garbage collector.
+BUILT_IN = (
+    "job-controller",
+    "statefulset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+)
+# Where its pod webhooks may look: other pods can be created while a controller is away.
+PODS_OF = {
+    "jobset": "jobset.sigs.k8s.io/jobset-name",
+    "lws": "leaderworkerset.sigs.k8s.io/name",
+}
+CONFIG_GROUPS = {
+    "jobset": "config.jobset.x-k8s.io",
+    "lws": "config.lws.x-k8s.io",
+    "trainer": "config.trainer.kubeflow.org",
+}
+
+# Objects that each of them must accept; none is stored. The first are those of kube-controller-manager.
+PROBES = {
+    "": """
+{apiVersion: batch/v1, kind: Job, metadata: {name: probe, namespace: default}, spec: {template: {spec:
+  {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}
+""",
+    "jobset": """
+{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {name: probe, namespace: default},
+  spec: {replicatedJobs: [{name: a, template: {spec: {template: {spec:
+    {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}}]}}
+""",
+    "lws": """
+{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: probe, namespace: default},
+  spec: {leaderWorkerTemplate: {workerTemplate: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}
+---
+{apiVersion: disaggregatedset.x-k8s.io/v1, kind: DisaggregatedSet, metadata: {name: probe, namespace: default},
+  spec: {roles: [
+    {name: a, spec: {replicas: 1, leaderWorkerTemplate: {workerTemplate: {spec:
+      {containers: [{name: main, image: registry.invalid/none}]}}}}},
+    {name: b, spec: {replicas: 1, leaderWorkerTemplate: {workerTemplate: {spec:
+      {containers: [{name: main, image: registry.invalid/none}]}}}}}]}}
+""",
+    "trainer": """
+{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: probe, namespace: default},
+  spec: {runtimeRef: {name: torch-distributed}}}
+""",
+    "kuberay": """
+{apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: probe, namespace: default},
+  spec: {headGroupSpec: {rayStartParams: {}, template: {spec:
+    {containers: [{name: main, image: registry.invalid/none}]}}}}}
+""",
+}
+
+Object = dict[str, Any]
+
+
+class WorkloadControllers:
+    """The controllers of one control plane; as a context manager it starts and stops them all.
+
+    Attributes:
+        processes: By name, for a test that stops, pauses or restarts one.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        names: Iterable[str] | None = None,
+        *,
+        gates: Mapping[str, bool] | None = None,
+        feature_gates: Mapping[str, Mapping[str, bool]] | None = None,
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            plane: It must run; it outlives the controllers.
+            names: Which of programs.py, such as "jobset"; all by default. "trainer" needs "jobset".
+            gates: Feature gates of kube-controller-manager.
+            feature_gates: Those of the others, by name: {"jobset": {"RestartJob": True}}.
+        """
+        self.plane = plane
+        self.processes: dict[str, Process] = {}
+        self._gates = dict(gates or {})
+        self._feature_gates = {name: dict(on) for name, on in (feature_gates or {}).items()}
+        if find_controllers() is None:
+            for wrapper in WRAPPERS:
+                build_controllers(wrapper)
+        built = find_controllers() or {}
+        self._builds = {name: built[name] for name in (built if names is None else names)}
+        self._folder = plane.folder / "workload-controllers"
+        self._webhooks: list[Object] = []
+        self._health: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start them, and wait until an object of each kind passes their webhooks."""
+        self._folder.mkdir(exist_ok=True)
+        # Before kube-controller-manager: its garbage collector looks for new kinds only every 30 s.
+        crds = [file for name in self._builds for file in self.manifests(name, "crds")]
+        create_kinds(self.plane, crds)
+        self.plane.start_controller_manager(BUILT_IN, self._gates)
+        certificate = self._make_certificate()
+        for name in self._builds:
+            self._start(name, certificate)
+        self._apply("webhooks.yaml", self._webhooks)
+        for name, process in self.processes.items():
+            process.wait_until(partial(answers, self._health[name]), READY_TIMEOUT_S)
+        self._wait_for_webhooks()
+
+    def stop(self) -> None:
+        """Stop them; kinds and objects stay, their webhooks are not called any more."""
+        with ExitStack() as stack:
+            stack.callback(self.plane.stop_controller_manager)
+            for process in self.processes.values():
+                stack.callback(process.stop)
+            if self._webhooks and self.plane.apiserver.running:
+                kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+                self._kubectl("delete", kinds, "--all")
+
+    # -- manifests -------------------------------------------------------------------------------
+
+    def manifests(self, name: str, kind: str) -> list[Path]:
+        """Return the manifests of a controller: its `crds`, `webhooks` or `runtimes`."""
+        return sorted((self._builds[name] / "manifests" / name / kind).glob("*.yaml"))
+
+    def _wait_for_webhooks(self) -> None:
+        """Send what each webhook must answer until it does: `/readyz` is 200 before their paths are there."""
+        if "trainer" in self._builds:
+            runtimes = self.manifests("trainer", "runtimes")
+            self._insist("apply", "--server-side", *(f"--filename={file}" for file in runtimes))
+        probes = "\n---\n".join(PROBES[name] for name in ("", *self._builds))
+        file = self._write("probes.yaml", yaml.safe_load_all(probes))
+        self._insist("apply", "--server-side", "--dry-run=server", f"--filename={file}")
+
+    def _apply(self, name: str, objects: Sequence[Object]) -> None:
+        self._kubectl("apply", "--server-side", f"--filename={self._write(name, objects)}")
+
+    def _write(self, name: str, objects: Iterable[Object]) -> Path:
+        file = self._folder / name
+        file.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
+        return file
+
+    def _kubectl(self, *arguments: str) -> None:
+        done = self.plane.kubectl(*arguments)
+        if done.returncode != 0:
+            raise NotReadyError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+
+    def _insist(self, *arguments: str) -> None:
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                self._kubectl(*arguments)
+            except NotReadyError as failed:
+                ended = [one for one in self.processes.values() if not one.running]
+                if ended or time.monotonic() > deadline_s:
+                    processes = ended or self.processes.values()
+                    tails = "\n".join(f"{one.name}: {one.tail()}" for one in processes)
+                    raise NotReadyError(f"{failed}\n{tails}") from failed
+                time.sleep(0.2)
+            else:
+                return
+
+    # -- programs --------------------------------------------------------------------------------
+
+    def _start(self, name: str, certificate: Path) -> None:
+        health, metrics, webhook = free_port(), free_port(), free_port()
+        self._health[name] = f"http://127.0.0.1:{health}/readyz"
+        if name == "kuberay":
+            # Its webhook only checks names; it has none that changes an object.
+            flags = [
+                f"--health-probe-bind-address=127.0.0.1:{health}",
+                f"--metrics-addr=127.0.0.1:{metrics}",
+                "--enable-leader-election=false",
+            ]
+        else:
+            flags = [f"--config={self._config(name, health, webhook, certificate)}"]
+            for file in self.manifests(name, "webhooks"):
+                documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
+                self._webhooks += [
+                    _on_loopback(one, name, webhook, certificate) for one in documents if one
+                ]
+        if name == "jobset":
+            flags.append("--metrics-bind-address=0")
+        self.processes[name] = Process(
+            name,
+            [str(self._builds[name] / name), *flags],
+            self._folder / f"{name}.log",
+            {
+                "KUBECONFIG": str(self.plane.kubeconfig("workload-controllers")),
+                # Trainer has no setting for the place of its certificate but this one.
+                "TMPDIR": str(self._folder),
+            },
+        )
+        self.processes[name].start()
+
+    def _config(self, name: str, health: int, webhook: int, certificate: Path) -> Path:
+        data: Object = {
+            "apiVersion": f"{CONFIG_GROUPS[name]}/v1alpha1",
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+            "webhook": {"host": "127.0.0.1", "port": webhook},
+        }
+        if name == "trainer":
+            data["certManagement"] = {"enable": False}
+        else:
+            data["internalCertManagement"] = {"enable": False}
+            data["webhook"]["certDir"] = str(certificate.parent)
+        if gates := self._feature_gates.get(name):
+            data["featureGates"] = gates
+        return self._write(f"{name}.yaml", [data])
+
+    def _make_certificate(self) -> Path:
+        """Make a certificate for 127.0.0.1 where the programs look for it."""
+        folder = self._folder / "k8s-webhook-server" / "serving-certs"
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2"),
+            *("-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        return folder / "tls.crt"
+
+
+def _on_loopback(configuration: Object, name: str, port: int, certificate: Path) -> Object:
+    """Return a webhook configuration of a project as it calls our process: a name of its own, a URL, our certificate."""
+    bundle = base64.b64encode(certificate.read_bytes()).decode()
+    hooks = []
+    for hook in configuration["webhooks"]:
+        url = f"https://127.0.0.1:{port}{hook['clientConfig']['service']['path']}"
+        more: Object = {"clientConfig": {"url": url, "caBundle": bundle}}
+        if any("pods" in rule["resources"] for rule in hook["rules"]):
+            there = {"key": PODS_OF[name], "operator": "Exists"}
+            more["objectSelector"] = {"matchExpressions": [there]}
+        hooks.append(hook | more)
+    return configuration | {
+        "metadata": {"name": f"{name}-{configuration['metadata']['name']}"},
+        "webhooks": hooks,
+    }

@@ -1,0 +1,1 @@
+"""The admission policies, roles and profiles of workload trees on a real API server, without the service."""

@@ -1,0 +1,72 @@
+"""TreeProfiles as an API server or a file has them become profiles of the core; errors name object, field and value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import convert
+from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.core.model.errors import BadInput
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+
+PROFILE = """
+apiVersion: gang-extender.dev/v1alpha1
+kind: TreeProfile
+metadata: {name: training}
+spec:
+  kinds:
+    - kind: JobSet
+      gang: per-replicated-job
+      topology: {root: net/block, leaf: net/rack}
+      disruptionMode: single
+      schedulingBlock: adopt
+    - {kind: Job, enabled: false}
+"""
+
+
+def read(**fields: Any) -> TreeProfile:
+    thing = yaml.safe_load(PROFILE) | fields
+    return profile_of(convert(api.TreeProfile, thing))
+
+
+def test_each_field_is_read() -> None:
+    """What is not set has the default of the core."""
+    assert read() == TreeProfile(
+        name="training",
+        kinds={
+            "JobSet": KindPolicy(
+                gang="per-replicated-job",
+                root_topology="net/block",
+                leaf_topology="net/rack",
+                disruption_mode="single",
+                scheduling_block="adopt",
+            ),
+            "Job": KindPolicy(enabled=False),
+        },
+    )
+
+
+@pytest.mark.parametrize("spec", [{}, {"kinds": []}, {"kinds": None}])
+def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
+    assert read(spec=spec).of("Job") == KindPolicy()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error"),
+    [
+        ([{"kind": "CronJob"}], r"TreeProfile/training: spec\.kinds\[0\]\.kind: 'CronJob' is none of JobSet,.* Job"),
+        ([{"kind": "Job"}, {"kind": "Job"}], r"spec\.kinds\[1\]\.kind: 'Job' is there twice; write one"),
+        ([{"kind": "Job", "gang": "per-job"}], r"spec\.kinds\[0\]\.gang: 'per-job' is not for Job; it has all$"),
+        ([{"kind": "Job", "gang": "some"}], r"training.*spec\.kinds\[0\]\.gang.*'some'"),
+        ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*'none'"),
+        ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
+        ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
+    ],
+)  # fmt: skip
+def test_an_error_names_object_field_and_value(kinds: list[Any], error: str) -> None:
+    with pytest.raises(BadInput, match=error):
+        read(spec={"kinds": kinds})

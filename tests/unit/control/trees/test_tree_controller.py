@@ -1,0 +1,229 @@
+"""Workloads become groups: recorded first, written afterwards, and the same again after a kill at any write."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from extender.control.trees.tree_controller import TreeController
+from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from tests.support.service.fake_workloads import FakeWorkloads
+from tests.support.service.fakes import Stage, idle, until
+
+TREE = "gang-extender.dev/tree"
+UID = "0123456789abcdef"
+
+
+def a_jobset(name="train", uid=UID, *, labels=None, annotations=None, workers=2, **spec: Any):
+    """Return a JobSet of one driver and Jobs of four workers, with the labels that the policy stamps."""
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name, "namespace": "default", "uid": uid, "generation": 1,
+            "labels": {TREE: "default"} if labels is None else labels, "annotations": annotations or {},
+        },
+        "spec": {
+            "replicatedJobs": [
+                replicated_job("driver", 1, 1, "replicated-job"), replicated_job("worker", workers, 4, "job"),
+            ],
+            **spec,
+        },
+    }  # fmt: skip
+
+
+def replicated_job(name, replicas, parallelism, leaf):
+    labels = {TREE: "default", "gang-extender.dev/leaf": leaf}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": []}}
+    job = {"parallelism": parallelism, "completions": parallelism, "template": pod}
+    return {"name": name, "replicas": replicas, "template": {"spec": job}}
+
+
+def controller(stage, workloads):
+    return TreeController(stage.cluster, workloads, stage.leader, stage.inputs, stage.settings)
+
+
+async def started(*objects, stage=None, **settings):
+    """Return a leading stage with workloads and their running controller."""
+    stage = stage or Stage(**settings)
+    workloads = FakeWorkloads(stage.cluster, *objects)
+    await stage.lead()
+    stage.start(controller(stage, workloads).run())
+    return stage, workloads
+
+
+def groups(stage):
+    return {key.name: group for key, group in stage.cluster.seen.groups.items()}
+
+
+NAMES = {
+    "train-01234567", "train-driver-01234567", "train-worker-01234567",
+    "train-worker-0-01234567", "train-worker-1-01234567",
+}  # fmt: skip
+
+
+async def test_a_jobset_becomes_its_groups():
+    """One event, then the groups with the JobSet as owner; nothing more is written when nothing changes."""
+    stage, workloads = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        (event,) = stage.event_data(TreeCompiled)
+        assert {group.name for group in event.groups} == NAMES
+        leaf = groups(stage)["train-worker-0-01234567"]
+        assert (leaf.parent, leaf.minimum, leaf.disruption_mode) == (
+            "train-worker-01234567", 4, "all",
+        )  # fmt: skip
+        assert leaf.owner_uid == UID
+        calls = list(workloads.calls)
+        workloads.put(a_jobset())
+        await idle()
+        assert workloads.calls == calls
+        assert len(stage.event_data(TreeCompiled)) == 1
+
+
+@pytest.mark.parametrize("killed_after", range(6))
+async def test_a_kill_between_two_writes_loses_and_doubles_nothing(killed_after):
+    """The log has the tree once, and the next leader writes the groups that are missing."""
+    stage, workloads = await started(stage=Stage())
+    async with stage:
+        done = 0
+
+        def fault(verb, name):
+            nonlocal done
+            done += 1
+            return ClusterUnavailable("killed") if done > killed_after else None
+
+        workloads.fault = fault
+        workloads.put(a_jobset())
+        await until(lambda: len(workloads.calls) == min(killed_after, 5), "writes before the kill")
+        await until(lambda: stage.event_data(TreeCompiled), "event")
+        await stage.stop_leading()
+        second = Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
+        )
+        async with second:
+            again = FakeWorkloads(stage.cluster, a_jobset())
+            await second.lead()
+            second.start(controller(second, again).run())
+            await until(lambda: groups(second).keys() == NAMES, "groups")
+            assert len(workloads.calls) + len(again.calls) == len(NAMES)
+            assert len(second.event_data(TreeCompiled)) == 1
+
+
+async def test_a_leaf_that_was_deleted_by_hand_comes_back():
+    """What the log has and the cluster lacks is created again, without another event."""
+    stage, workloads = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await idle()
+        key = groups(stage)["train-worker-1-01234567"].key
+        workloads._delete(key)
+        await until(lambda: groups(stage).keys() == NAMES, "the leaf again")
+        assert workloads.calls[-1] == ("create", key.name)
+        assert len(stage.event_data(TreeCompiled)) == 1
+
+
+async def test_a_refused_jobset_is_held_and_named():
+    """The refusal is recorded, an Event is on the JobSet, no group is made; a mended one is compiled."""
+    wrong = a_jobset(annotations={"gang-extender.dev/topology": "node=net/rack"})
+    stage, workloads = await started(wrong)
+    async with stage:
+        await until(lambda: stage.cluster.notices, "Event")
+        (event,) = stage.event_data(TreeRefused)
+        assert event.field == "metadata.annotations[gang-extender.dev/topology]"
+        notice = stage.cluster.notices[0]
+        assert (notice.kind, notice.uid, notice.reason) == ("JobSet", UID, "InvalidAnnotation")
+        assert notice.message == event.message
+        assert not groups(stage)
+        workloads.put(a_jobset())
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+
+
+async def test_a_jobset_that_only_its_namespace_covers_runs_pod_by_pod():
+    """It gets Basic leaves under the names that its pods have, and the same Event."""
+    wrong = a_jobset(labels={}, annotations={"gang-extender.dev/gang": "some"})
+    stage, _ = await started(wrong)
+    async with stage:
+        await until(lambda: len(groups(stage)) == 3, "leaves")
+        assert all(group.basic and group.parent is None for group in groups(stage).values())
+        (event,) = stage.event_data(TreeCompiled)
+        assert event.basic
+        assert event.reason == "InvalidAnnotation"
+        await until(lambda: stage.cluster.notices, "Event")
+
+
+async def test_what_is_finished_or_gone_is_retired():
+    """The groups of a finished JobSet are deleted; those of a deleted one go with it."""
+    stage, workloads = await started(a_jobset(), a_jobset("other", "fedcba9876543210"))
+    async with stage:
+        await until(lambda: len(groups(stage)) == 10, "groups")
+        done = copy.deepcopy(a_jobset())
+        done["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+        workloads.put(done)
+        await until(lambda: len(groups(stage)) == 5, "groups of the other")
+        workloads.remove(a_jobset("other", "fedcba9876543210"))
+        await until(lambda: len(stage.event_data(TreeRetired)) == 2, "events")
+        assert [e.reason for e in stage.event_data(TreeRetired)] == ["finished", "deleted"]
+        assert not groups(stage)
+
+
+async def test_a_group_of_another_client_is_not_changed():
+    """The name is taken: an Event names it, and the group is created when it is free."""
+    stage, workloads = await started(stage=Stage())
+    async with stage:
+        foreign = {
+            "apiVersion": "gang-extender.dev/v1alpha1", "kind": "PodGroup",
+            "metadata": {"name": "train-driver-01234567", "namespace": "default"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 7}}},
+        }  # fmt: skip
+        stage.cluster.add(foreign)
+        workloads.put(a_jobset())
+        await until(lambda: groups(stage).keys() == NAMES, "the other groups")
+        await until(lambda: any(n.reason == "NameTaken" for n in stage.cluster.notices), "Event")
+        assert groups(stage)["train-driver-01234567"].minimum == 7
+        workloads._delete(groups(stage)["train-driver-01234567"].key)
+        await until(
+            lambda: (
+                groups(stage).get("train-driver-01234567")
+                and groups(stage)["train-driver-01234567"].minimum == 1
+            ),
+            "our own",
+        )
+
+
+async def test_a_job_follows_its_remaining_work_downwards():
+    """Completions 4 of parallelism 4, three succeeded: the minimum is lowered, on the same group."""
+    pod = {"metadata": {"labels": {TREE: "default"}}, "spec": {"containers": []}}
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "fit", "namespace": "default", "uid": UID, "labels": {TREE: "default"}},
+        "spec": {"parallelism": 4, "completions": 4, "template": pod},
+    }  # fmt: skip
+    stage, workloads = await started(job)
+    async with stage:
+        await until(lambda: "fit-01234567" in groups(stage), "group")
+        uid = groups(stage)["fit-01234567"].uid
+        workloads.put(job | {"status": {"succeeded": 3, "active": 1}})
+        await until(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
+        assert groups(stage)["fit-01234567"].uid == uid
+
+
+async def test_an_unknown_profile_holds_until_it_exists():
+    """A label value that no profile has is refused with its name; the profile mends it."""
+    named = a_jobset()
+    for job in named["spec"]["replicatedJobs"]:
+        job["template"]["spec"]["template"]["metadata"]["labels"][TREE] = "racks"
+    stage, workloads = await started(named)
+    async with stage:
+        await until(lambda: stage.event_data(TreeRefused), "refusal")
+        assert "'racks'" in stage.event_data(TreeRefused)[0].message
+        workloads.put_profile(
+            TreeProfile(name="racks", kinds={"JobSet": KindPolicy(leaf_topology="net/rack")})
+        )
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        assert groups(stage)["train-worker-0-01234567"].topology == ("net/rack",)
+        assert groups(stage)["train-driver-01234567"].topology == ()
