@@ -78,3 +78,28 @@ class JobSetFields(ReadFields, frozen=True, kw_only=True):
     suspend: bool | None = None
     managed_by: str | None = None
     scheduling: dict[str, Any] | None = None
+
+
+class SubgroupFields(ReadFields, frozen=True, kw_only=True):
+    """The subGroupPolicy of a LeaderWorkerSet."""
+
+    sub_group_size: Count | None = None
+    sub_group_policy_type: str | None = None
+
+
+class LeaderWorkerFields(ReadFields, frozen=True, kw_only=True):
+    """The leaderWorkerTemplate of a LeaderWorkerSet."""
+
+    size: Count | None = None
+    leader_template: TemplateFields | None = None
+    worker_template: TemplateFields | None = None
+    sub_group_policy: SubgroupFields | None = None
+
+
+class LeaderWorkerSetFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a LeaderWorkerSet, and of a role of a DisaggregatedSet."""
+
+    replicas: Count | None = None
+    startup_policy: str | None = None
+    scheduling: dict[str, Any] | None = None
+    leader_worker_template: LeaderWorkerFields | None = None
