@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -11,7 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import OUR_GROUP, PARENT_ANNOTATIONS, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
-from extender.cluster.types.group_types import GangPolicy, TopologyEntry
+from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import kind_of_pod
@@ -74,13 +74,31 @@ def pods_of_leaf(
     Raises:
         BadInput: The pod template has a field of a wrong type.
     """
-    if not leaf.template.get("spec"):
-        return
-    metadata = leaf.template.get("metadata") or {}
+    templates: dict[int, api.Pod] = {}
+    for number in numbers:
+        template = leaf.template_of(number)
+        if not template.get("spec"):
+            continue
+        if id(template) not in templates:
+            templates[id(template)] = _pod_of(leaf, workload, template, labels, members=members)
+        pod = templates[id(template)]
+        named = msgspec.structs.replace(pod.metadata, name=f"{leaf.name}-{number}")
+        yield msgspec.structs.replace(pod, metadata=named)
+
+
+def _pod_of(
+    leaf: Leaf,
+    workload: WorkloadObject,
+    template: Mapping[str, Any],
+    labels: Mapping[str, str],
+    *,
+    members: bool,
+) -> api.Pod:
+    metadata = template.get("metadata") or {}
     own = {**(metadata.get("labels") or {}), **labels}
     if members:
         own[GROUP_LABEL] = leaf.name
-    template = {
+    body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -88,18 +106,14 @@ def pods_of_leaf(
             "labels": own,
             "annotations": metadata.get("annotations") or {},
         },
-        "spec": leaf.template["spec"],
+        "spec": template["spec"],
     }
     try:
-        pod = convert(api.Pod, template)
+        pod = convert(api.Pod, body)
     except BadInput as fault:
         role = f" of {leaf.role}" if leaf.role else ""
         raise BadInput(f"{workload}: pod template{role}: {fault}") from fault
-    if members:
-        pod = admitted(pod)
-    for number in numbers:
-        named = msgspec.structs.replace(pod.metadata, name=f"{leaf.name}-{number}")
-        yield msgspec.structs.replace(pod, metadata=named)
+    return admitted(pod) if members else pod
 
 
 def admitted(pod: api.Pod) -> api.Pod:
@@ -139,6 +153,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
     )
     topology = (TopologyEntry(key=spec.topology),) if spec.topology else ()
     kind = api.PodGroup if leaf else api.CompositePodGroup
+    ref = WorkloadRef(workload_name=spec.workload, template_name=spec.template)
     return kind(
         api_version=API_VERSION,
         kind=spec.kind,
@@ -147,6 +162,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             annotations={PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
         ),
         spec=api.GroupSpec(
+            workload_ref=ref if spec.workload else None,
             scheduling_policy=api.SchedulingPolicy(basic=Present())
             if spec.basic
             else api.SchedulingPolicy(gang=gang),

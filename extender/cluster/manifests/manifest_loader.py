@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -31,7 +30,8 @@ from extender.cluster.manifests.manifest_entries import (
     with_metadata,
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
-from extender.cluster.manifests.workload_expansion import Expansion, expand
+from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
+from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import OUR_GROUP, key_of
 from extender.cluster.read.object_store import ObjectStore
@@ -108,7 +108,7 @@ def complete(
     memory: Memory | None = None,
     *,
     expand_cluster: bool = False,
-    live: Iterable[PodLabels] = (),
+    live: LiveSources = NO_LIVE_SOURCES,
 ) -> CompleteManifest:
     """Return the objects with the fields that an API server or a kubelet would fill in, and what workloads become.
 
@@ -116,7 +116,7 @@ def complete(
         entries: In file order, --cluster before -f; of several entries of one object the last counts.
         memory: Gets the creation times that are filled in, for the next call.
         expand_cluster: Make groups and pods from the workloads of --cluster too; otherwise only from those of -f.
-        live: Pods that are not in the files; a workload of -f has those that name its leaves already.
+        live: The cluster of the service: pods of a workload of -f that exist already, and profiles.
 
     Raises:
         BadInput: An object names a priority class that does not exist, or a workload cannot be read.

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, objects_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
+from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Document, Value
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.log.reservation_state import ReservationState
@@ -71,12 +72,12 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
         entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
     live: tuple[ClusterView, ReservationState] | None = None
-    members: tuple[PodLabels, ...] = ()
+    sources = LiveSources()
     if ours is not None:
         live = restored(ours.snapshot)
-        members = tuple(_members(live[0]))
+        sources = LiveSources(pods=tuple(_members(live[0])), profiles=ours.profiles)
     try:
-        found = build(complete(entries, live=members))
+        found = build(complete(entries, live=sources))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
     question = PlanInput(

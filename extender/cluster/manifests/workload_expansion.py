@@ -9,24 +9,19 @@ runs the steps of a workload: the pods of all of them are made at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.made_objects import (
-    PodLabels,
     group_from,
-    leaf_uses,
     pods_of_leaf,
 )
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, Role, SourceEntry
-from extender.cluster.read.object_decoding import key_of, source_of
-from extender.cluster.read.pod_conversion import ended
-from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.read.workload_conversion import workload_of
-from extender.cluster.types.namespace_types import Namespace
-from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.core.decisions.trees.tree_events import is_requested
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import BY_KIND, KINDS
@@ -38,15 +33,21 @@ from extender.core.workloads.tree_compiler import (
     compile_tree,
     workload_parts,
 )
-from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse, Part, leaves_of
+from extender.core.workloads.tree_parts import Leaf, Part, leaves_of
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
-from extender.core.workloads.tree_policy import TreeProfile as Profile
 from extender.core.workloads.workload_kind import WorkloadKind
-from extender.core.workloads.workload_object import OFF, TREE_LABEL, WorkloadObject
+from extender.core.workloads.workload_object import (
+    OFF,
+    TREE_LABEL,
+    WORKLOAD_ANNOTATION,
+    WorkloadObject,
+)
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 _TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
-_Name = tuple[str, str, str]  # kind, namespace, name
+
+
+NO_LIVE_SOURCES = LiveSources()
 
 
 class Expansion(msgspec.Struct, kw_only=True):
@@ -59,14 +60,14 @@ class Expansion(msgspec.Struct, kw_only=True):
 
 
 def expand(
-    entries: Sequence[AnyEntry], *, of_cluster: bool = False, live: Iterable[PodLabels] = ()
+    entries: Sequence[AnyEntry], *, of_cluster: bool = False, live: LiveSources = NO_LIVE_SOURCES
 ) -> Expansion:
     """Return the groups and pods of all workloads of -f.
 
     Args:
         entries: All objects, each once; workloads have UIDs.
         of_cluster: Expand the workloads of --cluster too, if they or their namespaces have the tree label.
-        live: Pods that are not in the files.
+        live: What is not in the files.
 
     Raises:
         BadInput: A workload cannot be read, or one of its groups belongs to another object.
@@ -74,7 +75,7 @@ def expand(
     found = Expansion()
     sources = [entry for entry in entries if isinstance(entry, SourceEntry)]
     if any(isinstance(entry.thing, api.WorkloadManifest) for entry in sources):
-        files = _Files(entries, live)
+        files = WorkloadSources(entries, live)
         for entry in sources:
             if isinstance(entry.thing, api.WorkloadManifest) and (
                 of_cluster or entry.role is Role.WANTED
@@ -83,81 +84,15 @@ def expand(
     return found
 
 
-class _Files:
-    """What the files have beside the workload that is looked at."""
-
-    def __init__(self, entries: Sequence[AnyEntry], live: Iterable[PodLabels]) -> None:
-        self.profiles: dict[str, Profile] = {DEFAULT_PROFILE.name: DEFAULT_PROFILE}
-        self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.workloads: dict[_Name, WorkloadObject] = {}
-        self.groups: dict[GroupKey, tuple[str, api.Group]] = {}
-        pods: list[PodLabels] = [*live]
-        for entry in entries:
-            match entry.thing:
-                case api.Pod() as pod:
-                    if not ended(pod) and pod.metadata.deletion_timestamp is None:
-                        pods.append((pod.metadata.namespace, pod.metadata.labels))
-                case api.PodGroup() | api.CompositePodGroup() as group:
-                    if source_of(group) == "crd":
-                        self.groups[key_of(group)] = (entry.where, group)
-                case api.WorkloadManifest() as manifest:
-                    self.workloads[(manifest.kind, *manifest.key)] = workload_of(manifest)
-                case TreeProfile() as profile:
-                    self.profiles[profile.metadata.name] = profile_of(profile)
-                case Namespace() as namespace:
-                    self.namespaces[namespace.metadata.name] = namespace.metadata.labels
-                case _:
-                    pass
-        self.uses = leaf_uses(pods)
-
-    def owner_of(self, workload: WorkloadObject) -> WorkloadObject | None:
-        """Return the controlling owner of a workload, if the files have it."""
-        owner = workload.owner
-        if owner is None:
-            return None
-        return self.workloads.get((owner.kind, workload.namespace, owner.name))
-
-    def uses_of(self, kind: WorkloadKind, workload: WorkloadObject) -> tuple[LeafUse, ...]:
-        """Return the leaves that pods of a workload name; without pods those that they will name."""
-        name = (workload.kind, workload.namespace, workload.name)
-        uses = self.uses.get(name, ())
-        if not uses and kind.planned_uses is not None:
-            uses = kind.planned_uses(workload)
-        return uses
-
-    def pods_of(self, workload: WorkloadObject) -> Mapping[str, int]:
-        """Return how many pods of a workload there are, by leaf."""
-        name = (workload.kind, workload.namespace, workload.name)
-        return {use.name: use.pods for use in self.uses.get(name, ())}
-
-    def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
-        """Return the groups that were made for a workload, in order of kind and name."""
-        mine = [group for _, group in self.groups.values() if is_owner(workload.uid, group)]
-        return tuple(sorted(map(_existing, mine), key=lambda one: (one.kind, one.name)))
-
-
-def is_owner(uid: str, thing: api.KubernetesObject) -> bool:
-    """Return whether the object with a UID is the controlling owner of another object."""
-    return any(one.controller and one.uid == uid for one in thing.metadata.owner_references)
-
-
-def _existing(group: api.Group) -> ExistingGroup:
-    policy = group.spec.scheduling_policy
-    gang = policy.gang if policy is not None else None
-    minimum = (gang.min_count or gang.min_group_count) if gang is not None else None
-    return ExistingGroup(
-        kind=type(group).__name__,
-        name=group.metadata.name,
-        basic=gang is None,
-        minimum=minimum or 1,
-    )
-
-
 class _WorkloadExpansion:
     """Expands one workload."""
 
     def __init__(
-        self, entry: SourceEntry, manifest: api.WorkloadManifest, files: _Files, found: Expansion
+        self,
+        entry: SourceEntry,
+        manifest: api.WorkloadManifest,
+        files: WorkloadSources,
+        found: Expansion,
     ) -> None:
         self._entry = entry
         self._manifest = manifest
@@ -209,6 +144,9 @@ class _WorkloadExpansion:
             requested=requested,
             uses=self._files.uses_of(kind, workload),
             existing=self._files.existing_of(workload),
+            templates=self._files.templates.get(
+                (workload.namespace, self._policy_source().annotations.get(WORKLOAD_ANNOTATION, ""))
+            ),
         )
         self._take(request, compile_tree(kind, request))
 
@@ -274,11 +212,10 @@ class _WorkloadExpansion:
 
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
-        label = self._workload.labels.get(TREE_LABEL) or self._policy_source().labels.get(
-            TREE_LABEL
-        )
+        source = self._policy_source()
+        label = self._workload.labels.get(TREE_LABEL) or source.labels.get(TREE_LABEL)
         if label:
-            return label, True
+            return label, is_requested(self._workload, source)
         if label := self._files.namespaces.get(self._workload.namespace, {}).get(TREE_LABEL):
             return label, False
         if not self._wanted:
@@ -326,7 +263,7 @@ class _WorkloadExpansion:
     def _group(self, spec: GroupSpec) -> Entry:
         workload = self._workload
         there = self._files.groups.get(GroupKey(workload.namespace, spec.name, spec.kind))
-        if there is not None and not is_owner(workload.uid, there[1]):
+        if there is not None and owner_uid(there[1]) != workload.uid:
             text = f"{there[1].label} of {there[0]} has the name of one of its groups; rename or delete it"
             raise BadInput(f"{workload}: {text}")
         return self._entry_of(group_from(spec))

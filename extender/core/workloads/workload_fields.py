@@ -39,3 +39,67 @@ class JobFields(ReadFields, frozen=True, kw_only=True):
     managed_by: str | None = None
     scheduling: dict[str, Any] | None = None
     template: TemplateFields | None = None
+
+
+class JobTemplateFields(ReadFields, frozen=True, kw_only=True):
+    """The template of the Jobs of a ReplicatedJob."""
+
+    metadata: LabelFields | None = None
+    spec: JobFields | None = None
+
+
+class DependencyFields(ReadFields, frozen=True, kw_only=True):
+    """An entry of dependsOn."""
+
+    name: str = ""
+    status: str = ""
+
+
+class ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
+    """An entry of replicatedJobs."""
+
+    name: str
+    replicas: Count | None = None
+    template: JobTemplateFields | None = None
+    depends_on: tuple[DependencyFields, ...] | None = None
+
+
+class StartupFields(ReadFields, frozen=True, kw_only=True):
+    """The order in which ReplicatedJobs start."""
+
+    startup_policy_order: str | None = None
+
+
+class JobSetFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a JobSet."""
+
+    replicated_jobs: tuple[ReplicatedJobFields, ...] | None = None
+    startup_policy: StartupFields | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+    scheduling: dict[str, Any] | None = None
+
+
+class SubgroupFields(ReadFields, frozen=True, kw_only=True):
+    """The subGroupPolicy of a LeaderWorkerSet."""
+
+    sub_group_size: Count | None = None
+    sub_group_policy_type: str | None = None
+
+
+class LeaderWorkerFields(ReadFields, frozen=True, kw_only=True):
+    """The leaderWorkerTemplate of a LeaderWorkerSet."""
+
+    size: Count | None = None
+    leader_template: TemplateFields | None = None
+    worker_template: TemplateFields | None = None
+    sub_group_policy: SubgroupFields | None = None
+
+
+class LeaderWorkerSetFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a LeaderWorkerSet, and of a role of a DisaggregatedSet."""
+
+    replicas: Count | None = None
+    startup_policy: str | None = None
+    scheduling: dict[str, Any] | None = None
+    leader_worker_template: LeaderWorkerFields | None = None

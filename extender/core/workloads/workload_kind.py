@@ -62,7 +62,6 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
     # The fields of `spec` that the entry reads, with their types; objects of files are checked against it.
-    spec_type: type[msgspec.Struct] | None = None
     # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
     # none, and its own tree label counts.
     template_paths: tuple[str, ...] = ()
@@ -91,3 +90,5 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # Why no tree can be made from the object, whatever its pods are.
     refusals: Callable[[WorkloadObject, TreePolicy], tuple[TreeRefusal, ...]]
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
+    # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
+    spec_type: type[msgspec.Struct] | None = None

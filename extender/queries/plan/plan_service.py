@@ -15,8 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
+from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import ReleasingGangs
 from extender.ports.log_ports import Clock, StateSource
+from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
 
@@ -38,6 +40,11 @@ class ClusterSource(Protocol):
         """Return the PriorityClasses as JSON objects."""
         ...
 
+    @property
+    def workloads(self) -> Workloads | None:
+        """Return the workloads of the cluster; None where they are in files."""
+        ...
+
 
 class LiveInput(msgspec.Struct, frozen=True):
     """The live cluster."""
@@ -45,6 +52,7 @@ class LiveInput(msgspec.Struct, frozen=True):
     snapshot: LiveSnapshot
     priority_classes: tuple[bytes, ...]
     as_of: str  # RFC 3339
+    profiles: tuple[TreeProfile, ...] = ()
 
 
 class PlanResult(msgspec.Struct, frozen=True):
@@ -91,7 +99,9 @@ class PlanService:
         saved = await snapshot(
             self._cluster.view(), state, releasing=self._releasing.started(), now_us=now_us
         )
-        live = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us))
+        workloads = self._cluster.workloads
+        profiles = () if workloads is None else tuple(workloads.view().profiles.values())
+        live = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us), profiles)
         return PlanResult(await self._run(body, live), state.position)
 
 

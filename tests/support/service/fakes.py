@@ -111,6 +111,8 @@ class FakeCluster:
     bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
+    workloads: Any = None  # of a test that has some
+
     def __init__(self, *objects: Object) -> None:
         self.objects: list[Object] = []
         self.seen = ClusterView()

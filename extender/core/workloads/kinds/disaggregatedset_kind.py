@@ -28,6 +28,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
 from extender.core.workloads.name_rules import LabelValue, joined_name, split_name
 from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -164,11 +165,23 @@ def _never(workload: WorkloadObject) -> bool:
     return False
 
 
+class _RoleFields(ReadFields, frozen=True, kw_only=True):
+    name: str
+    metadata: LabelFields | None = None
+    spec: LeaderWorkerSetFields | None = None
+
+
+class _DisaggregatedSetFields(ReadFields, frozen=True, kw_only=True):
+    roles: tuple[_RoleFields, ...] | None = None
+    scheduling: dict[str, Any] | None = None
+
+
 DISAGGREGATEDSET = WorkloadKind(
     kind="DisaggregatedSet",
     group="disaggregatedset.x-k8s.io",
     versions=("v1",),
     plural="disaggregatedsets",
+    spec_type=_DisaggregatedSetFields,
     name_rules=replica_rules(
         LabelValue(key=NAME_LABEL),
         "-",

@@ -100,6 +100,7 @@ JOB = WorkloadKind(
     group="batch",
     versions=("v1",),
     plural="jobs",
+    spec_type=JobFields,
     name_rules=(
         NameRule(
             when=(),
@@ -109,7 +110,6 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
-    spec_type=JobFields,
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,

@@ -25,7 +25,7 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.user_templates import TemplateUser, templated_roots
-from extender.core.workloads.workload_fields import Count, JobFields, LabelFields, ReadFields
+from extender.core.workloads.workload_fields import JobSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
@@ -264,35 +264,6 @@ def _kept_out(workload: WorkloadObject) -> str:
     return scheduling_block(workload) or managed_by_other(workload, MANAGER)
 
 
-class _JobTemplateFields(ReadFields, frozen=True, kw_only=True):
-    metadata: LabelFields | None = None
-    spec: JobFields | None = None
-
-
-class _DependencyFields(ReadFields, frozen=True, kw_only=True):
-    name: str = ""
-    status: str = ""
-
-
-class _ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    replicas: Count | None = None
-    template: _JobTemplateFields | None = None
-    depends_on: tuple[_DependencyFields, ...] | None = None
-
-
-class _StartupFields(ReadFields, frozen=True, kw_only=True):
-    startup_policy_order: str | None = None
-
-
-class _JobSetFields(ReadFields, frozen=True, kw_only=True):
-    replicated_jobs: tuple[_ReplicatedJobFields, ...] | None = None
-    startup_policy: _StartupFields | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-    scheduling: dict[str, Any] | None = None
-
-
 _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
 _REPLICATED_JOB = ("-", LabelValue(key=f"{PREFIX}/replicatedjob-name"))
 
@@ -301,6 +272,7 @@ JOBSET = WorkloadKind(
     group="jobset.x-k8s.io",
     versions=("v1alpha2",),
     plural="jobsets",
+    spec_type=JobSetFields,
     name_rules=(
         NameRule(
             when=(LabelCondition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
@@ -315,7 +287,6 @@ JOBSET = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=f"{PREFIX}/jobset-uid",
-    spec_type=_JobSetFields,
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
     leaf_label_cel=(

@@ -28,6 +28,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
 from extender.core.workloads.name_rules import LabelValue, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_fields import LeaderWorkerSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import GANG_ANNOTATION, WorkloadObject
 
@@ -83,6 +84,7 @@ LEADERWORKERSET = WorkloadKind(
     group="leaderworkerset.x-k8s.io",
     versions=("v1",),
     plural="leaderworkersets",
+    spec_type=LeaderWorkerSetFields,
     name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
     name_label=NAME_LABEL,
     template_paths=(

@@ -22,6 +22,7 @@ from extender.core.workloads.kind_rules import (
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.workload_fields import Count, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -144,11 +145,33 @@ def _kept_out(workload: WorkloadObject) -> str:
     return managed_by_other(workload, MANAGER)
 
 
+class _HeadFields(ReadFields, frozen=True, kw_only=True):
+    template: TemplateFields | None = None
+
+
+class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
+    group_name: str
+    replicas: Count | None = None
+    min_replicas: Count | None = None
+    max_replicas: Count | None = None
+    num_of_hosts: Count | None = None
+    suspend: bool | None = None
+    template: TemplateFields | None = None
+
+
+class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
+    head_group_spec: _HeadFields | None = None
+    worker_group_specs: tuple[_WorkerGroupFields, ...] | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
 RAYCLUSTER = WorkloadKind(
     kind="RayCluster",
     group="ray.io",
     versions=("v1",),
     plural="rayclusters",
+    spec_type=_RayClusterFields,
     name_rules=(
         NameRule(
             when=(),

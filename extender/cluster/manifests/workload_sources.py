@@ -1,0 +1,135 @@
+"""What the files have beside a workload: profiles, namespaces, Workloads of users, its owner, its pods and its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.made_objects import PodLabels, leaf_uses
+from extender.cluster.manifests.manifest_entries import AnyEntry
+from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_of, without_nulls
+from extender.cluster.read.pod_conversion import ended
+from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.types.namespace_types import Namespace
+from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.core.decisions.trees.leaf_uses import with_finished_pods
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey
+from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE
+from extender.core.workloads.tree_policy import TreeProfile as Profile
+from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import WorkloadObject
+
+_Name = tuple[str, str, str]  # kind, namespace, name
+
+
+class LiveSources(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not in the files, but in the cluster of the service."""
+
+    pods: tuple[PodLabels, ...] = ()  # that name a leaf
+    profiles: tuple[Profile, ...] = ()
+
+
+class WorkloadSources:
+    """What the files have beside the workload that is looked at."""
+
+    def __init__(self, entries: Sequence[AnyEntry], live: LiveSources) -> None:
+        self.profiles = {one.name: one for one in (DEFAULT_PROFILE, *live.profiles)}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.workloads: dict[_Name, WorkloadObject] = {}
+        self.groups: dict[GroupKey, tuple[str, api.Group]] = {}
+        self.templates: dict[tuple[str, str], WorkloadObject] = {}  # the Workloads of users
+        self.jobs: dict[_Name, list[WorkloadObject]] = {}  # by the object that owns them
+        self.made: dict[str, list[ExistingGroup]] = {}  # groups by the UID of their owner
+        self._pods = [*live.pods]
+        for entry in entries:
+            try:
+                self._add(entry.where, entry.thing)
+            except BadInput as fault:
+                raise BadInput(f"{entry.where}: {fault}") from fault
+        self.uses = leaf_uses(self._pods)
+        for workload in self.workloads.values():
+            if workload.kind == "Job" and (owner := self.owner_of(workload)) is not None:
+                self.jobs.setdefault(_name(owner), []).append(workload)
+
+    def _add(self, where: str, thing: api.KubernetesObject) -> None:
+        match thing:
+            case api.Pod() if not ended(thing) and thing.metadata.deletion_timestamp is None:
+                self._pods.append((thing.metadata.namespace, thing.metadata.labels))
+            case api.PodGroup() | api.CompositePodGroup() if source_of(thing) == "crd":
+                self.groups[key_of(thing)] = (where, thing)
+                if uid := owner_uid(thing):
+                    self.made.setdefault(uid, []).append(_existing(thing))
+            case api.WorkloadManifest():
+                self.workloads[(thing.kind, *thing.key)] = workload_of(thing)
+            case api.Workload():
+                if thing.key not in self.templates or thing.api_version.startswith(BUILTIN_GROUP):
+                    self.templates[thing.key] = _templates_of(thing)
+            case TreeProfile():
+                self.profiles[thing.metadata.name] = profile_of(thing)
+            case Namespace():
+                self.namespaces[thing.metadata.name] = thing.metadata.labels
+            case _:
+                pass  # nothing in a tree depends on it
+
+    def owner_of(self, workload: WorkloadObject) -> WorkloadObject | None:
+        """Return the controlling owner of a workload, if the files have it."""
+        owner = workload.owner
+        if owner is None:
+            return None
+        return self.workloads.get((owner.kind, workload.namespace, owner.name))
+
+    def uses_of(self, kind: WorkloadKind, workload: WorkloadObject) -> tuple[LeafUse, ...]:
+        """Return the leaves that pods of a workload name; without pods those that they will name."""
+        uses = self.uses.get(_name(workload), ())
+        if not uses and kind.planned_uses is not None:
+            uses = kind.planned_uses(workload)
+        jobs = self.jobs.get(_name(workload), ())
+        return with_finished_pods(uses, jobs) if jobs else uses
+
+    def pods_of(self, workload: WorkloadObject) -> Mapping[str, int]:
+        """Return how many pods of a workload there are, by leaf."""
+        return {use.name: use.pods for use in self.uses.get(_name(workload), ())}
+
+    def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
+        """Return the groups that were made for a workload, in order of kind and name."""
+        return tuple(sorted(self.made.get(workload.uid, ()), key=lambda one: (one.kind, one.name)))
+
+
+def _name(workload: WorkloadObject) -> _Name:
+    return (workload.kind, workload.namespace, workload.name)
+
+
+def owner_uid(thing: api.KubernetesObject) -> str:
+    """Return the UID of the controlling owner of an object, or an empty string."""
+    return next((one.uid for one in thing.metadata.owner_references if one.controller), "")
+
+
+def _existing(group: api.Group) -> ExistingGroup:
+    policy = group.spec.scheduling_policy
+    gang = policy.gang if policy is not None else None
+    minimum = (gang.min_count or gang.min_group_count) if gang is not None else None
+    return ExistingGroup(
+        kind=type(group).__name__,
+        name=group.metadata.name,
+        basic=gang is None,
+        minimum=minimum or 1,
+    )
+
+
+def _templates_of(found: api.Workload) -> WorkloadObject:
+    spec = without_nulls(msgspec.to_builtins(found.spec))
+    assert isinstance(spec, dict)
+    namespace, name = found.key
+    return WorkloadObject(
+        api_version=found.api_version,
+        kind=found.kind,
+        namespace=namespace,
+        name=name,
+        uid=found.metadata.uid,
+        spec=spec,
+    )
