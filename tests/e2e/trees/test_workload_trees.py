@@ -237,3 +237,54 @@ async def test_the_groups_go_with_the_workload(
     await story.until(created, every_s=0.2)
     assert not first & set(await until_groups(story, 1))
     await story.until_bound(2, "fit-")
+
+
+async def test_steps_of_a_jobset_are_placed_one_after_the_other(
+    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """The Jobs of the second step do not exist yet and hold no pod; they are a gang when they come."""
+    await story.create(*racks("r0"))
+    jobs = [
+        a_replicated_job("first", 1, 1),
+        a_replicated_job("second", 1, 4, dependsOn=[{"name": "first", "status": "Complete"}]),
+    ]
+    await story.api.create(a_jobset("steps", jobs))
+    (first,) = await story.until_bound(1, "steps-first-")
+    made = await until_groups(story, 3)
+    (root,) = [one for one in made.values() if one["kind"] == "CompositePodGroup"]
+    assert root["spec"]["schedulingPolicy"] == {"basic": {}}
+
+    async def finished() -> bool:
+        await kubelet.succeed(first)
+        return bool((await story.bound("steps-second-")) or len(await story.pods()) > 1)
+
+    await story.until(finished, every_s=0.5)
+    assert len(await story.until_bound(4, "steps-second-")) == 4
+    await story.check_events()
+
+
+async def test_replicas_of_a_leaderworkerset_are_trees(
+    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Each replica of three is a gang in one rack; the leader's pods and the workers' name the same leaf."""
+    await story.create(*racks("r0", "r1"))
+    pods = {
+        "size": 3, "workerTemplate": a_template() | {"metadata": {}},
+        "restartPolicy": "RecreateGroupOnPodRestart",
+    }  # fmt: skip
+    pods["workerTemplate"]["spec"]["restartPolicy"] = "Always"
+    await story.api.create({
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {
+            "name": "serve", "namespace": "default", "labels": {TREE: "default"},
+            "annotations": {"gang-extender.dev/topology": f"leaf={RACK}"},
+        },
+        "spec": {"replicas": 2, "leaderWorkerTemplate": pods},
+    })  # fmt: skip
+    where = await story.until_bound(6, "serve-")
+    for replica in (0, 1):
+        names = [n for n in where if n == f"serve-{replica}" or n.startswith(f"serve-{replica}-")]
+        assert len(names) == 3
+        assert len({where[name].partition("-")[0] for name in names}) == 1
+    assert len(await until_groups(story, 2)) == 2
+    await story.check_events()
