@@ -38,7 +38,7 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_object import WorkloadObject
+from extender.core.workloads.workload_object import PARENT_ANNOTATION, WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 1
@@ -208,10 +208,10 @@ def _groups(
         priority_class = _one_priority_class(workload, root)
         depth = _depth(root) + bool(policy.parent)
         if depth > DEPTH_MAX:
-            text = (
-                f"the tree would have {depth} levels with its parent {policy.parent!r}, at most {DEPTH_MAX} "
-                "are allowed; leave the annotation gang-extender.dev/parent out"
-            )
+            above, help_ = "", "such as subgroups, or the start-up policy LeaderReady"
+            if policy.parent:
+                above, help_ = f" with its parent {policy.parent!r}", f"such as {PARENT_ANNOTATION}"
+            text = f"the tree would have {depth} levels{above}, at most {DEPTH_MAX} are allowed; leave one out, {help_}"
             raise _invalid(workload, "TooDeep", "metadata.annotations", text)
         found += _groups_of(workload, root, policy, priority_class, policy.parent, is_root=True)
     _check_names(workload, found)

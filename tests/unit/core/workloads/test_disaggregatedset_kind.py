@@ -169,6 +169,13 @@ def test_a_role_with_leader_ready_has_two_gangs_per_replica():
     assert "(role prefill)" in result.notices[0].message
 
 
+def test_a_tree_with_a_level_too_many_is_refused():
+    spec = leader_worker(1, 4, startup="LeaderReady", subGroupPolicy={"subGroupSize": 2})
+    result = compiled(disaggregated(prefill=spec, decode=1), use("pd-r1-prefill-0-a-leader"))
+    assert (result.outcome, result.refusal.reason) == ("refused", "TooDeep")
+    assert "would have 5 levels, at most 4 are allowed; leave one out" in result.refusal.message
+
+
 def test_exclusive_topology_of_a_role_is_refused():
     found = disaggregated()
     key = "leaderworkerset.sigs.k8s.io/exclusive-topology"

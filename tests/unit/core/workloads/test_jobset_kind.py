@@ -109,8 +109,8 @@ def test_pods_that_do_not_run_at_once_are_basic_and_a_notice():
 
 def test_the_remaining_work_of_a_leaf_is_its_minimum_and_a_finished_leaf_is_gone():
     left = (
-        LeafUse(name="train-driver-6f2f0f4a", remaining=0),
-        LeafUse(name="train-worker-1-6f2f0f4a", remaining=3),
+        LeafUse(name="train-driver-6f2f0f4a", finished=1),
+        LeafUse(name="train-worker-1-6f2f0f4a", finished=1),
     )
     assert drawn(compiled(jobset(DRIVER, WORKER), *left)) == [
         "+train-6f2f0f4a: gang 1, all",
@@ -120,8 +120,23 @@ def test_the_remaining_work_of_a_leaf_is_its_minimum_and_a_finished_leaf_is_gone
     ]
 
 
+def test_no_group_changes_its_parent_or_its_disruption_when_jobs_finish():
+    """The fields are immutable."""
+    some = replicated("some", 1, 2, spec={"completions": 9})
+    two = [replicated("launcher", dependsOn=AFTER), replicated("node", 1, 3, dependsOn=AFTER)]
+    for jobs in ([DRIVER, WORKER, some], [*STEPS[:2], *two]):
+        before = {one.name: one for one in compiled(jobset(*jobs)).groups}
+        leaves = [one.name for one in before.values() if one.kind == "PodGroup"]
+        for leaf in leaves:
+            after = compiled(jobset(*jobs), LeafUse(name=leaf, finished=9)).groups
+            assert leaf not in {one.name for one in after}
+            for one in after:
+                then = before[one.name]
+                assert (one.parent, one.disruption_mode) == (then.parent, then.disruption_mode)
+
+
 def test_a_jobset_whose_jobs_are_all_finished_has_no_group():
-    left = LeafUse(name="train-driver-6f2f0f4a", remaining=0)
+    left = LeafUse(name="train-driver-6f2f0f4a", finished=1)
     assert compiled(jobset(DRIVER), left).groups == ()
 
 

@@ -99,7 +99,7 @@ def test_flat_templates_are_roots_and_the_profile_adds_nothing():
 
 
 def test_a_finished_replicated_job_is_left_out_and_the_gang_is_smaller():
-    left = LeafUse(name="train-driver-6f2f0f4a", remaining=0)
+    left = LeafUse(name="train-driver-6f2f0f4a", finished=1)
     result = compiled(
         jobset(*JOBS, annotations=ANNOTATION),
         left,

@@ -1,0 +1,303 @@
+"""What holds for the trees of all kinds: outcomes, names, minima, and that a compilation is a function of its input."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
+from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
+from extender.core.workloads.tree_policy import InvalidPolicy, KindPolicy, read_policy
+from tests.support.hypothesis_profile import examples
+from tests.support.planning.random_workloads import COMPILED, requests
+from tests.support.planning.workload_builders import (
+    compiled,
+    drawn,
+    existing,
+    job,
+    jobset,
+    leader_worker,
+    lws,
+    replicated,
+    template,
+    use,
+    workload,
+)
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def compile_request(request):
+    return compile_tree(BY_KIND[request.workload.kind], request)
+
+
+# --- properties of every input
+
+
+@given(request=requests())
+@examples(500, quick=30)
+def test_any_combination_of_fields_has_an_outcome(request):
+    result = compile_request(request)
+    if result.outcome == "compiled":
+        assert result.refusal is None
+    else:
+        assert result.refusal is not None
+        assert result.refusal.field
+        assert result.refusal.message.startswith(f"{request.workload}: {result.refusal.field}: ")
+    if result.outcome in ("refused", "kept-out"):
+        assert result.groups == ()
+    if result.outcome == "basic":
+        assert not request.requested
+        assert all(one.basic and one.kind == "PodGroup" and not one.parent for one in result.groups)
+
+
+@given(request=requests())
+@examples(250, quick=25)
+def test_a_compilation_is_a_function_of_its_stored_input(request):
+    """As `replay` decides it again: from the bytes that the log keeps."""
+    stored = msgspec.json.encode(request, order="deterministic")
+    again = msgspec.json.decode(stored, type=CompileRequest)
+    assert msgspec.json.encode(again, order="deterministic") == stored
+    assert compile_request(again) == compile_request(request)
+
+
+@given(request=requests(), seed=st.integers(0, 9))
+@examples(250, quick=25)
+def test_the_order_of_what_was_observed_does_not_matter(request, seed):
+    uses, groups = list(request.uses), list(request.existing)
+    random.Random(seed).shuffle(uses)
+    random.Random(seed).shuffle(groups)
+    other = msgspec.structs.replace(request, uses=tuple(uses), existing=tuple(groups))
+    assert compile_request(other) == compile_request(request)
+
+
+@given(request=requests())
+@examples(375, quick=30)
+def test_names_are_valid_and_unique_and_every_parent_comes_first(request):
+    groups = compile_request(request).groups
+    seen = {request.workload.annotations.get("gang-extender.dev/parent", ""), ""}
+    for one in groups:
+        assert NAME.fullmatch(one.name)
+        assert len(one.name) <= 63
+        assert one.parent in seen
+        if one.kind == "CompositePodGroup":
+            seen.add(one.name)
+    assert len({(one.kind, one.name) for one in groups}) == len(groups)
+
+
+@given(request=requests())
+@examples(375, quick=30)
+def test_no_minimum_is_above_what_can_exist(request):
+    """Below: the pods of a leaf, the children of a composite, or what runs already."""
+    kind = BY_KIND[request.workload.kind]
+    result = compile_request(request)
+    if result.outcome != "compiled":
+        return
+    policy = read_policy(request.workload, request.profile.of(kind.kind))
+    most: dict[str, int] = {}
+    for root in workload_parts(kind, request, policy).roots:
+        for part in _all(root):
+            most[part.name] = max(most.get(part.name, 0), _most(part))
+    before = {(one.kind, one.name): one.minimum for one in request.existing if not one.basic}
+    for one in result.groups:
+        assert 1 <= one.minimum <= max(1, most[one.name], before.get((one.kind, one.name), 1))
+
+
+def _all(part):
+    yield part
+    if isinstance(part, Composite):
+        for child in part.children:
+            yield from _all(child)
+
+
+def _most(part):
+    return part.most if isinstance(part, Leaf) else max(len(part.children), part.most)
+
+
+@given(request=requests())
+@examples(375, quick=30)
+def test_trees_keep_the_limits_and_the_rules_of_their_groups(request):
+    groups = compile_request(request).groups
+    parents = {one.name: one.parent for one in groups if one.kind == "CompositePodGroup"}
+    policies = {one.name: one for one in groups if one.kind == "CompositePodGroup"}
+    for one in groups:
+        level, above = 1, one.parent
+        while above:
+            level, above = level + 1, parents.get(above, "")
+        assert level <= DEPTH_MAX
+        assert one.disruption_mode == "single" or not one.basic
+        if (parent := policies.get(one.parent)) is not None:
+            assert parent.disruption_mode == "single" or one.disruption_mode == "all"
+            assert one.priority_class == parent.priority_class
+    for name in parents:
+        assert sum(one.parent == name for one in groups) <= CHILDREN_MAX
+
+
+@given(request=requests())
+@examples(375, quick=30)
+def test_compiling_with_its_own_groups_gives_the_same_groups(request):
+    """A restart at any moment ends in the same objects: some of them exist already."""
+    first = compile_request(msgspec.structs.replace(request, existing=()))
+    if first.outcome != "compiled":
+        return
+    made = existing(first)
+    for there in (made, made[: len(made) // 2]) if request.workload.kind != "PodGang" else (made,):
+        ordered = tuple(sorted(there, key=lambda one: (one.kind, one.name)))
+        second = compile_request(msgspec.structs.replace(request, existing=ordered))
+        assert {(one.kind, one.name): one for one in first.groups}.items() <= {
+            (one.kind, one.name): one for one in second.groups
+        }.items()
+
+
+@given(request=requests())
+@examples(250, quick=25)
+def test_every_leaf_has_a_template_for_each_of_its_pods(request):
+    kind = BY_KIND[request.workload.kind]
+    policy = read_policy(msgspec.structs.replace(request.workload, annotations={}), KindPolicy())
+    try:
+        roots = workload_parts(kind, request, policy).roots
+    except InvalidPolicy:
+        return  # too many groups, or another shape
+    for leaf in (leaf for root in roots for leaf in leaves_of(root)):
+        assert len(leaf.leading) <= leaf.most
+        for number in {0, len(leaf.leading), leaf.most}:
+            expected = leaf.leading[number] if number < len(leaf.leading) else leaf.template
+            assert leaf.template_of(number) is expected
+
+
+# --- outcomes
+
+
+@pytest.mark.parametrize("requested", [True, False])
+def test_a_profile_that_does_not_exist(requested):
+    result = compiled(job(2), profile=None, profile_name="gone", requested=requested)
+    assert result.outcome == ("refused" if requested else "basic")
+    assert result.refusal.reason == "NoSuchProfile"
+    assert (
+        "no TreeProfile 'gone'; create it, or use the label value default" in result.refusal.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "uses", "lines"),
+    [
+        (job(2), [], ["fit-6f2f0f4a: basic"]),
+        (
+            jobset(replicated("d"), replicated("w", 2, 2)),
+            [],
+            [f"train-{part}-6f2f0f4a: basic" for part in ("d", "w-0", "w-1")],
+        ),
+        (lws(), [use("serve-0-a")], ["serve-0-a: basic"]),
+        (
+            workload("PodGang", "g", {"podgroups": [{"name": "a", "minReplicas": 2}]}),
+            [],
+            ["a: basic"],
+        ),
+        (
+            workload("RayCluster", "rc", {"workerGroupSpecs": [{"groupName": "w"}]}),
+            [],
+            ["rc-ray-headgroup: basic", "rc-ray-w: basic"],
+        ),
+        (
+            workload("DisaggregatedSet", "pd", {"roles": [{"name": "r", "spec": leader_worker()}]}),
+            [use("pd-x-r-0-a")],
+            ["pd-x-r-0-a: basic"],
+        ),
+    ],
+    ids=lambda found: getattr(found, "kind", None),
+)
+def test_bad_input_that_only_the_namespace_covers_runs_pod_by_pod(found, uses, lines):
+    bad = msgspec.structs.replace(
+        found,
+        annotations={"gang-extender.dev/topology": "rack", "gang-extender.dev/parent": "search"},
+    )
+    held = compiled(bad, *uses)
+    assert (held.outcome, held.groups) == ("refused", ())
+    alone = compiled(bad, *uses, requested=False)
+    assert (alone.outcome, alone.refusal) == ("basic", held.refusal)
+    assert drawn(alone) == lines
+
+
+def test_a_running_tree_stays_when_its_workload_cannot_be_compiled_any_more():
+    bad = job(2, annotations={"gang-extender.dev/min": "x"})
+    gangs = existing(compiled(job(2)))
+    assert compiled(bad, existing=gangs, requested=False).outcome == "refused"
+    basic = existing(compiled(bad, requested=False))
+    assert compiled(bad, existing=basic, requested=False).outcome == "basic"
+
+
+def test_two_priorities_in_one_leaf_are_refused_also_for_a_namespace():
+    found = lws(workerTemplate=template("high"), leaderTemplate=template("low"))
+    result = compiled(found, use("serve-0-a"), requested=False)
+    assert (result.outcome, result.refusal.reason) == ("refused", "PrioritiesDiffer")
+
+
+def test_two_priorities_in_two_trees_are_basic_leaves_of_their_own_for_a_namespace():
+    jobs = [replicated(name, spec={"template": template(name)}) for name in ("high", "low")]
+    result = compiled(jobset(*jobs), requested=False)
+    assert drawn(result) == ["train-high-6f2f0f4a: basic, high", "train-low-6f2f0f4a: basic, low"]
+
+
+def test_names_that_are_too_long_to_differ_are_refused():
+    """Edge case 7."""
+    long = "r" * 62
+    result = compiled(jobset(replicated(f"a{long}"), replicated(f"b{long}")))
+    assert (result.outcome, result.refusal.reason) == ("refused", "NamesCollide")
+    assert "two parts would both be PodGroup x" in result.refusal.message
+
+
+def test_a_name_that_no_object_can_have_is_refused():
+    result = compiled(workload("Job", "fit", {}, uid=""))
+    assert result.refusal.reason == "InvalidName"
+    assert "a PodGroup cannot have the name 'fit-'" in result.refusal.message
+
+
+def test_more_than_512_replicated_jobs_are_refused():
+    """Edge case 7."""
+    result = compiled(jobset(*(replicated(f"r{index}") for index in range(513))))
+    assert (result.outcome, result.refusal.reason) == ("refused", "TooManyGroups")
+    assert (
+        "train-6f2f0f4a would have 513 groups, at most 512 are allowed; make several JobSets"
+        in (result.refusal.message)
+    )
+
+
+# --- minima of running groups
+
+
+@pytest.mark.parametrize(
+    ("old", "pods", "expected"),
+    [(2, 2, 2), (2, 3, 2), (2, 4, 4), (4, 0, 4), (6, 0, 4), (None, 0, 4)],
+)
+def test_a_minimum_is_raised_when_its_pods_are_there_and_lowered_at_once(old, pods, expected):
+    there = (
+        ()
+        if old is None
+        else (ExistingGroup(kind="PodGroup", name="fit-6f2f0f4a", basic=False, minimum=old),)
+    )
+    uses = [use("fit-6f2f0f4a", pods)] if pods else []
+    assert compiled(job(4), *uses, existing=there).groups[0].minimum == expected
+
+
+def test_a_basic_group_has_no_minimum_to_keep():
+    there = (ExistingGroup(kind="PodGroup", name="fit-6f2f0f4a", basic=True, minimum=1),)
+    assert compiled(job(4), existing=there).groups[0].minimum == 4
+
+
+def test_the_minimum_of_a_composite_is_raised_when_its_children_are_there():
+    result = compiled(jobset(replicated("w", 2, 2)))
+    lower = tuple(msgspec.structs.replace(one, minimum=1) for one in existing(result))
+    assert [
+        one.minimum for one in compiled(jobset(replicated("w", 2, 2)), existing=lower).groups
+    ] == [1, 2, 1, 1]
+
+
+def test_every_kind_with_parts_is_tried():
+    assert set(COMPILED) == {kind for kind, one in BY_KIND.items() if one.parts is not None}
