@@ -79,12 +79,13 @@ def labels_for(rule: NameRule, head: str, other: str) -> dict[str, str]:
 
 
 def cases() -> Iterator[dict[str, str]]:
-    words = ("w", "a.b.c", "x" * 62 + "y", "a.b-" * 15 + "cde", "7")
+    heads = ("w", "a.b.c", "x" * 62 + "y", "a.b-" * 15 + "cde")
+    others = ("0", "a.b", "z" * 63)
     for rule in NAME_RULES:
-        for head, other in itertools.product(words, words):
+        for head, other in itertools.product(heads, others):
             yield labels_for(rule, head, other)
         filler = NAME_MAX - sum(len(one) for one in rule.rest if isinstance(one, str))
-        for length in range(max(1, filler - 12), min(filler + 3, NAME_MAX + 1)):
+        for length in range(max(1, filler - 11), min(filler + 1, NAME_MAX + 1), 2):
             yield labels_for(rule, "h" * length, "1")
 
 
