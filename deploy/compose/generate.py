@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).resolve().parent
-KUBERNETES = "v1.37.1"
+KUBERNETES = "v1.37.2"
 IMAGES = {
     "network": "registry.k8s.io/pause:3.10.2",
     "etcd": "registry.k8s.io/etcd:3.7.0-0",

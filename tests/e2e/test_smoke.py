@@ -1,10 +1,13 @@
 """A real kube-scheduler calls an extender as DESIGN 2.6 configures it, on every supported version.
 
 Covered: which verbs come in which order, both modes of nodeCacheCapable, two entries on one server,
-the pod really bound. Left to test_experiments.py: everything about how kube-scheduler decides.
+the pod really bound; all with kube-scheduler's own group scheduling on, as by default since Kubernetes 1.38, then off.
+Left to test_experiments.py: everything about how kube-scheduler decides.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 
@@ -14,19 +17,28 @@ from tests.controlplane.objects import BIND, MEMBER, a_node, a_pod, condition_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually, wait_until_bound
 from tests.e2e.recorder import Recorder, scheduler_config
+from tests.e2e.test_experiments_native import SCHEDULER_GATES
 
 pytestmark = pytest.mark.e2e
+
+Gates = Mapping[str, bool]
+
+
+@pytest.fixture(params=[True, False], ids=["native", "not-native"])
+def gates(request: pytest.FixtureRequest, plane: ControlPlane) -> Gates:
+    """The feature gates of kube-scheduler: its own group scheduling is on, then off."""
+    return SCHEDULER_GATES[plane.minor] if request.param else {}
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.parametrize("node_names", [True, False], ids=["names", "full-nodes"])
 async def test_a_marked_pod_is_filtered_prioritized_and_bound_by_us(
-    plane: ControlPlane, api: Api, recorder: Recorder, node_names: bool
+    plane: ControlPlane, api: Api, recorder: Recorder, gates: Gates, node_names: bool
 ) -> None:
     """kube-scheduler asks filter, prioritize, bind once each, and the pod is where bind put it."""
     for name in ("n0", "n1", "n2"):
         await api.create(a_node(name))
-    plane.start_scheduler(scheduler_config(recorder.url, node_names=node_names))
+    plane.start_scheduler(scheduler_config(recorder.url, node_names=node_names), gates=gates)
     pod = await api.create(a_pod("a", markers=(MEMBER, BIND)))
 
     bound = await wait_until_bound(api, pod)
@@ -42,11 +54,11 @@ async def test_a_marked_pod_is_filtered_prioritized_and_bound_by_us(
 
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_an_unmarked_pod_never_reaches_the_extender(
-    plane: ControlPlane, api: Api, recorder: Recorder
+    plane: ControlPlane, api: Api, recorder: Recorder, gates: Gates
 ) -> None:
     """Ordinary pods are scheduled and bound in-tree; an extender outage is none of theirs."""
     await api.create(a_node("n0"))
-    plane.start_scheduler(scheduler_config(recorder.url))
+    plane.start_scheduler(scheduler_config(recorder.url), gates=gates)
 
     await wait_until_bound(api, await api.create(a_pod("ordinary")))
 
@@ -62,11 +74,11 @@ async def test_the_api_server_reports_its_version(plane: ControlPlane, api: Api)
 
 
 async def test_the_kubelet_starts_refuses_loses_and_ends_pods(
-    plane: ControlPlane, api: Api, recorder: Recorder
+    plane: ControlPlane, api: Api, recorder: Recorder, gates: Gates
 ) -> None:
     """Bound pods run and become ready, a refused one fails, deletions are confirmed."""
     await api.create(a_node("n0"))
-    plane.start_scheduler(scheduler_config(recorder.url))
+    plane.start_scheduler(scheduler_config(recorder.url), gates=gates)
     async with Kubelet(api, grace_factor=0.01) as kubelet:
         kubelet.refuse("refused")
         names = ("running", "refused", "lost", "ended")

@@ -53,7 +53,7 @@ def test_each_kind_has_a_role_and_a_policy_with_its_label(kind: WorkloadKind) ->
     ]
     policies = of_kind((WORKLOADS / "tree-policies.yaml").read_text(), "MutatingAdmissionPolicy")
     found = [one for one in policies if one["metadata"]["name"] == name]
-    assert bool(found) == bool(kind.template_paths or kind.labels_from)
+    assert bool(found) == render_tree_policies.has_policy(kind)
     for policy in found:
         assert policy["metadata"]["labels"]["gang-extender.dev/kind"] == kind.kind
         assert policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"] == [kind.plural]

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from extender.cluster.crd.crd_group_types import LABEL_KEY_PATTERN, Rule, keyed_by
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
-from extender.core.workloads.tree_policy import GangMode, SchedulingBlock
+from extender.core.workloads.tree_policy import GangMode
 
 
 def _one_of(description: str, *words: str) -> Meta:
@@ -62,16 +62,6 @@ class KindProfile(Struct, rename="camel", kw_only=True):
         Annotated[
             str,
             _one_of("Whether gangs are preempted whole; unset is all.", *get_args(DisruptionWord)),
-        ]
-        | UnsetType
-    ) = UNSET
-    scheduling_block: (
-        Annotated[
-            str,
-            _one_of(
-                "What to do where the workload has a scheduling block of its own; unset is keep-out.",
-                *get_args(SchedulingBlock),
-            ),
         ]
         | UnsetType
     ) = UNSET

@@ -33,6 +33,5 @@ def profile_of(found: api.TreeProfile) -> TreeProfile:
             root_topology=one.topology.root,
             leaf_topology=one.topology.leaf,
             disruption_mode=one.disruption_mode,
-            scheduling_block=one.scheduling_block,
         )
     return TreeProfile(name=found.metadata.name, kinds=kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
-from extender.core.workloads.tree_policy import Disruption, GangMode, SchedulingBlock
+from extender.core.workloads.tree_policy import Disruption, GangMode
 
 
 class ProfileTopology(Part, frozen=True, kw_only=True):
@@ -21,7 +21,6 @@ class KindProfile(Part, frozen=True, kw_only=True):
     gang: GangMode = "all"
     topology: ProfileTopology = ProfileTopology()
     disruption_mode: Disruption = "all"
-    scheduling_block: SchedulingBlock = "keep-out"
 
 
 class TreeProfileSpec(Part, frozen=True, kw_only=True):

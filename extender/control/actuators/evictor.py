@@ -18,7 +18,6 @@ import msgspec
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,
     EvictionContext,
@@ -31,7 +30,7 @@ from extender.core.decisions.preempt.preemption_lifecycle import (
 from extender.core.log.events import GoneVia
 from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Group

@@ -166,12 +166,12 @@ class ExtenderService:
         if known.group is None:  # members use their recorded reservations
             state = self._exchange.committed_losses.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
+        now_ms = self._clock.now_us() // 1000
         if reservation is not None and decision.outcome == "not-offered":
-            now_ms = self._clock.now_us() // 1000
             self._exchange.rejections.suspect(view, reservation, now_ms, offered=offered)
             self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
-            self._exchange.rejections.clear(pod.uid)
+            self._exchange.rejections.accept(reservation, now_ms)
             if held_back:
                 self._exchange.held_back.add(pod.uid)
             elif commits:

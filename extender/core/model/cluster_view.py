@@ -16,10 +16,12 @@ from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import (
+    DEPTH_MAX,
     Blueprint,
     Forest,
     Group,
     build_forest,
+    composite_key,
     forest_with_moves,
     forest_with_updates,
     same_position,
@@ -240,6 +242,19 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
         return view
     changed = view.ends.delete(uid) if end is None else view.ends.set(uid, end)
     return msgspec.structs.replace(view, ends=changed)
+
+
+def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
+    """Return a leaf and the existing groups above it, at most as many as a tree has levels (SPEC B7)."""
+    found: list[Group] = []
+    key = leaf
+    while key is not None and len(found) < DEPTH_MAX:
+        group = view.groups.get(key)
+        if group is None or group in found:
+            break
+        found.append(group)
+        key = composite_key(key.namespace, group.parent) if group.parent is not None else None
+    return found
 
 
 def forest_of(view: ClusterView) -> Forest:

@@ -30,6 +30,7 @@ from extender.core.workloads.tree_parts import (
 from extender.core.workloads.tree_policy import (
     Disruption,
     InvalidPolicy,
+    KindPolicy,
     TreePolicy,
     TreeProfile,
     TreeRefusal,
@@ -106,6 +107,10 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         policy = _policy(request)
     except InvalidPolicy as invalid:
         return _refused(kind, request, None, invalid.refusal)
+    if not _kind_policy(request).enabled:
+        text = f"TreeProfile {request.profile_name!r} has the kind switched off: no gang is made"
+        field = "metadata.labels[gang-extender.dev/tree]"
+        return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
     for refusal in kind.refusals(workload, policy):
         return _refused(kind, request, policy, refusal)
     try:
@@ -136,8 +141,12 @@ def _policy(request: CompileRequest) -> TreePolicy:
     if request.profile is None:
         text = f"no TreeProfile {request.profile_name!r}; create it, or use the label value default"
         raise _invalid(workload, "NoSuchProfile", "metadata.labels[gang-extender.dev/tree]", text)
-    of_kind = request.profile.of(request.owner.kind if request.owner else workload.kind)
-    return read_policy(request.owner or workload, of_kind)
+    return read_policy(request.owner or workload, _kind_policy(request))
+
+
+def _kind_policy(request: CompileRequest) -> KindPolicy:
+    source = request.owner or request.workload
+    return (request.profile or TreeProfile(name="")).of(source.kind)
 
 
 def _refused(
@@ -150,10 +159,16 @@ def _refused(
     """
     if request.requested or any(not one.basic for one in request.existing):
         return CompiledTree(outcome="refused", refusal=refusal)
+    return _basic(kind, request, policy, refusal)
+
+
+def _basic(
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy | None, refusal: TreeRefusal
+) -> CompiledTree:
+    """Return Basic leaves under the names that the pods have: they are placed one by one."""
     workload = request.workload
     plain = policy or read_policy(
-        msgspec.structs.replace(workload, annotations={}),
-        (request.profile or TreeProfile(name="")).of(workload.kind),
+        msgspec.structs.replace(workload, annotations={}), _kind_policy(request)
     )
     plain = msgspec.structs.replace(
         plain, root_topology="", leaf_topology="", parent="", workload="", minima={}
@@ -278,7 +293,7 @@ def _disruption(part: Part, policy: TreePolicy) -> Disruption:
     if part.given is not None:
         whole = part.given.disrupted_as_a_whole
     else:
-        whole = policy.disruption_mode == "all" and not part.scales
+        whole = policy.disruption_mode == "all" and not part.one_by_one
     if part.minimum == BASIC or not whole:
         return "single"
     if isinstance(part, Composite) and any(

@@ -34,7 +34,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
         Mapping[str, Any], ...
     ] = ()  # the templates of its first pods, where they differ: the leader's
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
-    scales: bool = False  # its controller adds and removes pods: they are disrupted one by one
+    one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
 
     def template_of(self, number: int) -> Mapping[str, Any]:
@@ -51,7 +51,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int  # how many of the children must be placed together; BASIC: each for itself
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
-    scales: bool = False  # its controller adds and removes children: they are disrupted one by one
+    one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
 
 

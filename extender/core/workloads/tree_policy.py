@@ -23,7 +23,6 @@ from extender.core.workloads.workload_object import (
 
 GangMode = Literal["all", "per-replicated-job", "per-job"]
 Disruption = Literal["single", "all"]
-SchedulingBlock = Literal["keep-out", "adopt"]
 
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -59,9 +58,6 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     root_topology: str = ""  # node label of the domain of the whole tree; empty: anywhere
     leaf_topology: str = ""  # node label of the domain of each leaf with more than one pod
     disruption_mode: Disruption = "all"  # of gangs
-    scheduling_block: SchedulingBlock = (
-        "keep-out"  # where the workload has a scheduling block of its own
-    )
 
 
 class TreeProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,7 +81,6 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     root_topology: str
     leaf_topology: str
     disruption_mode: Disruption
-    scheduling_block: SchedulingBlock
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
     workload: str  # name of a Workload of the user's; empty: none
     parent: str  # name of a CompositePodGroup of the user's; empty: none
@@ -116,7 +111,6 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         root_topology=topology.get("root", kind.root_topology),
         leaf_topology=topology.get("leaf", kind.leaf_topology),
         disruption_mode=kind.disruption_mode,
-        scheduling_block=kind.scheduling_block,
         minima=_minima(workload),
         workload=_object_name(workload, WORKLOAD_ANNOTATION),
         parent=_object_name(workload, PARENT_ANNOTATION),

@@ -80,6 +80,26 @@ def named(name: str, group: str, **spec: Any) -> dict[str, Any]:
     return a_pod(name, schedulingGroup={"podGroupName": group}, **spec)
 
 
+# The planner does not see which namespaces these are.
+AWAY_FROM_NOISE = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "labelSelector": {"matchLabels": {"app": "noisy"}},
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+        ]
+    }
+}
+
+
+def noisy(name: str, node: str) -> dict[str, Any]:
+    """Make a pod on a node that members with `AWAY_FROM_NOISE` cannot use."""
+    labels = {"labels": {"app": "noisy"}}
+    return member(name, "", nodeName=node, requests={"cpu": "1"}, metadata=labels)
+
+
 def writes(story: Story) -> list[tuple[str, str]]:
     """Return what our service has written about pods and groups so far.
 
@@ -145,18 +165,9 @@ async def test_two_filter_calls_at_most_per_member_and_plan(
 async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
     """kube-scheduler refuses two of the nodes: the tree is planned again, with two calls for each plan."""
     calls = Calls(intercept)
-    term = {
-        "labelSelector": {"matchLabels": {"app": "noisy"}},
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
-        "topologyKey": "kubernetes.io/hostname",
-    }  # the planner does not see which namespaces these are
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    loud = [
-        member(f"noisy-{n}", "", nodeName=f"n{n}", requests={"cpu": "1"}, metadata={"labels": {"app": "noisy"}})
-        for n in range(2)
-    ]  # fmt: skip
+    loud = [noisy(f"noisy-{n}", f"n{n}") for n in range(2)]
     await story.create(*nodes(18), *loud)
-    await story.create(*gang(story, "quiet", 16, affinity=affinity))
+    await story.create(*gang(story, "quiet", 16, affinity=AWAY_FROM_NOISE))
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
     assert await story.service.events("NodeRejected"), (
@@ -165,12 +176,34 @@ async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: St
     await calls.check(story, "quiet-")
 
 
+@pytest.mark.lived_in("never")
+async def test_calls_for_other_racks_are_no_evidence(story: Story) -> None:
+    """kube-scheduler tries a group in every rack: only the node that it refuses in the planned one is avoided.
+
+    Four of the five nodes of one rack can be used, and the other racks are too small, so that nothing would fit
+    without a node that was suspected wrongly.
+    """
+    sizes = {"a": 5, "b": 3, "c": 3}
+    fleet = [
+        a_node(f"{r}{n}", {"rack": r}, gpu=8) for r, size in sizes.items() for n in range(size)
+    ]
+    await story.create(*fleet, noisy("noisy", "a3"))
+    await story.create(*gang(story, "quiet", 4, topo="rack", affinity=AWAY_FROM_NOISE))
+    bound = await story.until_bound(4, "quiet-")
+    assert sorted(bound.values()) == ["a0", "a1", "a2", "a4"]
+    rejected = await story.service.events("NodeRejected")
+    assert [event["data"]["node"] for event in rejected] == ["a3"]
+
+
 @pytest.mark.settings(barrier_timeout_s="4")
 async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
-    """One of twelve does not come: after the barrier's deadline all are planned and asked for again."""
+    """One of twelve does not come: after the barrier's deadline all are planned and asked for again.
+
+    The group is of our kind in both modes: kube-scheduler itself lets no member of a built-in group come to bind alone.
+    """
     calls = Calls(intercept)
     calls.kept_back = "late-11"
-    await story.create(*nodes(12), *gang(story, "late", 12))
+    await story.create(*nodes(12), *a_gang("late", pods=12, requests=GPU))
     await story.until_event("BindBarrierTimedOut", "default/late")
     calls.kept_back = ""
     await story.until_bound(12, "late-")

@@ -135,7 +135,7 @@ async def test_each_kind_is_read_in_its_newest_version(fake: FakeApi, name: str)
 
 @pytest.mark.parametrize("name", SERVED)
 async def test_dry_runs_try_what_is_served(fake: FakeApi, name: str) -> None:
-    """Every served version of each kind is tried; the newest Kubernetes has group scheduling on unless its gates say no."""
+    """Every served version of each kind is tried; the newest Kubernetes has group scheduling on unless a gate switches it off."""
     serve(fake, name)
     served, leaves, _ = SERVED[name]
     async with ApiServer(fake.configuration()) as server:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import (
     CompiledTree,
@@ -42,6 +40,13 @@ def template(priority_class: str = "", **labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": keys}, "spec": spec}
 
 
+def _held(pod_template: Mapping[str, Any], leaf: str) -> dict[str, Any]:
+    """Return a pod template with a leaf label; empty: without a new one."""
+    metadata = pod_template.get("metadata") or {}
+    labels = {"gang-extender.dev/leaf": leaf} if leaf else {}
+    return {**pod_template, "metadata": metadata | {"labels": metadata.get("labels", {}) | labels}}
+
+
 def job(parallelism: int | None = None, **spec: Any) -> WorkloadObject:
     """Return a Job `fit`; `status` and `annotations` are those of the object."""
     more = {key: spec.pop(key) for key in ("status", "annotations") if key in spec}
@@ -59,14 +64,14 @@ def replicated(
     stamp = BY_KIND["JobSet"].leaf_label
     assert stamp is not None
     held = stamp(item) if leaf is None else leaf
-    template_spec.setdefault("template", template(**({"leaf": held} if held else {})))
+    template_spec["template"] = _held(template_spec.get("template") or template(), held)
     return item
 
 
 def jobset(*jobs: Mapping[str, Any], **more: Any) -> WorkloadObject:
     """Return a JobSet `train`; other fields of the spec are in `spec`."""
     spec = {"replicatedJobs": list(jobs)} | more.pop("spec", {})
-    return workload("JobSet", "train", spec, **more)
+    return workload("JobSet", more.pop("name", "train"), spec, **more)
 
 
 def leader_worker(
@@ -83,11 +88,7 @@ def leader_worker(
     stamp = BY_KIND["LeaderWorkerSet"].leaf_label
     assert stamp is not None
     held = stamp({"spec": spec}) if leaf is None else leaf
-    if held:
-        both["workerTemplate"] = msgspec.convert(
-            {**both["workerTemplate"], "metadata": {"labels": {"gang-extender.dev/leaf": held}}},
-            dict[str, Any],
-        )
+    both["workerTemplate"] = _held(both["workerTemplate"], held)
     return spec
 
 

@@ -12,6 +12,9 @@ A message has no time of its own: kube-scheduler writes it only when it changes,
 its back-off. So a message that is older than the observed nomination proves nothing about this node until
 `RESTLESS_MS` have passed; a message that is newer counts like a filter call.
 
+With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and calls
+filter in each. A call for another domain than the planned one is no evidence about a member that it let through before.
+
 The nodes of such a filter call are a hint for the next plan: without it a gang whose devices are on a few of many
 nodes would get a rejection for each of the others.
 """
@@ -34,7 +37,7 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.log.reservation_state import RejectionKey, Reservation, ReservationState
-from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
+from extender.core.model.cluster_view import NOTHING, ClusterView, Usage, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
@@ -79,6 +82,7 @@ class RejectionEvidence:
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
         self._messages: dict[PodUid, _Message] = {}
+        self._accepted: dict[PodUid, tuple[PlanId, int]] = {}  # the last call with the planned node
         self._offered: dict[PodUid, tuple[NodeName, ...]] = {}
         self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
 
@@ -143,6 +147,13 @@ class RejectionEvidence:
             now_ms: The current time.
             offered: The nodes of the call.
         """
+        plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
+        if (
+            plan == reservation.plan
+            and now_ms - at_ms < RESTLESS_MS
+            and _of_other_domain(view, reservation, offered)
+        ):
+            return
         if offered:
             names = tuple(sorted(offered))
             if names != self._last_offered:
@@ -174,10 +185,11 @@ class RejectionEvidence:
             reservation.plan, node, usage, first_ms, since_ms, calls, dated
         )
 
-    def clear(self, uid: PodUid) -> None:
-        """Remove a suspicion: kube-scheduler accepted the node."""
-        self._found.pop(uid, None)
-        self._offered.pop(uid, None)
+    def accept(self, reservation: Reservation, now_ms: int) -> None:
+        """Remove a suspicion: kube-scheduler offered the planned node."""
+        self._found.pop(reservation.uid, None)
+        self._offered.pop(reservation.uid, None)
+        self._accepted[reservation.uid] = (reservation.plan, now_ms)
 
     def hints(self, view: ClusterView) -> dict[PodUid, NodeName]:
         """Return a node for each waiting pod, taken in turn from the nodes of its last filter call."""
@@ -199,6 +211,9 @@ class RejectionEvidence:
     ) -> tuple[Reservation, ...]:
         """Return the reservations with a confirmed rejection, and remove suspicions that are over."""
         found: list[Reservation] = []
+        for uid, (_, at_ms) in list(self._accepted.items()):
+            if now_ms - at_ms >= RESTLESS_MS:
+                del self._accepted[uid]
         for uid, suspicion in list(self._found.items()):
             gang_uid = state.gang_of.get(uid)
             root = state.gangs.get(gang_uid) if gang_uid is not None else None
@@ -237,6 +252,24 @@ def _refused_everywhere(pod: Pod) -> bool:
     attempted = pod.node is None and not pod.gates
     return (
         attempted and bool(_OWN_NODES.match(pod.unschedulable)) and "gang " not in pod.unschedulable
+    )
+
+
+def _of_other_domain(
+    view: ClusterView, reservation: Reservation, offered: Sequence[NodeName]
+) -> bool:
+    """Return whether no offered node is in the domains of the planned one, for a topology key of the groups of a member."""
+    pod, planned = view.pods.get(reservation.uid), view.nodes.get(reservation.node)
+    if pod is None or planned is None:
+        return False
+    keys = {key for group in groups_above(view, pod.group) for key in group.topology}
+    return any(
+        all(
+            name not in view.nodes or view.nodes[name].labels.get(key) != planned.labels[key]
+            for name in offered
+        )
+        for key in keys
+        if key in planned.labels
     )
 
 

@@ -20,10 +20,10 @@ from extender.core.decisions.capacity.replacement_holds import may_wait_for_capa
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import DEPTH_MAX, Forest, Group, Tree, composite_key
+from extender.core.model.pod_groups import Forest, Group, Tree, composite_key
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.preemption_types import (
     Evictable,
@@ -85,19 +85,6 @@ def _by_path(pods: Iterable[Pod]) -> list[Pod]:
 
 def _unit_name(pod: Pod, above: _Above) -> str:
     return f"Pod/{pod.path}" if above.whole is None else str(above.whole.key)
-
-
-def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
-    """Return a leaf and the existing groups above it, at most as many as a tree has levels (SPEC B7)."""
-    found: list[Group] = []
-    key = leaf
-    while key is not None and len(found) < DEPTH_MAX:
-        group = view.groups.get(key)
-        if group is None or group in found:
-            break
-        found.append(group)
-        key = composite_key(key.namespace, group.parent) if group.parent is not None else None
-    return found
 
 
 class _Draft(msgspec.Struct):

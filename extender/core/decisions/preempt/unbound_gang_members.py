@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.log.events import NewEvent, ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 

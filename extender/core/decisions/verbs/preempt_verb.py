@@ -24,7 +24,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from extender.core.decisions.admit.verdict_events import group_records
-from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.verbs.filter_and_prioritize import free_beside_held
 from extender.core.decisions.verbs.preempt_verb_input import (
     NodeOffer,
@@ -42,7 +41,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod

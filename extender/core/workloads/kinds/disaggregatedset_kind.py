@@ -89,7 +89,7 @@ def _root(
                 children=leaves,
                 minimum=1,
                 most=most,
-                scales=True,
+                one_by_one=True,
             )
         )
     root = joined_name(workload.name, f"-{revision}")

@@ -76,7 +76,13 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
-    root = Composite(name=root_name, role="", children=children, minimum=minimum)
+    root = Composite(
+        name=root_name,
+        role="",
+        children=children,
+        minimum=minimum,
+        one_by_one=_one_by_one(jobs),
+    )
     return WorkloadParts(roots=(root,), notices=tuple(notices))
 
 
@@ -164,6 +170,11 @@ def _is_initializer(job: ReplicatedJob) -> bool:
     return template_label(job.get("template") or {}, STEP_LABEL) in INITIALIZERS
 
 
+def _one_by_one(jobs: Iterable[ReplicatedJob]) -> bool:
+    """Return whether one of the ReplicatedJobs is no gang; it counts also when it is finished."""
+    return any(_is_initializer(job) or not all_at_once(_job_spec(job)) for job in jobs)
+
+
 def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterable[Notice]:
     for job in jobs:
         spec = _job_spec(job)
@@ -209,11 +220,16 @@ def _step_parts(
     for number_, step in enumerate(steps, start=1):
         of_step = [part for job in step if (part := parts[job["name"]]) is not None]
         alone = policy.gang != "all" or all(_is_initializer(job) for job in step)
-        if alone or len(of_step) <= 1:
+        if alone or len(step) == 1:
             yield from of_step
-        else:
-            name = _name(workload, f"step{number_}")
-            yield Composite(name=name, role="", children=tuple(of_step), minimum=len(of_step))
+        elif of_step:  # also when only one of several is left: no group changes its parent
+            yield Composite(
+                name=_name(workload, f"step{number_}"),
+                role="",
+                children=tuple(of_step),
+                minimum=len(of_step),
+                one_by_one=_one_by_one(step),
+            )
 
 
 # --- refusals

@@ -49,7 +49,11 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             children.append(part)
             gangs += part.minimum != BASIC
     root = Composite(
-        name=joined_name(workload.name, "-ray"), role="", children=tuple(children), minimum=gangs
+        name=joined_name(workload.name, "-ray"),
+        role="",
+        children=tuple(children),
+        minimum=gangs,
+        one_by_one=True,
     )
     return WorkloadParts(roots=(root,))
 
@@ -81,7 +85,7 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
     ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
         full = _name(workload, name)
         leaf = _leaf(full, name, template, now * hosts, most * hosts, low * hosts)
-        return msgspec.structs.replace(leaf, scales=True)
+        return msgspec.structs.replace(leaf, one_by_one=True)
     replicas = tuple(
         _leaf(_name(workload, replica), "", template, hosts, hosts, hosts)
         for replica in sorted(used)
@@ -93,7 +97,7 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
         children=replicas,
         minimum=low or BASIC,
         most=max(most, len(replicas)),
-        scales=True,
+        one_by_one=True,
     )
 
 

@@ -23,7 +23,6 @@ spec:
       gang: per-replicated-job
       topology: {root: net/block, leaf: net/rack}
       disruptionMode: single
-      schedulingBlock: adopt
     - {kind: Job, enabled: false}
 """
 
@@ -43,7 +42,6 @@ def test_each_field_is_read() -> None:
                 root_topology="net/block",
                 leaf_topology="net/rack",
                 disruption_mode="single",
-                scheduling_block="adopt",
             ),
             "Job": KindPolicy(enabled=False),
         },

@@ -227,3 +227,16 @@ async def test_an_unknown_profile_holds_until_it_exists():
         await until(lambda: groups(stage).keys() == NAMES, "groups")
         assert groups(stage)["train-worker-0-01234567"].topology == ("net/rack",)
         assert groups(stage)["train-driver-01234567"].topology == ()
+
+
+async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():
+    """Its pods have a leaf from the policy already, so there are Basic leaves for them."""
+    stage, workloads = await started(stage=Stage())
+    async with stage:
+        workloads.put_profile(
+            TreeProfile(name="default", kinds={"JobSet": KindPolicy(enabled=False)})
+        )
+        workloads.put(a_jobset())
+        await until(lambda: len(groups(stage)) == 3, "leaves")
+        assert all(group.basic for group in groups(stage).values())
+        assert stage.event_data(TreeCompiled)[0].reason == "KindDisabled"

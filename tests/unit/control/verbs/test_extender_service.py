@@ -28,8 +28,8 @@ class Rejections(RejectionEvidence):
     def suspect(self, view, reservation, now_ms, *, offered):
         self.reports.append(("suspected", reservation.pod, now_ms, tuple(offered)))
 
-    def clear(self, uid):
-        self.reports.append(("cleared", uid))
+    def accept(self, reservation, now_ms):
+        self.reports.append(("accepted", reservation.pod, now_ms))
 
 
 class Verbs:
@@ -88,7 +88,7 @@ async def test_a_node_that_was_not_offered_is_a_suspected_rejection():
         now_ms = stage.clock.now_us() // 1000
         assert verbs.rejections.reports == [("suspected", "default/g-0", now_ms, (other,))]
         verbs.service.filter(pod, [mine])
-        assert verbs.rejections.reports[1:] == [("cleared", pod.uid)]
+        assert verbs.rejections.reports[1:] == [("accepted", "default/g-0", now_ms)]
 
 
 async def test_a_member_with_claims_is_held_back_until_its_stage_is_published():

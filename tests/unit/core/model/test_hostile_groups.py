@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.model import cluster_view as view_module
 from extender.core.model.cluster_view import (
     ClusterView,
     forest_after,
     forest_of,
+    groups_above,
     with_group,
     with_pod,
     without_group,

@@ -96,9 +96,10 @@ def test_hints_end_with_their_pods():
     """Got through, bound, gone."""
     scene = Scene(pods=3)
     scene.plan()
+    held = next(iter(scene.state.gangs.values())).reservations
     scene.refuse("g-0", "g-1", "g-2", offered=["n5"])
     assert len(scene.suspicions.hints(scene.cluster.seen)) == 3
-    scene.suspicions.clear(scene.cluster.pod("g-0").uid)
+    scene.suspicions.accept(held[scene.cluster.pod("g-0").uid], scene.now_ms)
     scene.cluster.change_pod("g-1", node=NodeName("n1"))
     scene.cluster.delete_pod("g-2")
     assert scene.suspicions.hints(scene.cluster.seen) == {}

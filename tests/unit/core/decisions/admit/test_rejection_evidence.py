@@ -32,9 +32,12 @@ OURS = "0/1 nodes are available: 1 gang default/g: waiting for members."
 class Scene:
     """One member of one GPU, reserved on n0; `before` is the message of kube-scheduler before the nomination."""
 
-    def __init__(self, before=""):
+    def __init__(self, before="", topo=""):
         self.cluster = FakeCluster(
-            a_node("n0", gpu=4), *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1})
+            a_node("n0", {"rack": "a"}, gpu=4),
+            a_node("n1", {"rack": "a"}, gpu=4),
+            a_node("n2", {"rack": "b"}, gpu=4),
+            *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1}, topo=topo),
         )
         group, pod = self.cluster.group("g"), self.cluster.pod("g-0")
         seen = GangObserved(kind="PodGroup")
@@ -73,6 +76,10 @@ class Scene:
         self.set_message(message)
         self.listen(now_ms)
 
+    def accept(self, now_ms):
+        """A filter call comes with the planned node."""
+        self.found.accept(self.state.reservations_on[NodeName("n0")][self.uid], now_ms)
+
     def listen(self, now_ms, at_bind=False):
         self.found.listen(self.cluster.view(), self.state, lambda uid: at_bind, now_ms)
 
@@ -110,6 +117,39 @@ def test_a_message_about_the_whole_group_is_no_evidence_about_a_node(message):
     scene.see(61_000, message=REFUSED)
     scene.listen(63_000)
     assert scene.believed(63_000)
+
+
+@pytest.mark.parametrize(
+    ("topo", "offered", "believed"),
+    [
+        ("rack", ["n2"], False),  # another rack: kube-scheduler tries the group there too
+        ("rack", ["n1", "n2"], True),  # the planned rack, without the planned node
+        ("", ["n2"], True),  # a group without topology is tried once
+        ("zone", ["n2"], True),  # no node has this label
+    ],
+)
+def test_a_call_for_another_domain_after_the_node_was_offered_is_no_evidence(
+    topo, offered, believed
+):
+    scene = Scene(topo=topo)
+    names = [NodeName(name) for name in offered]
+    scene.accept(0)
+    scene.see(10, offered=names)
+    assert scene.believed(RESTLESS_MS - 1) == believed
+    assert bool(scene.found.hints(scene.cluster.seen)) == believed
+
+
+def test_a_node_that_is_not_offered_any_more_is_suspected_in_every_domain():
+    """When its own domain is not even asked about, as no node of it is left, calls for others are all the evidence."""
+    scene = Scene(topo="rack")
+    scene.see(0, offered=[NodeName("n2")])
+    assert scene.believed(RESTLESS_MS)
+    scene = Scene(topo="rack")
+    scene.accept(0)
+    scene.see(RESTLESS_MS - 1, offered=[NodeName("n2")])
+    assert not scene.believed(3 * RESTLESS_MS)
+    scene.see(3 * RESTLESS_MS, offered=[NodeName("n2")])
+    assert scene.believed(4 * RESTLESS_MS)
 
 
 def test_a_change_on_the_node_asks_for_another_sight():

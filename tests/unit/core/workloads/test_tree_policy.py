@@ -1,0 +1,118 @@
+"""Profiles and annotations: what is read, and what an error names."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.workloads.tree_policy import (
+    DEFAULT_PROFILE,
+    InvalidPolicy,
+    KindPolicy,
+    TreeProfile,
+    is_label_key,
+    read_policy,
+)
+from tests.support.planning.workload_builders import job
+
+
+def read(kind=None, /, **annotations):
+    keys = {f"gang-extender.dev/{key}": value for key, value in annotations.items()}
+    return read_policy(job(annotations=keys), kind or KindPolicy())
+
+
+def test_without_annotations_the_profile_counts():
+    kind = KindPolicy(
+        gang="per-job",
+        root_topology="net/block",
+        leaf_topology="net/rack",
+        disruption_mode="single",
+        scheduling_block="adopt",
+    )
+    policy = read(kind)
+    assert policy.gang == "per-job"
+    assert (policy.root_topology, policy.leaf_topology) == ("net/block", "net/rack")
+    assert (policy.disruption_mode, policy.scheduling_block) == ("single", "adopt")
+    assert (policy.minima, policy.workload, policy.parent) == ({}, "", "")
+
+
+def test_annotations_refine_the_profile_level_by_level():
+    kind = KindPolicy(root_topology="net/block", leaf_topology="net/rack")
+    policy = read(kind, topology="leaf=kubernetes.io/hostname", gang="per-replicated-job")
+    assert (policy.root_topology, policy.leaf_topology) == ("net/block", "kubernetes.io/hostname")
+    assert policy.gang == "per-replicated-job"
+
+
+def test_a_profile_has_defaults_for_kinds_that_it_does_not_name():
+    profile = TreeProfile(name="p", kinds={"JobSet": KindPolicy(gang="per-job")})
+    assert profile.of("JobSet").gang == "per-job"
+    assert profile.of("Job") == KindPolicy() == DEFAULT_PROFILE.of("JobSet")
+
+
+@pytest.mark.parametrize(
+    ("text", "minima"),
+    [("3", {"": 3}), ("prefill=2, decode=1", {"prefill": 2, "decode": 1}), (" 4 ", {"": 4})],
+)
+def test_minima(text, minima):
+    assert read(min=text).minima == minima
+
+
+def test_names_of_objects():
+    policy = read(workload="plan-1.a", parent="search")
+    assert (policy.workload, policy.parent) == ("plan-1.a", "search")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        ("gang", "some", "'some' is none of all, per-replicated-job, per-job"),
+        (
+            "topology",
+            "net/rack",
+            "'net/rack' is not NAME=VALUE; an example is root=net/block,leaf=net/rack",
+        ),
+        ("topology", "rack=net/rack", "'rack' is none of root, leaf"),
+        ("topology", "leaf=a,leaf=b", "'leaf' is there twice"),
+        (
+            "topology",
+            "leaf=/x",
+            "leaf='/x' is not the key of a node label, such as topology.kubernetes.io/zone",
+        ),
+        ("topology", f"leaf={'a' * 254}/x", "is not the key of a node label"),
+        ("min", "0", "'0' is not a number of at least 1, such as 4"),
+        ("min", "", "'' is not a number of at least 1, such as 4"),
+        ("min", "many", "'many' is not a number of at least 1, such as 4"),
+        ("min", "a=-1", "'-1' is not a number of at least 1, such as a=2"),
+        ("min", "a=²", "'²' is not a number of at least 1"),
+        ("min", "a=99999999999", "'99999999999' is not a number of at least 1"),
+        ("min", "a=1,b", "'b' is not NAME=VALUE; an example is prefill=2,decode=1"),
+        ("workload", "No Name", "'No Name' is not the name of an object"),
+        ("parent", "a" * 254, "is not the name of an object"),
+    ],
+)
+def test_an_error_names_object_field_and_value(annotation, value, expected):
+    with pytest.raises(InvalidPolicy) as caught:
+        read(**{annotation: value})
+    refusal = caught.value.refusal
+    assert refusal.reason == "InvalidAnnotation"
+    assert refusal.field == f"metadata.annotations[gang-extender.dev/{annotation}]"
+    assert refusal.message.startswith(f"Job/team/fit: {refusal.field}: ")
+    assert expected in refusal.message
+    assert str(caught.value) == refusal.message
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"), [("gang", "all"), ("topology", "leaf=x"), ("min", "2")]
+)
+def test_what_the_templates_of_a_workload_set_is_not_asked_for_twice(annotation, value):
+    with pytest.raises(InvalidPolicy, match=r"cannot be combined with gang-extender\.dev/workload"):
+        read(workload="w", **{annotation: value})
+
+
+@pytest.mark.parametrize("key", ["zone", "net/rack", "topology.kubernetes.io/zone", "a.b/C_d.e"])
+def test_label_keys(key):
+    assert is_label_key(key)
+
+
+@pytest.mark.parametrize("key", ["", "a/b/c", "-a", "a/", "A/b", "a" * 64, "x y"])
+def test_no_label_keys(key):
+    assert not is_label_key(key)
