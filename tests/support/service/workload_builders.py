@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from extender.cluster.manifests.manifest_loader import Manifest
+from extender.core.model.pod_groups import Tree, build_forest
 from tests.support.service.manifest_builders import GPU, Object, an_object
 
 TREE = "gang-extender.dev/tree"
@@ -76,6 +78,31 @@ def a_profile(name: str, *kinds: Object) -> Object:
     return an_object("TreeProfile", name, namespace="", spec=spec)
 
 
-def a_namespace(name: str, **labels: str) -> Object:
-    """Make a namespace; `tree` is its tree label."""
-    return an_object("Namespace", name, "v1", "", metadata={"labels": {TREE: labels["tree"]}})
+def a_namespace(name: str, *, tree: str) -> Object:
+    """Make a namespace with the tree label."""
+    return an_object("Namespace", name, "v1", "", metadata={"labels": {TREE: tree}})
+
+
+# --- what was made of them
+
+
+def the_tree(found: Manifest) -> Tree:
+    """Return the only tree of a manifest; it is complete and valid."""
+    view = found.world.view
+    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
+    assert not forest.orphans
+    (tree,) = forest.trees.values()
+    assert tree.problems == ()
+    return tree
+
+
+def pods_by_group(found: Manifest) -> dict[str, tuple[int, int]]:
+    """Return of each group its minimum (0: basic) and its pods, by the name without the piece of the UID."""
+    view = found.world.view
+    return {
+        key.name.rpartition("-")[0]: (
+            0 if group.basic else group.minimum,
+            len(view.members.get(key, ())),
+        )
+        for key, group in view.groups.items()
+    }

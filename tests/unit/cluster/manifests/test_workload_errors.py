@@ -110,6 +110,58 @@ def test_what_an_api_server_would_refuse_names_file_object_field_and_value(workl
         build(complete(objects_in(Document(where="file", value=workload), Role.WANTED)))
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "words"),
+    [
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", {"leaderWorkerTemplate": {"size": "3"}},
+         r"spec.leaderWorkerTemplate.size: Expected `int \| null`, got `str`, found \"3\""),
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", {"leaderWorkerTemplate": {"workerTemplate": []}},
+         r"spec.leaderWorkerTemplate.workerTemplate: Expected `object \| null`, got `array`"),
+        ("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet", {"roles": [{"name": "a", "spec": {"replicas": -1}}]},
+         r"spec.roles\[0\].spec.replicas: Expected `int` >= 0, found -1"),
+        ("ray.io/v1", "RayCluster", {"workerGroupSpecs": [{"groupName": "a", "minReplicas": "one"}]},
+         r"spec.workerGroupSpecs\[0\].minReplicas: Expected `int \| null`, got `str`, found \"one\""),
+        ("ray.io/v1", "RayCluster", {"workerGroupSpecs": [{"replicas": 1}]},
+         r"spec.workerGroupSpecs\[0\]: .*required field `groupName`"),
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_fields_of_the_other_kinds_have_types_too(version, kind, spec, words) -> None:
+    with pytest.raises(BadInput, match=rf"^object 1: {kind}/default/w: {words}"):
+        a_manifest([], [an_object(kind, "w", version, spec=spec)])
+
+
+def test_a_trainjob_needs_its_jobset() -> None:
+    """The owner gives label and annotations; alone it has no pods."""
+    train = an_object(
+        "TrainJob",
+        "tune",
+        "trainer.kubeflow.org/v1alpha1",
+        metadata={"uid": "1", "labels": {TREE_LABEL: "default"}, "annotations": {GANG: "per-job"}},
+        spec={"runtimeRef": {"name": "torch"}},
+    )
+    with pytest.raises(
+        BadInput,
+        match=r"^object 1: TrainJob/default/tune: its pods are those of the JobSet that its controller makes; give that too",
+    ):
+        a_manifest([], [train])
+    owner = {"kind": "TrainJob", "name": "tune", "uid": "1", "controller": True}
+    jobset = a_jobset(name="tune", labels={}, metadata={"ownerReferences": [owner]})
+    found = a_manifest([], [train, jobset])
+    assert (found.warnings, len(found.pods)) == ((), 5)
+    assert {
+        group.basic for key, group in found.world.view.groups.items() if key.kind != "PodGroup"
+    } == {True}
+
+
+def test_a_wrong_profile_names_its_place() -> None:
+    profile = a_profile("p", {"kind": "Deployment"})
+    with pytest.raises(
+        BadInput, match=r"^object 1: TreeProfile/p: spec.kinds\[0\].kind: 'Deployment' is none of"
+    ):
+        a_manifest([profile], [a_job()])
+
+
 def test_a_status_of_another_type_is_an_error_too() -> None:
     with pytest.raises(
         BadInput,

@@ -14,7 +14,6 @@ from extender.cluster.manifests.manifest_loader import build, complete, load
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import build_forest
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
 from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree
@@ -36,11 +35,14 @@ from tests.support.service.workload_builders import (
     a_profile,
     a_replicated_job,
     a_template,
+    pods_by_group,
+    the_tree,
 )
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "deploy" / "examples"
-RECORDED = sorted((ROOT / "tests" / "golden" / "controllers").glob("job*/*.json"))
+CONTROLLERS = ROOT / "tests" / "golden" / "controllers"
+RECORDED = sorted(CONTROLLERS.glob("job*/*.json"))
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 GANG = "gang-extender.dev/gang"
 MIN = "gang-extender.dev/min"
@@ -55,28 +57,6 @@ def expanded(*things):
         for entry in objects_in(Document(where=f"object {number}", value=thing), Role.CLUSTER)
     ]
     return build(complete(entries, expand_cluster=True))
-
-
-def the_tree(found):
-    """Return the only tree of a manifest; it is complete and valid."""
-    view = found.world.view
-    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
-    assert not forest.orphans
-    (tree,) = forest.trees.values()
-    assert tree.problems == ()
-    return tree
-
-
-def shapes(found):
-    """Return of each group its minimum (0: basic) and its pods, by the name without the piece of the UID."""
-    view = found.world.view
-    return {
-        key.name.rpartition("-")[0]: (
-            0 if group.basic else group.minimum,
-            len(view.members.get(key, ())),
-        )
-        for key, group in view.groups.items()
-    }
 
 
 def stored(found):
@@ -94,7 +74,7 @@ def test_the_jobset_of_the_examples() -> None:
     files = [str(EXAMPLES / name) for name in ("cluster.yaml", "jobset.yaml")]
     found = load(files[:1], files[1:])
     assert (found.warnings, found.refused) == ((), ())
-    assert shapes(found) == {
+    assert pods_by_group(found) == {
         "pretrain": (2, 0),
         "pretrain-driver": (1, 1),
         "pretrain-worker": (2, 0),
@@ -440,8 +420,8 @@ def test_notices_of_the_compiler_are_warnings() -> None:
     )])  # fmt: skip
     (steps,) = found.warnings
     assert "JobSet/default/train starts its ReplicatedJobs one after the other" in steps
-    assert shapes(found)["fit"] == (0, 2)
-    assert shapes(found)["train"] == (0, 0)
+    assert pods_by_group(found)["fit"] == (0, 2)
+    assert pods_by_group(found)["train"] == (0, 0)
 
 
 # --- workloads of --cluster
@@ -460,7 +440,7 @@ def test_a_served_cluster_has_those_with_a_label() -> None:
         a_job("off", labels={TREE_LABEL: "off"}),
         a_job("other", managedBy="example.com/other"),
     )
-    assert set(shapes(found)) == {
+    assert set(pods_by_group(found)) == {
         "train", "train-driver", "train-worker", "train-worker-0", "train-worker-1",
     }  # fmt: skip
     assert len(found.world.view.pods) == 5
@@ -479,25 +459,3 @@ def test_a_refused_workload_of_a_served_cluster_is_a_warning() -> None:
         "object 1: Job/default/fit: metadata.annotations[gang-extender.dev/gang]: 'per-job'"
     )
     assert warning.endswith("; nothing is made from it")
-
-
-# --- examples
-
-
-@pytest.mark.parametrize("name", ["job", "jobset"])
-def test_an_example_has_the_label_and_no_group(name) -> None:
-    """Each manifest of a workload in deploy/examples becomes complete and valid trees, on the cluster there."""
-    path = EXAMPLES / f"{name}.yaml"
-    (thing,) = yaml.safe_load_all(path.read_text())
-    assert thing["kind"].lower() == name
-    assert thing["metadata"]["labels"] == {TREE_LABEL: "default"}
-    found = load([str(EXAMPLES / "cluster.yaml")], [str(path)])
-    assert (found.warnings, found.refused) == ((), ())
-    view = found.world.view
-    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
-    assert {uid for tree in forest.trees.values() for uid in (pod.uid for pod in tree.pods)} == set(
-        found.pods
-    )
-    assert found.pods
-    assert not forest.orphans
-    assert not any(tree.problems for tree in forest.trees.values())

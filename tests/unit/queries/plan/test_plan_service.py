@@ -9,9 +9,11 @@ import pytest
 
 from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
 from extender.queries.plan.plan_service import PlanService
+from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod, an_object
 from tests.support.service.workload_builders import TREE, a_job, a_template
@@ -132,9 +134,13 @@ async def test_a_workload_is_planned_on_the_live_cluster():
         assert [line["node"] for line in gang["assignments"]] == ["n1", "n2", "n3"]
         assert [(line["placed"], line["total"]) for line in gang["groups"]] == [(4, 4)]
         other = a_job(metadata={"uid": uid}, parallelism=4, labels={TREE: "research"})
+        stage.cluster.workloads = workloads = FakeWorkloads(stage.cluster)
         result, _ = await ask(other)
         assert (result["verdict"], result["gangs"][0]["workload"]) == ("invalid", "Job/default/fit")
         assert result["gangs"][0]["reasons"][0].startswith("body: workload[0]: Job/default/fit: ")
+        workloads.put_profile(TreeProfile(name="research"))
+        result, _ = await ask(other)
+        assert (result["verdict"], result["gangs"][0]["workload"]) == ("placed", "Job/default/fit")
         with pytest.raises(
             BadInput, match=r"^body: workload\[0\]: Job/default/fit: spec.parallelism: "
         ):

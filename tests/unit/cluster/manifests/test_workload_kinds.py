@@ -1,0 +1,185 @@
+"""Workloads in files: leaders, templates of users, what has run, and the example of each kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cluster.manifests.manifest_loader import load
+from extender.core.model.pod_groups import build_forest
+from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
+from tests.support.service.manifest_builders import RACK, a_manifest, an_object
+from tests.support.service.workload_builders import (
+    a_job,
+    a_jobset,
+    a_replicated_job,
+    a_template,
+    pods_by_group,
+    the_tree,
+)
+
+ROOT = Path(__file__).parents[4]
+EXAMPLES = ROOT / "deploy" / "examples"
+CONTROLLERS = ROOT / "tests" / "golden" / "controllers"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+
+
+def lws_recorded(name):
+    """Return the LeaderWorkerSet and the pods of a recording, which was made with our policy for pods."""
+    objects = json.loads((CONTROLLERS / "lws" / f"{name}.json").read_text())["items"]
+    return [one for one in objects if one["kind"] in ("LeaderWorkerSet", "Pod")]
+
+
+def test_a_leader_has_its_own_template() -> None:
+    (lws,) = yaml.safe_load_all((EXAMPLES / "lws.yaml").read_text())
+    found = load([str(EXAMPLES / "cluster.yaml")], [str(EXAMPLES / "lws.yaml")])
+    assert [key.name for key in found.groups] == ["chat-0-planned", "chat-1-planned"]
+    pods = {
+        pod.name: dict(pod.shape.requests)["cpu"]
+        for pod in found.world.view.pods.values()
+        if pod.group
+    }
+    assert pods == {
+        f"chat-{replica}-planned-{number}": 64_000 if number else 32_000
+        for replica in range(2)
+        for number in range(lws["spec"]["leaderWorkerTemplate"]["size"])
+    }
+
+
+def test_the_replicas_of_live_pods_are_planned_and_not_others() -> None:
+    """All pods of the recording are there: their revision is planned, and no pod is made."""
+    things = lws_recorded("leader-created")
+    for pod in things:
+        if pod["kind"] == "Pod":
+            pod["metadata"]["labels"][TREE_LABEL] = "default"
+    found = a_manifest([], things)
+    leaves = {pod["metadata"]["labels"][GROUP_LABEL] for pod in things if pod["kind"] == "Pod"}
+    assert {key.name for key in found.groups} == leaves
+    assert len(found.pods) == len(found.world.view.pods) == 6
+
+
+def test_a_workload_of_the_user_gives_the_groups() -> None:
+    """Its templates decide about the groups; without it the JobSet is refused, with a text that names it."""
+    templates = an_object(
+        "Workload",
+        "mine",
+        spec={
+            "compositePodGroupTemplates": [
+                {
+                    "name": "all",
+                    "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+                    "podGroupTemplates": [
+                        {"name": "driver", "schedulingPolicy": {"gang": {"minCount": 1}}},
+                        {
+                            "name": "worker",
+                            "schedulingPolicy": {"gang": {"minCount": 3}},
+                            "schedulingConstraints": {"topology": [{"key": RACK}]},
+                        },
+                    ],
+                }
+            ]
+        },
+    )
+    jobset = a_jobset(
+        a_replicated_job("driver"),
+        a_replicated_job("worker", parallelism=4, completions=4),
+        annotations={"gang-extender.dev/workload": "mine"},
+    )
+    found = a_manifest([templates], [jobset])
+    tree = the_tree(found)
+    uid = tree.root.key.name.rpartition("-")[2]
+    assert {
+        (g.key.name.removesuffix(f"-{uid}"), g.minimum, g.topology, g.template) for g in tree.groups
+    } == {
+        ("train-all", 2, (), "all"),
+        ("train-driver", 1, (), "driver"),
+        ("train-worker-0", 3, (RACK,), "worker"),
+    }
+    (refused,) = a_manifest([], [jobset]).refused
+    assert "Workload mine: does not exist in this namespace yet" in refused.text
+
+
+def test_what_has_run_is_not_planned_again() -> None:
+    """Pods of finished Jobs of a JobSet, and of a Job that is nearly done."""
+    owner = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "name": "train",
+        "uid": "12345678",
+        "controller": True,
+    }
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": "train",
+        "jobset.sigs.k8s.io/jobset-uid": "12345678-0",
+        "jobset.sigs.k8s.io/replicatedjob-name": "worker",
+        "jobset.sigs.k8s.io/job-index": "0",
+        LEAF_LABEL: "job",
+        TREE_LABEL: "default",
+    }
+    done = a_job(
+        "train-worker-0",
+        metadata={"ownerReferences": [owner]},
+        template={"metadata": {"labels": labels}, **a_template()},
+        parallelism=2,
+        completions=2,
+        status={"succeeded": 2, "conditions": [{"type": "Complete", "status": "True"}]},
+    )
+    found = a_manifest([], [a_jobset(metadata={"uid": "12345678-0"}), done])
+    assert {name: pods for name, (_, pods) in pods_by_group(found).items() if pods} == {
+        "train-driver": 1,
+        "train-worker-1": 2,
+    }
+    nearly = a_job(parallelism=4, completions=10, completionMode="Indexed", status={"succeeded": 7})
+    assert len(a_manifest([], [nearly]).pods) == 3
+
+
+def test_a_label_that_came_from_the_namespace_is_no_request() -> None:
+    """As `kubectl get` prints a workload that the admission policy labelled."""
+    from_namespace = {"gang-extender.dev/tree-from": "namespace", EXCLUSIVE: RACK}
+    found = a_manifest([], [a_jobset(annotations=from_namespace)])
+    assert found.refused == ()
+    assert pods_by_group(found)["train-worker-0"] == (0, 2)
+
+
+# --- examples
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("job", "Job"),
+        ("jobset", "JobSet"),
+        ("lws", "LeaderWorkerSet"),
+        ("disaggregatedset", "DisaggregatedSet"),
+        ("raycluster", "RayCluster"),
+    ],
+)
+def test_an_example_has_the_label_and_no_group(name, kind) -> None:
+    """Each manifest of a workload in deploy/examples becomes complete and valid trees, on the cluster there."""
+    path = EXAMPLES / f"{name}.yaml"
+    (thing,) = yaml.safe_load_all(path.read_text())
+    assert thing["kind"] == kind
+    assert thing["metadata"]["labels"] == {TREE_LABEL: "default"}
+    found = load([str(EXAMPLES / "cluster.yaml")], [str(path)])
+    assert (found.warnings, found.refused) == ((), ())
+    view = found.world.view
+    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
+    members = [pod.uid for tree in forest.trees.values() for pod in tree.pods]
+    assert sorted(members) == sorted(found.pods)
+    assert found.pods
+    assert not forest.orphans
+    assert not any(tree.problems for tree in forest.trees.values())
+
+
+def test_each_kind_with_pod_templates_has_an_example() -> None:
+    """TrainJob and PodGang have none: other objects have their pods."""
+    kinds = {
+        thing["kind"]
+        for path in EXAMPLES.glob("*.yaml")
+        for thing in yaml.safe_load_all(path.read_text())
+    }
+    assert {one.kind for one in KINDS if one.template_paths} <= kinds
