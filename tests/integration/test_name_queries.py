@@ -38,6 +38,7 @@ from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
+from extender.http.v1.tree_api import TreeApi
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
@@ -130,6 +131,7 @@ async def served(url, *objects):
         for part in (
             HistoryApi(reader, inputs),
             GangApi(reader, inputs, stage.leader),
+            TreeApi(stage.leader),
             EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
@@ -165,6 +167,7 @@ async def asking(url):
 # One request for every GET of /v1 that ends; about the events of `events_of` and a node and a gang that are there now.
 EVERY_GET = {
     "/v1/gangs": "/v1/gangs?namespace=default",
+    "/v1/trees": "/v1/trees?namespace=default",
     "/v1/gangs/{namespace}/{name}": "/v1/gangs/ns/job",
     "/v1/gangs/{namespace}/{name}/history": "/v1/gangs/ns/job/history?decisions=true",
     "/v1/gangs/{namespace}/{name}/explain": "/v1/gangs/ns/job/explain",

@@ -26,12 +26,11 @@ def test_without_annotations_the_profile_counts():
         root_topology="net/block",
         leaf_topology="net/rack",
         disruption_mode="single",
-        scheduling_block="adopt",
     )
     policy = read(kind)
     assert policy.gang == "per-job"
     assert (policy.root_topology, policy.leaf_topology) == ("net/block", "net/rack")
-    assert (policy.disruption_mode, policy.scheduling_block) == ("single", "adopt")
+    assert policy.disruption_mode == "single"
     assert (policy.minima, policy.workload, policy.parent) == ({}, "", "")
 
 
