@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
-from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, CorruptLog
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage, idle, until
 
@@ -240,3 +242,29 @@ async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():
         await until(lambda: len(groups(stage)) == 3, "leaves")
         assert all(group.basic for group in groups(stage).values())
         assert stage.event_data(TreeCompiled)[0].reason == "KindDisabled"
+
+
+async def test_a_recorded_tree_is_compiled_again_from_its_input():
+    """`decision replay`: equal; another table gives a difference, an altered input is noticed."""
+    wrong = a_jobset("odd", "fedcba9876543210", annotations={"gang-extender.dev/min": "none"})
+    stage, _ = await started(a_jobset(), wrong)
+    async with stage:
+        await until(
+            lambda: stage.event_data(TreeCompiled) and stage.event_data(TreeRefused), "events"
+        )
+        for event in stage.events():
+            if not isinstance(event.data, TreeCompiled | TreeRefused):
+                continue
+            stored = await stage.inputs.load(event.data.input_digest)
+            result = replay_decision(event, event.data, stored)
+            assert (result.same, result.differences) == (True, ())
+            if isinstance(event.data, TreeCompiled):
+                other = msgspec.structs.replace(event.data, groups=event.data.groups[:-1])
+                result = replay_decision(event, other, stored)
+                assert not result.same
+                assert result.differences[0].startswith("groups: ")
+            altered = msgspec.structs.replace(
+                stored, head=stored.head.replace(b"driver", b"drover")
+            )
+            with pytest.raises(CorruptLog, match="does not have digest"):
+                replay_decision(event, event.data, altered)

@@ -1,0 +1,196 @@
+"""Workloads of the kinds that are served and allowed, and the requests that write their groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.cluster.api_server import workload_informers
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.core.model.errors import RequestRejected
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.workloads.tree_compiler import GroupSpec
+from extender.ports.cluster_ports import PodRef
+from extender.ports.workload_ports import GroupManifest, WorkloadView
+from tests.integration.cluster.fake_api import FakeApi, Fault, until
+
+TREE = "gang-extender.dev/tree"
+LEAF = GroupKey("default", "train-worker-0-01234567", "PodGroup")
+FOLDER = "/apis/gang-extender.dev/v1alpha1/namespaces/default"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload_informers, "DISCOVER_EVERY_S", 0.05)
+    monkeypatch.setattr(workload_informers, "RETRY_S", 0.05)
+
+
+@pytest.fixture
+async def served(cluster: KubernetesCluster, fake: FakeApi) -> KubernetesCluster:
+    """The adapter on an API server that serves Job, JobSet and TreeProfile."""
+    fake.groups["batch/v1"] = ["jobs"]
+    fake.groups["jobset.x-k8s.io/v1alpha2"] = ["jobsets"]
+    fake.groups["gang-extender.dev/v1alpha1"] = ["podgroups", "treeprofiles"]
+    await cluster.start()
+    return cluster
+
+
+def a_job(name: str, *, labelled: bool = True, **metadata: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {TREE: "default"} if labelled else {}}, "spec": {}}
+    return {
+        "metadata": {"name": name, "namespace": "default", **metadata},
+        "spec": {"parallelism": 2, "template": template},
+    }
+
+
+def seen(cluster: KubernetesCluster) -> WorkloadView:
+    return cluster.workloads.view()
+
+
+def names(cluster: KubernetesCluster) -> set[str]:
+    return {workload.name for workload in seen(cluster).objects.values()}
+
+
+async def test_only_workloads_with_the_label_are_kept(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """The others of a cluster with many Jobs cost nothing; what was kept once stays until it is deleted."""
+    fake.put("jobs", a_job("mine"))
+    fake.put("jobs", a_job("other", labelled=False))
+    await until(lambda: {"Job", "JobSet", "TreeProfile"} <= seen(served).synced)
+    await until(lambda: names(served) == {"mine"})
+    fake.put("jobs", a_job("mine", labelled=False))
+    fake.put("jobs", a_job("late"))
+    await until(lambda: names(served) == {"mine", "late"})
+    fake.remove("jobs", "mine", "default")
+    await until(lambda: names(served) == {"late"})
+
+
+async def test_what_a_workload_owns_is_found_by_its_uid(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """The Jobs of a JobSet, while they exist."""
+    owner = {"apiVersion": "x", "kind": "JobSet", "name": "s", "uid": "u1", "controller": True}
+    fake.put("jobs", a_job("part", ownerReferences=[owner]))
+    await until(lambda: [one.name for one in seen(served).owned.get("u1", {}).values()] == ["part"])
+    fake.remove("jobs", "part", "default")
+    await until(lambda: "u1" not in seen(served).owned)
+
+
+async def test_a_kind_whose_definition_appears_is_watched_and_goes(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Its workloads come and go with it, and the view of the cluster stays ready."""
+    await until(lambda: "Job" in seen(served).synced)
+    assert "LeaderWorkerSet" not in seen(served).synced
+    fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
+    workload = a_job("serve", labels={TREE: "default"})
+    fake.put("leaderworkersets", workload)
+    await until(lambda: "serve" in names(served))
+    del fake.groups["leaderworkerset.x-k8s.io/v1"]
+    fake.cut_watches("leaderworkersets")
+    await until(lambda: "serve" not in names(served))
+    assert "LeaderWorkerSet" not in seen(served).synced
+    assert served.not_ready_reason() == ""
+
+
+async def test_a_kind_without_its_role_is_switched_off(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """403 for JobSets: Jobs are read, nothing is not ready; with the role JobSets are read too."""
+    refused = Fault(lambda r: r.path.endswith("/jobsets"), status=403, times=10_000)
+    fake.faults.append(refused)
+    fake.put("jobs", a_job("mine"))
+    await until(lambda: names(served) == {"mine"})
+    assert served.not_ready_reason() == ""
+    assert "JobSet" not in seen(served).synced
+    refused.times = 0
+    await until(lambda: "JobSet" in seen(served).synced)
+
+
+async def test_profiles_are_read_and_a_wrong_one_changes_nothing(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """A gang mode that the kind does not have leaves the profile as it was."""
+    kinds = [{"kind": "Job", "topology": {"leaf": "net/rack"}}]
+    fake.put("treeprofiles", {"metadata": {"name": "racks"}, "spec": {"kinds": kinds}})
+    await until(lambda: "racks" in seen(served).profiles)
+    wrong = [{"kind": "Job", "gang": "per-job"}]
+    fake.put("treeprofiles", {"metadata": {"name": "racks"}, "spec": {"kinds": wrong}})
+    fake.put("treeprofiles", {"metadata": {"name": "other"}, "spec": {}})
+    await until(lambda: "other" in seen(served).profiles)
+    assert seen(served).profiles["racks"].of("Job").leaf_topology == "net/rack"
+    fake.remove("treeprofiles", "racks")
+    await until(lambda: "racks" not in seen(served).profiles)
+
+
+def a_manifest(**fields: Any) -> GroupManifest:
+    spec = GroupSpec(
+        kind="PodGroup", name=LEAF.name, parent="train-01234567", minimum=4, topology="net/rack",
+        disruption_mode="all", priority_class="high", **fields,
+    )  # fmt: skip
+    return GroupManifest(
+        namespace="default", spec=spec, template_of="train-01234567", profile="default",
+        owner_api_version="jobset.x-k8s.io/v1alpha2", owner_kind="JobSet", owner_name="train",
+        owner_uid="u1",
+    )  # fmt: skip
+
+
+async def test_a_group_is_created_with_its_owner(served: KubernetesCluster, fake: FakeApi) -> None:
+    """POST, so that a group of the same name is never changed; no finalizer, and the owner is not blocked."""
+    await served.workloads.create_group(a_manifest())
+    (body,) = [body for path, body in fake.bodies if path == f"{FOLDER}/podgroups"]
+    assert body["spec"] == {
+        "schedulingPolicy": {"gang": {"minCount": 4}},
+        "disruptionMode": {"all": {}},
+        "parentCompositePodGroupName": "train-01234567",
+        "workloadRef": {"workloadName": "train-01234567", "templateName": LEAF.name},
+        "schedulingConstraints": {"topology": [{"key": "net/rack"}]},
+        "priorityClassName": "high",
+    }
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u1", True, False)
+    assert "finalizers" not in body["metadata"]
+
+
+async def test_a_group_that_exists_is_no_error(served: KubernetesCluster, fake: FakeApi) -> None:
+    """The answer to an earlier attempt was lost, or another client has the name: the view decides."""
+    body = msgspec.json.encode({"reason": "AlreadyExists", "message": "exists"})
+    fake.faults.append(Fault(lambda r: r.method == "POST", status=409, body=body))
+    await served.workloads.create_group(a_manifest())
+
+
+async def test_fields_are_applied_to_one_object_only(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Server-side apply with the UID as precondition: a group that was made again is not changed."""
+    fake.put("podgroups", {"metadata": {"name": LEAF.name, "namespace": "default", "uid": "g1"}})
+    await served.workloads.apply_group(a_manifest(), "g1")
+    query = next(query for method, _, query in fake.calls if method == "PATCH")
+    assert query == {"fieldManager": "gang-extender-trees", "force": "true"}
+    with pytest.raises(RequestRejected, match="immutable"):
+        await served.workloads.apply_group(a_manifest(), "g2")
+
+
+async def test_a_group_that_is_gone_is_deleted_already(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """404 is a success; the request has the UID."""
+    await served.workloads.delete_group(LEAF, "g1")
+    assert fake.count("DELETE", f"/podgroups/{LEAF.name}") == 1
+
+
+async def test_the_reason_of_a_waiting_pod_is_its_condition(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Only the condition PodScheduled is written, and its reason stays that of a gated pod."""
+    fake.put("pods", {"metadata": {"name": "p", "namespace": "default", "uid": "p1"}, "spec": {}})
+    await served.explain_waiting(
+        PodRef(namespace="default", name="p", uid=PodUid("p1")), "no tree: x"
+    )
+    (body,) = [body for path, body in fake.bodies if path.endswith("/pods/p/status")]
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == ("PodScheduled", "SchedulingGated")
+    assert condition["message"] == "no tree: x"
