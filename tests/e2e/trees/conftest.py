@@ -24,6 +24,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import NEWEST
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
+    DEPLOY,
     lived_in,
     native_gangs,
     pytest_generate_tests,
@@ -31,7 +32,9 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
     site,
     story,
 )
+from tests.e2e.trees.workloads import TREE, a_job
 
+WORKLOAD_MANIFESTS = ("tree-policies", "leaf-policy", "rbac")
 # Those on top first: what is below goes with them. Without Pod, which is swept by force.
 WORKLOADS = (
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
@@ -137,3 +140,29 @@ async def _delete_all(api: Api, version: str, kind: str) -> int:
         with contextlib.suppress(ApiError):  # some of them have gone meanwhile
             await api.delete(f"{root}/namespaces/{namespace}/{plural}", how)
     return len(items)
+
+
+@pytest.fixture(scope="session")
+def tree_site(
+    site: ControlPlane,  # noqa: F811
+    running_controllers: WorkloadControllers,
+) -> ControlPlane:
+    """The plane with the manifests of deploy/kubernetes/workloads; the policies work."""
+    for name in WORKLOAD_MANIFESTS:
+        path = str(DEPLOY / "workloads" / f"{name}.yaml")
+        done = site.kubectl("apply", "--server-side", "-f", path)
+        assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.fixture
+async def tree_policies(tree_site: ControlPlane) -> None:
+    """The admission policies work: a Job is stamped."""
+    async with tree_site.api() as api:
+
+        async def stamped() -> bool:
+            probe = a_job("probe", 1)
+            made = await api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
+            return TREE in made["spec"]["template"]["metadata"].get("labels", {})
+
+        await eventually(stamped)

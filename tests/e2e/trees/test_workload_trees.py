@@ -4,129 +4,30 @@ service, under the RBAC that we ship, makes the groups and places each tree as o
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.controlplane.api import ApiError, Object
+from tests.controlplane.api import ApiError
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
-from tests.e2e.scenarios.conftest import DEPLOY, OURS, Story
-from tests.support.service.manifest_builders import a_node
+from tests.e2e.scenarios.conftest import OURS, Story
+from tests.e2e.trees.workloads import (
+    RACK,
+    TREE,
+    a_job,
+    a_jobset,
+    a_replicated_job,
+    a_template,
+    groups,
+    racks,
+    until_groups,
+    until_pods,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
-RACK = "net/rack"
-TREE = "gang-extender.dev/tree"
-WORKLOAD_MANIFESTS = ("tree-policies", "leaf-policy", "rbac")
-
-
-@pytest.fixture(scope="session")
-def tree_site(site: ControlPlane, running_controllers: WorkloadControllers) -> ControlPlane:
-    """The plane with the manifests of deploy/kubernetes/workloads; the policies work."""
-    for name in WORKLOAD_MANIFESTS:
-        path = str(DEPLOY / "workloads" / f"{name}.yaml")
-        done = site.kubectl("apply", "--server-side", "-f", path)
-        assert done.returncode == 0, done.stderr
-    return site
-
-
-@pytest.fixture
-async def policies(tree_site: ControlPlane) -> None:
-    """The admission policies work: a Job is stamped."""
-    async with tree_site.api() as api:
-
-        async def stamped() -> bool:
-            probe = a_job("probe", 1)
-            made = await api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
-            return TREE in made["spec"]["template"]["metadata"].get("labels", {})
-
-        await eventually(stamped)
-
-
-def a_template(cpu: str = "1", **spec: Any) -> Object:
-    container = {
-        "name": "main", "image": "registry.invalid/none", "resources": {"requests": {"cpu": cpu}},
-    }  # fmt: skip
-    fixed = {
-        "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False, "containers": [container],
-    }  # fmt: skip
-    return {"spec": fixed | spec}
-
-
-def a_job(
-    name: str, parallelism: int, completions: int | None = None, **annotations: str
-) -> Object:
-    return {
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {
-            "name": name, "namespace": "default", "labels": {TREE: "default"},
-            "annotations": {f"gang-extender.dev/{key}": value for key, value in annotations.items()},
-        },
-        "spec": {
-            "parallelism": parallelism, "completions": completions or parallelism,
-            "completionMode": "Indexed", "backoffLimit": 6, "template": a_template(),
-        },
-    }  # fmt: skip
-
-
-def a_jobset(name: str, jobs: list[Object], **annotations: str) -> Object:
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
-        "metadata": {
-            "name": name, "namespace": "default", "labels": {TREE: "default"},
-            "annotations": {f"gang-extender.dev/{key}": value for key, value in annotations.items()},
-        },
-        "spec": {"replicatedJobs": jobs, "failurePolicy": {"maxRestarts": 3}},
-    }  # fmt: skip
-
-
-def a_replicated_job(name: str, replicas: int, parallelism: int, **more: Any) -> Object:
-    job = {
-        "parallelism": parallelism, "completions": parallelism, "backoffLimit": 0,
-        "template": a_template(),
-    }  # fmt: skip
-    return {"name": name, "replicas": replicas, "template": {"spec": job}, **more}
-
-
-def racks(*names: str, nodes: int = 2, cpu: str = "2") -> list[Object]:
-    """Return nodes of racks; each has capacity for two pods."""
-    return [a_node(f"{rack}-{n}", {RACK: rack}, cpu=cpu) for rack in names for n in range(nodes)]
-
-
-async def groups(story: Story) -> dict[str, Object]:
-    """Return our groups by name."""
-    found = {}
-    for plural in ("podgroups", "compositepodgroups"):
-        for item in (await story.api.get(f"/apis/{OURS}/{plural}"))["items"]:
-            found[item["metadata"]["name"]] = item
-    return found
-
-
-async def until_groups(story: Story, count: int) -> dict[str, Object]:
-    async def look() -> list[dict[str, Object]]:
-        found = await groups(story)
-        return [found] if len(found) == count else []
-
-    (found,) = await story.until(look, every_s=0.1)
-    made: dict[str, Object] = found
-    return made
-
-
-async def until_pods(story: Story, count: int) -> dict[str, Object]:
-    async def look() -> dict[str, Object] | None:
-        found = await story.pods()
-        return found if len(found) == count else None
-
-    found: dict[str, Object] = await story.until(look, every_s=0.1)
-    return found
-
 
 async def test_a_job_with_the_label_is_all_or_nothing(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """Four pods, capacity for two: no pod is bound; with the other rack all four are."""
     await story.create(*racks("r0", nodes=1))
@@ -146,7 +47,7 @@ async def test_a_job_with_the_label_is_all_or_nothing(
 
 
 async def test_a_jobset_with_the_label_becomes_a_tree(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """A driver and two slices of two, each slice in one rack; the tree is placed as a whole."""
     await story.create(*racks("r0", "r1"))
@@ -167,7 +68,7 @@ async def test_a_jobset_with_the_label_becomes_a_tree(
 
 
 async def test_a_refused_jobset_is_held_and_explained(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """The Event on the JobSet and the condition of its pods have the field, the value and what to use instead."""
     await story.create(*racks("r0"))
@@ -194,7 +95,7 @@ async def test_a_refused_jobset_is_held_and_explained(
 
 
 async def test_a_leaf_that_is_deleted_by_hand_comes_back(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """Its pods are gated and wait; the group is made again, and they are placed."""
     await story.create(*racks("r0", nodes=1))
@@ -214,7 +115,7 @@ async def test_a_leaf_that_is_deleted_by_hand_comes_back(
 
 
 async def test_the_groups_go_with_the_workload(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """A deleted Job leaves no group; a Job of the same name becomes another leaf."""
     await story.create(*racks("r0"))
@@ -240,7 +141,7 @@ async def test_the_groups_go_with_the_workload(
 
 
 async def test_steps_of_a_jobset_are_placed_one_after_the_other(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """The Jobs of the second step do not exist yet and hold no pod; they are a gang when they come."""
     await story.create(*racks("r0"))
@@ -264,7 +165,7 @@ async def test_steps_of_a_jobset_are_placed_one_after_the_other(
 
 
 async def test_replicas_of_a_leaderworkerset_are_trees(
-    story: Story, policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
     """Each replica of three is a gang in one rack; the leader's pods and the workers' name the same leaf."""
     await story.create(*racks("r0", "r1"))

@@ -1,0 +1,91 @@
+"""Workloads of the stories about trees, with the label alone, and what a story reads of their groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.controlplane.api import Object
+from tests.e2e.scenarios.conftest import OURS, Story
+from tests.support.service.manifest_builders import a_node
+
+RACK = "net/rack"
+TREE = "gang-extender.dev/tree"
+
+
+def a_template(cpu: str = "1", **spec: Any) -> Object:
+    container = {
+        "name": "main", "image": "registry.invalid/none", "resources": {"requests": {"cpu": cpu}},
+    }  # fmt: skip
+    fixed = {
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False, "containers": [container],
+    }  # fmt: skip
+    return {"spec": fixed | spec}
+
+
+def a_job(
+    name: str, parallelism: int, completions: int | None = None, **annotations: str
+) -> Object:
+    return {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "name": name, "namespace": "default", "labels": {TREE: "default"},
+            "annotations": {f"gang-extender.dev/{key}": value for key, value in annotations.items()},
+        },
+        "spec": {
+            "parallelism": parallelism, "completions": completions or parallelism,
+            "completionMode": "Indexed", "backoffLimit": 6, "template": a_template(),
+        },
+    }  # fmt: skip
+
+
+def a_jobset(name: str, jobs: list[Object], **annotations: str) -> Object:
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": {
+            "name": name, "namespace": "default", "labels": {TREE: "default"},
+            "annotations": {f"gang-extender.dev/{key}": value for key, value in annotations.items()},
+        },
+        "spec": {"replicatedJobs": jobs, "failurePolicy": {"maxRestarts": 3}},
+    }  # fmt: skip
+
+
+def a_replicated_job(name: str, replicas: int, parallelism: int, **more: Any) -> Object:
+    job = {
+        "parallelism": parallelism, "completions": parallelism, "backoffLimit": 0,
+        "template": a_template(),
+    }  # fmt: skip
+    return {"name": name, "replicas": replicas, "template": {"spec": job}, **more}
+
+
+def racks(*names: str, nodes: int = 2, cpu: str = "2") -> list[Object]:
+    """Return nodes of racks; each has capacity for two pods."""
+    return [a_node(f"{rack}-{n}", {RACK: rack}, cpu=cpu) for rack in names for n in range(nodes)]
+
+
+async def groups(story: Story) -> dict[str, Object]:
+    """Return our groups by name."""
+    found = {}
+    for plural in ("podgroups", "compositepodgroups"):
+        for item in (await story.api.get(f"/apis/{OURS}/{plural}"))["items"]:
+            found[item["metadata"]["name"]] = item
+    return found
+
+
+async def until_groups(story: Story, count: int) -> dict[str, Object]:
+    async def look() -> list[dict[str, Object]]:
+        found = await groups(story)
+        return [found] if len(found) == count else []
+
+    (found,) = await story.until(look, every_s=0.1)
+    made: dict[str, Object] = found
+    return made
+
+
+async def until_pods(story: Story, count: int) -> dict[str, Object]:
+    async def look() -> dict[str, Object] | None:
+        found = await story.pods()
+        return found if len(found) == count else None
+
+    found: dict[str, Object] = await story.until(look, every_s=0.1)
+    return found
