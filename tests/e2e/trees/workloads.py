@@ -83,9 +83,10 @@ async def until_groups(story: Story, count: int) -> dict[str, Object]:
 
 
 async def until_pods(story: Story, count: int) -> dict[str, Object]:
-    async def look() -> dict[str, Object] | None:
+    async def look() -> list[dict[str, Object]]:
         found = await story.pods()
-        return found if len(found) == count else None
+        return [found] if len(found) == count else []
 
-    found: dict[str, Object] = await story.until(look, every_s=0.1)
-    return found
+    (found,) = await story.until(look, every_s=0.1)
+    pods: dict[str, Object] = found
+    return pods
