@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -29,7 +30,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Cluster
-from extender.ports.workload_ports import GroupManifest, Workloads, WorkloadView
+from extender.ports.workload_ports import GroupManifest, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +68,12 @@ class GroupController:
         """Write until cancelled."""
         await self._queue.run()
 
-    def sync(
-        self, view: WorkloadView, trees: Mapping[str, WorkloadTree], unsettled: frozenset[str]
-    ) -> None:
+    def sync(self, trees: Mapping[str, WorkloadTree], owners: AbstractSet[str]) -> None:
         """Queue every group that differs from what the trees have.
 
         Args:
-            view: The workloads, to name owners.
             trees: The committed trees, by the UID of the workload.
-            unsettled: UIDs of workloads whose groups are not deleted now.
+            owners: UIDs of owners whose groups may be deleted.
         """
         if trees is not self._seen:
             self._seen, self._wanted = trees, wanted_groups(trees.values())
@@ -83,12 +81,11 @@ class GroupController:
         for key in self._wanted:
             if self._write(key) is not None:
                 self._queue.add(key)
-        for key in superfluous(groups, self._wanted, unsettled):
+        for key in superfluous(groups, self._wanted, owners):
             if self._write(key) is not None:
                 self._queue.add(key)
         self._rejected = {key: one for key, one in self._rejected.items() if key in self._wanted}
         self.problems = self._problems(groups)
-        del view
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
         """Return the write that a group needs; None while the view does not show the last one yet."""

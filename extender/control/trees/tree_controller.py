@@ -237,19 +237,27 @@ class TreeController:
     def _sync(self, view: WorkloadView, uses: Mapping[WorkloadName, tuple[LeafUse, ...]]) -> None:
         """Queue the writes of groups, and the messages to users, from the committed state."""
         trees = self._leader.committed.trees
-        undecided = frozenset(
-            uid
-            for uid, workload in view.objects.items()
-            if self._is_unsettled(workload, trees.get(uid))
-        )
-        self.groups.sync(view, trees, undecided)
+        self.groups.sync(trees, self._settled_owners(view, trees))
         self.notifier.sync(view, trees, uses, self.groups.problems)
 
-    def _is_unsettled(self, workload: WorkloadObject, tree: WorkloadTree | None) -> bool:
-        """Return whether groups that a workload owns must stay as they are for now."""
-        if tree is not None:
-            return tree.outcome == "refused"
-        kind = BY_KIND[workload.kind]
-        if kind.parts is None:
-            return True
-        return not self._retire_reason(kind, workload, profile_name(kind, workload))
+    def _settled_owners(
+        self, view: WorkloadView, trees: Mapping[str, WorkloadTree]
+    ) -> frozenset[str]:
+        """Return the owners of groups whose workloads are all recorded as they are now, by UID.
+
+        Groups of the others stay: their workload is refused, or it was not compiled since the log lost events.
+        """
+        settled: set[str] = set()
+        unsettled: set[str] = set()
+        for workload in filter(self._is_root, view.objects.values()):
+            kind, tree = BY_KIND[workload.kind], trees.get(workload.uid)
+            if tree is not None:
+                owner_uid, is_settled = tree.owner_uid, tree.outcome != "refused"
+            else:
+                owner = workload.owner
+                is_owned = owner is not None and owner.kind in kind.policy_from
+                owner_uid = owner.uid if owner is not None and is_owned else workload.uid
+                name = profile_name(kind, workload)
+                is_settled = self._retire_reason(kind, workload, name) is not None
+            (settled if is_settled else unsettled).add(owner_uid)
+        return frozenset(settled - unsettled)

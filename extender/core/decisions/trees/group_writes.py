@@ -6,6 +6,7 @@ The writes follow from the committed state and the view alone, so a restart at a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 import msgspec
@@ -81,15 +82,19 @@ def frozen_differences(wanted: Wanted, group: Group) -> tuple[str, ...]:
 
 
 def superfluous(
-    groups: Mapping[GroupKey, Group], wanted: Mapping[GroupKey, Wanted], kept: frozenset[str]
+    groups: Mapping[GroupKey, Group],
+    wanted: Mapping[GroupKey, Wanted],
+    owners: AbstractSet[str],
 ) -> Iterator[GroupKey]:
     """Yield the groups that this service made and that no tree has any more.
+
+    Those of an owner that is gone are left to the garbage collector.
 
     Args:
         groups: All groups of the cluster.
         wanted: All groups that trees have.
-        kept: UIDs of owners whose groups stay as they are: no result of their workload is recorded.
+        owners: UIDs of owners that exist, and whose workloads are recorded as they are now.
     """
     for key, group in groups.items():
-        if key not in wanted and group.managed_by == MANAGED_BY and group.owner_uid not in kept:
+        if key not in wanted and group.managed_by == MANAGED_BY and group.owner_uid in owners:
             yield key

@@ -268,3 +268,40 @@ async def test_a_recorded_tree_is_compiled_again_from_its_input():
             )
             with pytest.raises(CorruptLog, match="does not have digest"):
                 replay_decision(event, event.data, altered)
+
+
+async def test_a_log_that_lost_its_trees_deletes_no_group():
+    """An empty log beside a cluster with groups: the tree is recorded again, and the groups stay what they are."""
+    stage, _ = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        before = {name: group.uid for name, group in groups(stage).items()}
+        await stage.stop_leading()
+    second = Stage(cluster=stage.cluster, holder="second")
+    async with second:
+        workloads = FakeWorkloads(stage.cluster, a_jobset())
+        await second.lead()
+        second.start(controller(second, workloads).run())
+        await until(lambda: second.event_data(TreeCompiled), "event")
+        await idle()
+        assert {name: group.uid for name, group in groups(second).items()} == before
+        assert not workloads.calls
+
+
+async def test_groups_of_an_owner_that_is_not_known_are_left_alone():
+    """A kind that was switched off: what it had made stays, also after its trees are lost."""
+    stage, _ = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await stage.stop_leading()
+    second = Stage(cluster=stage.cluster, holder="second")
+    async with second:
+        none = FakeWorkloads(stage.cluster)
+        none.store.set_synced("JobSet", synced=False)
+        await second.lead()
+        second.start(controller(second, none).run())
+        other = a_jobset("other", "fedcba9876543210")
+        none.put(other)
+        await until(lambda: len(groups(second)) == 2 * len(NAMES), "groups of the other")
+        assert groups(second).keys() >= NAMES
+        assert not [name for verb, name in none.calls if verb == "delete"]
