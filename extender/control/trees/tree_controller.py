@@ -44,7 +44,7 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-SETTLE_S = 0.01  # changes come in bursts
+SETTLE_S = 0.05  # changes come in bursts, and a tree is compiled once for all of them
 SLICE = 32  # workloads compiled before other tasks run
 _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
@@ -121,6 +121,8 @@ class TreeController:
         if self._terms != self._leader.terms:
             self._compiled, self._terms = {}, self._leader.terms
         view = self._workloads.view()
+        if not view.objects and not self._leader.pending_state.trees:
+            return
         uses = self._uses.of(self._cluster.view().members)
         self._compiled = {uid: seen for uid, seen in self._compiled.items() if uid in view.objects}
         due = [one for one in view.objects.values() if self._is_root(one)]
