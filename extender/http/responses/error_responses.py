@@ -57,4 +57,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as error:
         if error.status < 400 or request.path.startswith("/scheduler/"):  # noqa: PLR2004 -- redirects
             raise
-        return problem(error.status, error.reason, f"{request.method} {request.path}")
+        detail = f"{request.method} {request.path}"
+        if error.status == web.HTTPNotFound.status_code:
+            detail += (
+                ": no such path; /ui/ is the page, /v1/openapi.json has the paths of the read API"
+            )
+        return problem(error.status, error.reason, detail)

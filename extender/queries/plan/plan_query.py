@@ -289,7 +289,9 @@ def _planned(
     )
     root = state.gangs.get(tree.root.uid)
     if root is not None and root.reservations:
-        texts += (f"{len(root.reservations)} members have reservations already",)
+        texts += (f"members that have reservations already: {len(root.reservations)}",)
+    if root is not None and root.bound:
+        texts += (f"members that are bound already: {len(root.bound)}",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_trigger_preemption(request, verdict):
