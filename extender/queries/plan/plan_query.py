@@ -265,6 +265,10 @@ class _Notes(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[PlannedVictimLine, ...] = ()
 
 
+def _members(count: int) -> str:
+    return f"{count} member is" if count == 1 else f"{count} members are"
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> tuple[GangVerdict, ClusterView]:
@@ -289,9 +293,9 @@ def _planned(
     )
     root = state.gangs.get(tree.root.uid)
     if root is not None and root.reservations:
-        texts += (f"members that have reservations already: {len(root.reservations)}",)
+        texts += (f"{_members(len(root.reservations))} reserved already",)
     if root is not None and root.bound:
-        texts += (f"members that are bound already: {len(root.bound)}",)
+        texts += (f"{_members(len(root.bound))} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_trigger_preemption(request, verdict):

@@ -66,7 +66,7 @@ async def test_reservations_of_others_are_no_capacity():
         every, _ = await ask()
         (root,) = every["gangs"]
         assert (root["verdict"], root["assignments"]) == ("placed", [])
-        assert root["reasons"] == ["3 members have reservations already"]
+        assert root["reasons"] == ["3 members are reserved already"]
 
 
 async def test_who_would_be_evicted():
