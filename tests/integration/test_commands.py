@@ -65,6 +65,17 @@ def service(tmp_path_factory, postgres_url, template_database, manifests):
             served.end()
 
 
+def test_the_log_of_the_service_has_its_address_and_its_page(service):
+    """So that a user who started it by hand finds the page."""
+    (line,) = (
+        line
+        for line in map(json.loads, service.log.read_text().splitlines())
+        if line["message"] == "listening"
+    )
+    assert line["address"] == service.url.removeprefix("http://")
+    assert line["page"] == f"{service.url}/ui/"
+
+
 def ended(name, words, url, folder):
     environ = os.environ | {
         "GANG_EXTENDER_DATABASE_URL": url,

@@ -60,8 +60,13 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
         log.warning(
             "environment variable is not a setting", extra={"variable": name, "similar": similar}
         )
+
+    def listening() -> None:
+        page = f"{settings.advertise_url}/ui/"
+        log.info("listening", extra={"address": settings.listen, "page": page})
+
     try:
-        uvloop.run(run_service(settings, lambda: None))
+        uvloop.run(run_service(settings, listening))
     except OSError as error:
         msg = (
             f"cannot listen on {settings.listen}: {error.strerror or error}; set --listen HOST:PORT"
