@@ -58,8 +58,10 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         if error.status < 400 or request.path.startswith("/scheduler/"):  # noqa: PLR2004 -- redirects
             raise
         detail = f"{request.method} {request.path}"
-        if error.status == web.HTTPNotFound.status_code:
+        if isinstance(error, web.HTTPNotFound):
             detail += (
                 ": no such path; /ui/ is the page, /v1/openapi.json has the paths of the read API"
             )
+        elif isinstance(error, web.HTTPMethodNotAllowed):
+            detail += f": this path has {', '.join(sorted(error.allowed_methods))}"
         return problem(error.status, error.reason, detail)

@@ -294,8 +294,9 @@ def _planned(
     root = state.gangs.get(tree.root.uid)
     if root is not None and root.reservations:
         texts += (f"{_members(len(root.reservations))} reserved already",)
-    if root is not None and root.bound:
-        texts += (f"{_members(len(root.bound))} bound already",)
+    bound = sum(pod.node is not None for pod in tree.pods)
+    if bound:
+        texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_trigger_preemption(request, verdict):
