@@ -21,7 +21,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
-from extender.core.model.errors import BadInput, SchemaOutdated
+from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailable
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
@@ -33,7 +33,7 @@ from extender.store import database_roles, schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
-from extender.store.engine import create_engine
+from extender.store.engine import create_engine, place_of
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -83,9 +83,14 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
 
     Raises:
         BadInput: There is no database, and none may be created: queries do not create one.
+        StoreUnavailable: The caller raised it; with the place of the database.
     """
     if settings.database_url:
-        yield settings.database_url
+        try:
+            yield settings.database_url
+        except StoreUnavailable as error:
+            msg = f"{place_of(settings.database_url)}: {error}; see --database-url"
+            raise StoreUnavailable(msg) from error
         return
     if not creates and not has_database(Path(settings.data_dir)):
         msg = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -18,6 +20,10 @@ from extender.core.model.errors import BadInput
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Kubernetes sets these in each pod, for each Service of its namespace.
+SERVICE_LINK = re.compile(
+    r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$"
+)
 # Requests to the API server that an ordinary account may have open at once (DESIGN 9.4); each kind of request has as
 # many workers, and the connections of the client are as many.
 API_REQUESTS_MAX = 24
@@ -74,11 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BadInput: It is not HOST:PORT.
         """
-        host, _, port = self.listen.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 -- the last port
-            msg = f"{PREFIX}LISTEN: {self.listen!r} is not HOST:PORT, for example 127.0.0.1:8888"
-            raise BadInput(msg)
-        return host.strip("[]"), int(port)
+        return _host_port(self.listen, f"{PREFIX}LISTEN")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +97,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def variable(self) -> str:
         """Return the name of the environment variable."""
         return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Return the name of the flag."""
+        return "--" + self.name.replace("_", "-")
 
 
 def all_settings() -> tuple[Setting, ...]:
@@ -134,27 +141,28 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
         flags: Values of the command line; None: not given.
 
     Raises:
-        BadInput: A value is invalid; the message names the variable, the value and the expected form.
+        BadInput: A value is invalid; the message names the flag or the variable that has it, the value and the
+            expected form.
     """
     variables = dict(os.environ if environ is None else environ)
     raw: dict[str, object] = {}
+    names: dict[str, str] = {}  # by setting: where its value is from, for messages
     for setting in all_settings():
         given = flags.get(setting.name)
         text = variables.get(setting.variable)
+        names[setting.name] = setting.variable
         if given not in (None, ()):
-            raw[setting.name] = _parsed(setting, given) if isinstance(given, str) else given
+            names[setting.name] = setting.flag
+            raw[setting.name] = (
+                _parsed(setting, given, setting.flag) if isinstance(given, str) else given
+            )
         elif text:
-            raw[setting.name] = _parsed(setting, text)
+            raw[setting.name] = _parsed(setting, text, setting.variable)
     raw.setdefault("kubeconfig", variables.get("KUBECONFIG", ""))
     raw.setdefault("data_dir", default_data_dir(variables))
-    try:
-        settings = msgspec.convert(raw, type=Settings, strict=False)
-    except msgspec.ValidationError as error:
-        field = str(error).rpartition("$.")[2].strip("`")
-        msg = f"{PREFIX}{field.upper()}: {raw.get(field)!r}: {str(error).partition(' - ')[0]}"
-        raise BadInput(msg) from error
-    _check(settings)
-    host, port = settings.host_port
+    settings = msgspec.convert(raw, type=Settings, strict=False)
+    _check(settings, names)
+    host, port = _host_port(settings.listen, names["listen"])
     return msgspec.structs.replace(
         settings,
         identity=settings.identity or f"{socket.gethostname()}:{port}",
@@ -162,8 +170,56 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     )
 
 
-def _parsed(setting: Setting, text: str) -> object:
-    """Return the value that a text has for a setting; numbers stay texts.
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that look like settings and are none, each with the most similar setting or an empty string.
+
+    Variables that Kubernetes sets in a pod for each Service of its namespace are not returned.
+
+    >>> unknown_variables({"GANG_EXTENDER_LISTENS": ":1", "GANG_EXTENDER_SERVICE_HOST": "10.0.0.1"})
+    {'GANG_EXTENDER_LISTENS': 'GANG_EXTENDER_LISTEN'}
+    """
+    known = [setting.name.upper() for setting in all_settings()]
+    found = {}
+    for variable in sorted(os.environ if environ is None else environ):
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in known and not SERVICE_LINK.search(variable):
+            similar = get_close_matches(name, known, n=1, cutoff=0.65)
+            found[variable] = PREFIX + similar[0] if similar else ""
+    return found
+
+
+def checked_url(text: str, field: str, example: str) -> str:
+    """Return a text that is a URL of HTTP.
+
+    Raises:
+        BadInput: It has no host, or another scheme than http and https.
+    """
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are not closed, or a port that is no number
+        usable = False
+    if not usable:
+        msg = f"{field}: {text!r} is not a URL, for example {example}"
+        raise BadInput(msg)
+    return text
+
+
+def _host_port(text: str, field: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT.
+
+    Raises:
+        BadInput: The text has another form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 -- the last port
+        msg = f"{field}: {text!r} is not HOST:PORT, for example 127.0.0.1:8888"
+        raise BadInput(msg)
+    return host.strip("[]"), int(port)
+
+
+def _parsed(setting: Setting, text: str, field: str) -> object:
+    """Return the value that a text has for a setting.
 
     Raises:
         BadInput: It is not one of the values that the setting can have.
@@ -172,17 +228,24 @@ def _parsed(setting: Setting, text: str) -> object:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if setting.kind is bool:
         if text.lower() not in BOOLEANS:
-            msg = f"{setting.variable}: {text!r} is neither true nor false"
+            msg = f"{field}: {text!r} is neither true nor false"
             raise BadInput(msg)
         return BOOLEANS[text.lower()]
     if setting.choices and text not in setting.choices:
-        msg = f"{setting.variable}: {text!r} is not one of {', '.join(setting.choices)}"
+        msg = f"{field}: {text!r} is not one of {', '.join(setting.choices)}"
         raise BadInput(msg)
+    if setting.kind in (int, float):
+        try:
+            return msgspec.convert(text, type=setting.kind, strict=False)
+        except msgspec.ValidationError as error:
+            number = "a whole number" if setting.kind is int else "a number"
+            msg = f"{field}: {text!r} is not {number}, for example {setting.default}"
+            raise BadInput(msg) from error
     return text
 
 
-def _check(settings: Settings) -> None:
-    """Raise BadInput for values with which the service could not work correctly."""
+def _check(settings: Settings, names: Mapping[str, str]) -> None:
+    """Raise BadInput for values with which the service could not work correctly; `names` are for the messages."""
     for name in (
         "filter_deadline_ms",
         "barrier_timeout_s",
@@ -196,42 +259,35 @@ def _check(settings: Settings) -> None:
     ):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
-            msg = f"{PREFIX}{name.upper()}: {value} must be a number above 0"
+            msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
     if settings.replacement_ttl_s < 0:
-        msg = f"{PREFIX}REPLACEMENT_TTL_S: {settings.replacement_ttl_s} must be 0 or above"
+        msg = f"{names['replacement_ttl_s']}: {settings.replacement_ttl_s} must be 0 or above"
         raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
         msg = (
-            f"{PREFIX}BARRIER_TIMEOUT_S: {settings.barrier_timeout_s} leaves no time to bind within "
-            f"{PREFIX}BIND_TIMEOUT_S {settings.bind_timeout_s}; lower the first or raise the second "
+            f"{names['barrier_timeout_s']}: {settings.barrier_timeout_s} leaves no time to bind within "
+            f"{names['bind_timeout_s']} {settings.bind_timeout_s}; lower the first or raise the second "
             "(and httpTimeout of the bind entry with it)"
         )
         raise BadInput(msg)
-    _check_metrics_url(settings)
+    checked_url(settings.server, names["server"], Settings().server)
+    _check_metrics_url(settings, names)
     if settings.log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        msg = f"{PREFIX}LOG_LEVEL: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
+        msg = f"{names['log_level']}: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
         raise BadInput(msg)
 
 
-def _check_metrics_url(settings: Settings) -> None:
+def _check_metrics_url(settings: Settings, names: Mapping[str, str]) -> None:
     """Raise BadInput for a URL that is not local and not verified by a CA: the token must not be sent there."""
-    url = settings.scheduler_metrics_url
+    url, name = settings.scheduler_metrics_url, names["scheduler_metrics_url"]
     if not url:
         return
-    name = f"{PREFIX}SCHEDULER_METRICS_URL"
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        parts, host = None, ""
-    if parts is None or parts.scheme not in ("http", "https") or not host:
-        msg = f"{name}: {url!r} is not a URL, for example https://127.0.0.1:10259/metrics"
-        raise BadInput(msg)
+    parts = urlsplit(checked_url(url, name, "https://127.0.0.1:10259/metrics"))
     verified = parts.scheme == "https" and bool(settings.scheduler_metrics_ca_file)
-    if host not in LOOPBACK and not verified:
+    if parts.hostname not in LOOPBACK and not verified:
         msg = (
             f"{name}: {url!r} is not on this machine; refusing to send the token to a remote host "
-            f"without https and a CA; set {PREFIX}SCHEDULER_METRICS_CA_FILE"
+            f"without https and a CA; set {names['scheduler_metrics_ca_file']}"
         )
         raise BadInput(msg)

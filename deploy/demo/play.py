@@ -193,7 +193,7 @@ async def play(service: Service) -> None:
     gang = service.get("/v1/gangs/default/serve")
     show_tree(player, gang)
     if gang["state"] != "scheduled" or gang["bound"] < 8:
-        raise SystemExit(f"serve should be satisfied with at least 8 pods bound, got {gang}")
+        raise SystemExit(f"serve should be scheduled with at least 8 pods bound, got {gang}")
 
     heading(
         "3. A second gang of 8; the service is killed with SIGKILL while half of it waits at bind"

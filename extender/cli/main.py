@@ -12,10 +12,18 @@ from typing import Any
 
 import typer
 import typer.core
+from typer.exceptions import TyperException
 
 from extender import __version__
 from extender.cli.output.printing import complain
-from extender.core.model.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
+from extender.cli.output.usage_errors import unknown_command, usage_text
+from extender.core.model.errors import (
+    BadInput,
+    ExtenderError,
+    NotFound,
+    SchemaOutdated,
+    StoreUnavailable,
+)
 
 # In the order of `--help`: module and function, and the first line of its docstring.
 COMMANDS = {
@@ -112,7 +120,14 @@ class LazyGroup(typer.core.TyperGroup):
                 )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 -- typer does not export the classes
-        """Return the name of the command to run, the imported command or the group, and its arguments."""
+        """Return the name of the command to run, the imported command or the group, and its arguments.
+
+        Raises:
+            BadInput: There is no such command; the message has the commands that the user may mean.
+        """
+        unknown = not args[0].startswith("-") and args[0] not in self.commands
+        if unknown and not ctx.resilient_parsing:  # as it is during completion
+            raise BadInput(unknown_command(args[0], self._before, tuple(COMMANDS)))
         name, found, rest = super().resolve_command(ctx, args)
         if found is None or isinstance(found, LazyGroup):
             return name, found, rest
@@ -157,12 +172,22 @@ def _options(
 def main() -> None:
     """Run the program."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False, prog_name="gang-extender") or 0)
+    except TyperException as error:
+        text = usage_text(error)
+        if text.startswith("Usage:"):
+            print(text, file=sys.stderr)
+        else:
+            complain(text)
+        sys.exit(2)
     except NotFound as error:
         complain(str(error))
         sys.exit(1)
     except (BadInput, SchemaOutdated) as error:
         complain(str(error))
+        sys.exit(2)
+    except StoreUnavailable as error:
+        complain(f"the database does not answer: {error}")
         sys.exit(2)
     except ExtenderError as error:
         complain(f"{type(error).__name__}: {error}")

@@ -72,11 +72,26 @@ def plain_url(url: str) -> str:
         parsed = make_url(url)
     except ArgumentError as error:
         raise BadInput(
-            "the database URL cannot be read; expected postgresql://user@host/database"
+            "--database-url: cannot be read as a URL; expected postgresql://user@host/database"
         ) from error
     if parsed.drivername not in {"postgresql", "postgres", "postgresql+asyncpg"}:
-        raise BadInput(f"the database URL is for {parsed.drivername!r}, not for PostgreSQL")
+        raise BadInput(
+            f"--database-url: is for {parsed.drivername!r}, not for PostgreSQL; expected postgresql://user@host/database"
+        )
     return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def place_of(url: str) -> str:
+    """Return user, host, port and database of a URL, for messages: without its password.
+
+    >>> place_of("postgresql://alice:secret@db/gang?sslmode=require")
+    'alice@db:5432/gang'
+    """
+    parsed = make_url(url)
+    host = parsed.host or parsed.query.get("host", "localhost")
+    return f"{parsed.username or ''}@{host}:{parsed.port or 5432}/{parsed.database or ''}".lstrip(
+        "@"
+    )
 
 
 async def connect(

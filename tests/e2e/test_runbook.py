@@ -61,7 +61,7 @@ FILLED_IN = {
     ),
     "http://127.0.0.1:8888": "$GANG_EXTENDER_SERVER",
     # Exit code 1 is the answer here: it does not fit, because there are no nodes.
-    "-f train.yaml": "-f deploy/examples/serve.yaml || test $? = 1",
+    "-f deploy/examples/train.yaml": "-f deploy/examples/serve.yaml || test $? = 1",
 }
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,17 @@ def service(tmp_path_factory, postgres_url, template_database, manifests):
             served.end()
 
 
+def test_the_log_of_the_service_has_its_address_and_its_page(service):
+    """So that a user who started it by hand finds the page."""
+    (line,) = (
+        line
+        for line in map(json.loads, service.log.read_text().splitlines())
+        if line["message"] == "listening"
+    )
+    assert line["address"] == service.url.removeprefix("http://")
+    assert line["page"] == f"{service.url}/ui/"
+
+
 def ended(name, words, url, folder):
     environ = os.environ | {
         "GANG_EXTENDER_DATABASE_URL": url,
@@ -94,3 +106,37 @@ def test_a_command_refuses(name, filled_url, tmp_path):
     done = ended(name, REFUSED[name], filled_url, tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.startswith("gang-extender: position 2: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("decision", "replay", "1"), "position 1: LeaseAcquired is not a decision; decisions are GangAdmitted, "),
+        (("decision", "replay", "999"), "position 999: the log has no such event; it ends at position 35\n"),
+        (("history", "team-a/absent"), "gang team-a/absent: the log has no such root group; names are NAMESPACE/NAME"),
+        (("explain", "team-a/absent"), "gang team-a/absent: no such root group now; the log may have it: `gang-extender history "),
+        (("plan", "--server", "{server}/ui"), "POST /ui/v1/plan: this path has GET, HEAD\n"),
+        (("gangs", "--server", "{server}/v2"), "GET /v2/v1/gangs: no such path; /ui/ is the page, "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_what_is_not_there_is_named_with_what_would_help(
+    words, expected, filled_url, tmp_path, service, monkeypatch
+):
+    monkeypatch.setenv("GANG_EXTENDER_SERVER", service.url)
+    done = ended("", [word.format(server=service.url) for word in words], filled_url, tmp_path)
+    assert (done.returncode in (1, 2), done.stdout) == (True, ""), done
+    assert done.stderr.startswith(f"gang-extender: {expected}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_variable_that_is_no_setting_is_in_the_log_of_the_service(
+    filled_url, tmp_path, monkeypatch
+):
+    """Also when the service cannot start; here nothing listens at the address of the database."""
+    monkeypatch.setenv("GANG_EXTENDER_LISTENS", "127.0.0.1:1")
+    done = ended("serve", ["--cluster", str(tmp_path)], "postgresql://127.0.0.1:9/gang", tmp_path)
+    assert done.returncode == 2
+    (line,) = map(json.loads, done.stdout.splitlines())
+    assert (line["level"], line["variable"]) == ("WARNING", "GANG_EXTENDER_LISTENS")
+    assert line["similar"] == "GANG_EXTENDER_LISTEN"

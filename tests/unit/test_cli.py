@@ -292,7 +292,53 @@ def test_a_group_of_commands_lists_them(run, group, commands):
 def test_a_command_of_a_group_is_not_a_command_by_itself(run, name):
     code, out, err = run(name)
     assert (code, out) == (2, "")
-    assert f"No such command '{name}'" in err
+    whole = "decision replay" if name == "replay" else f"db {name}"
+    assert err == f"gang-extender: no such command: {name}; did you mean `gang-extender {whole}`?\n"
+
+
+WRONG = [
+    (("events", "--limit", "0"), "--limit: '0' is below 1, the smallest value; see `gang-extender events --help`"),
+    (("report", "pending", "--limit", "20000"), "--limit: '20000' is above 10000, the largest value; see `gang-extender report --help`"),
+    (("db", "prune", "--days", "many"), "--days: 'many' is not a whole number; see `gang-extender db prune --help`"),
+    (("decision", "replay", "x"), "position: 'x' is not a whole number; see `gang-extender decision replay --help`"),
+    (("gangs", "-o", "csv"), "--output: 'csv' is not one of 'table', 'json', 'yaml'; see `gang-extender gangs --help`"),
+    (("gangs", "--colour"), "no such option: --colour; see `gang-extender gangs --help`"),
+    (("explain",), "missing argument 'gang'; see `gang-extender explain --help`"),
+    (("explian",), "no such command: explian; did you mean `gang-extender plan` or `gang-extender explain` or `gang-extender decision replay`?"),
+    (("db", "migrat"), "no such command: db migrat; did you mean `gang-extender db migrate`?"),
+    (("db", "why"), "no such command: db why; there are db migrate, db project, db prune"),
+    (("gangs", "--server", "127.0.0.1:8888"), "--server: '127.0.0.1:8888' is not a URL, for example http://127.0.0.1:8888"),
+    (("events", "--follow", "--server", "ftp://x"), "--server: 'ftp://x' is not a URL, for example http://127.0.0.1:8888"),
+    (("plan", "--server", "http://127.0.0.1:9", "--search-budget", "200001"), "--search-budget: 200001 is above 200000, the maximum with --server"),
+    (("events", "--since", "2026-11-02T00:00:00Z", "--until", "2026-11-01T00:00:00Z"), "--since: 2026-11-02T00:00:00Z is not before --until, 2026-11-01T00:00:00Z; the span is empty"),
+    (("report", "pending", "--since", "2026-11-02T00:00:00Z", "--until", "2026-11-01T00:00:00Z"), "--since: 2026-11-02T00:00:00.000000Z is not before until, 2026-11-01T00:00:00.000000Z; the span is empty"),
+    (("state", "--domain", "rack"), "--domain: 'rack' is not KEY=VALUE, for example topology.kubernetes.io/rack=r7"),
+    (("verify", "--database-url", "nonsense"), "--database-url: cannot be read as a URL; expected postgresql://user@host/database"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_what_is_wrong_is_one_sentence(run, words, sentence):
+    """The option, its value, and what would help; nothing else is printed."""
+    assert run(*words) == (2, "", f"gang-extender: {sentence}\n")
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password(run):
+    code, out, err = run(
+        "db", "migrate", "--database-url", "postgresql://me:secret@127.0.0.1:9/gang"
+    )
+    assert (code, out) == (2, "")
+    assert err.startswith("gang-extender: the database does not answer: me@127.0.0.1:9/gang: ")
+    assert err.endswith("; see --database-url\n")
+    assert "secret" not in err
+
+
+def test_nothing_to_plan_names_what_would_add_something(run, write):
+    cluster = write("c.yaml", *a_fleet("1 nodes"))
+    _, out, _ = run("plan", "--cluster", cluster)
+    assert "the cluster has no group and no pending pod; -f FILE names some." in out
+    _, out, _ = run("plan", "--cluster", cluster, "-f", write("n.yaml", a_node("n9")))
+    assert "the files of -f have no group and no pending pod; --all-pending adds" in out
 
 
 PREEMPT = spec_vectors.of_kind("preempt")

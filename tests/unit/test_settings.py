@@ -11,7 +11,14 @@ import typer
 from extender.cli import main as cli
 from extender.cli.commands import serve_command
 from extender.core.model.errors import BadInput
-from extender.settings import PREFIX, Settings, all_settings, default_data_dir, load
+from extender.settings import (
+    PREFIX,
+    Settings,
+    all_settings,
+    default_data_dir,
+    load,
+    unknown_variables,
+)
 
 
 def test_defaults():
@@ -43,6 +50,7 @@ def test_every_field_is_a_variable():
         "unschedulable_gates": "remove",
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
+    odd["server"] = "http://localhost:8888"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.name in numbers else "x")
@@ -120,7 +128,7 @@ VALUES = {
     "advertise_url": ("http://10.0.0.1:8888", None),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
-    "server": ("http://10.0.0.1:8888", None),
+    "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
@@ -239,10 +247,13 @@ def test_other_texts_of_a_boolean_are_refused_with_both_values(text):
 def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     with pytest.raises(BadInput) as caught:
         load({}, **given_on_the_command_line(flag_of(name), wrong))
+    assert str(caught.value) == f"{flag_of(name)}: {wrong!r} is not one of {choices}"
+    with pytest.raises(BadInput) as caught:
+        load({PREFIX + name.upper(): wrong})
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name != "preemption"])
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in ("preemption", "server")])
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]
@@ -251,5 +262,42 @@ def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, mon
         cli.main()
     assert ended.value.code == 2
     shown = capsys.readouterr().err
-    assert flag_of(name) in shown or PREFIX + name.upper() in shown
-    assert repr(wrong) in shown
+    assert shown.startswith(f"gang-extender: {flag_of(name)}: {wrong!r} is not ")
+    assert PREFIX not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("search_budget", "a whole number"), ("lease_duration_s", "a number")]
+)
+def test_what_is_no_number_is_refused_with_the_default_as_an_example(name, number):
+    default = getattr(Settings(), name)
+    with pytest.raises(BadInput) as caught:
+        load({}, **{name: "soon"})
+    assert str(caught.value) == f"{flag_of(name)}: 'soon' is not {number}, for example {default}"
+
+
+def test_variables_that_are_no_settings_are_found_with_the_setting_that_is_meant():
+    environ = {
+        PREFIX + "BARRIER_TIMEOUT": "9",
+        PREFIX + "COLOUR": "red",
+        PREFIX + "LISTEN": "127.0.0.1:9",
+        "PATH": "/bin",
+    }
+    assert unknown_variables(environ) == {
+        PREFIX + "BARRIER_TIMEOUT": PREFIX + "BARRIER_TIMEOUT_S",
+        PREFIX + "COLOUR": "",
+    }
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
+    """Those of Services gang-extender and gang-extender-metrics in the namespace of the pod."""
+    ends = (
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_HTTP",
+        "PORT",
+        "PORT_8888_TCP",
+        "PORT_8888_TCP_ADDR",
+    )
+    environ = {f"{PREFIX}{part}{end}": "x" for part in ("", "METRICS_") for end in ends}
+    assert unknown_variables(environ) == {}

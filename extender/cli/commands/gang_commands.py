@@ -16,7 +16,12 @@ from extender.core.model.errors import BadInput
 from extender.queries.state.state_dto import GangAt
 
 T = TypeVar("T")
-Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888."
+    ),
+]
 Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 
 

@@ -12,7 +12,14 @@ import typer
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.output.history_lines import print_line
-from extender.cli.output.printing import Output, complain, console, print_table, print_value
+from extender.cli.output.printing import (
+    Output,
+    complain,
+    console,
+    counted,
+    print_table,
+    print_value,
+)
 from extender.core.log.events import (
     HistoryTruncated,
 )
@@ -110,9 +117,13 @@ def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
     if len(found.lives) > 1 and wanted.uid is None:
         yield f"{found.gang} was the name of {len(found.lives)} root groups; select one with --uid:"
         for life in found.lives:
-            yield f"  {life.uid}: {life.events} events from {life.first} to {life.last}"
+            yield f"  {life.uid}: {counted(life.events, 'event')} from {life.first} to {life.last}"
     if found.more and found.lines:
-        yield f"cut off after {len(found.lines)} events; --after {found.lines[-1].position} goes on"
+        yield _cut_off(len(found.lines), found.lines[-1].position)
+
+
+def _cut_off(count: int, position: int) -> str:
+    return f"cut off after {counted(count, 'event')}; --after {position} goes on"
 
 
 def events(  # noqa: PLR0917 -- typer reads options from the signature
@@ -162,6 +173,12 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after or 0),
         limit=limit or LIMIT,
     )
+    if (
+        wanted.since_us is not None
+        and wanted.until_us is not None
+        and wanted.since_us >= wanted.until_us
+    ):
+        raise BadInput(f"--since: {since} is not before --until, {until}; the span is empty")
     if server and (database_url or data_dir or not follow):
         problem = "only with --follow" if not follow else "not together with a database"
         raise BadInput(f"--server {server[0]}: {problem}; without it the database is read")
@@ -171,6 +188,8 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         if until or limit:
             raise BadInput(f"--{'until' if until else 'limit'}: not together with --follow")
         if server:
+            for url in server:
+                settings_module.checked_url(url, "--server", settings_module.Settings().server)
             asyncio.run(follow_services(server, _query_of(wanted, after, since), output))
             return
         from_now = after is None and since is None
@@ -179,7 +198,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
     lines = [event_line(event) for event in page.events]
     if page.more:
-        complain(f"cut off after {len(lines)} events; --after {lines[-1].position} goes on")
+        complain(_cut_off(len(lines), lines[-1].position))
     _print_events(lines, output)
 
 
@@ -211,17 +230,22 @@ def replay(
         wanted = EventFilter(after=Position(position - 1), limit=1)
         found = await opened.audit.events(wanted)
         if not found or found[0].position != position:
-            msg = f"position {position}: the log has no such event"
+            end = (await opened.log.head()).position
+            msg = f"position {position}: the log has no such event; it ends at position {end}"
             raise BadInput(msg)
         data = found[0].data
         if not isinstance(data, ReplayableEventData) or not data.input_digest:
             msg = (
-                f"position {position}: {type(data).__name__} is not a decision with a stored input"
+                f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
+                "GangUnschedulable, PreemptionPlanned, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
             )
             raise BadInput(msg)
         stored = await opened.inputs.load(data.input_digest)
         if stored is None:
-            msg = f"position {position}: the input {data.input_digest} is not stored any more"
+            msg = (
+                f"position {position}: the input {data.input_digest} is not stored any more; `gang-extender db prune` deletes "
+                "inputs of old decisions"
+            )
             raise BadInput(msg)
         return replay_decision(found[0], data, stored)
 
@@ -258,6 +282,6 @@ def verify(
     except CorruptLog as error:
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error
-    console().print(f"{count} events verified, no gap, chain unbroken")
+    console().print(f"{counted(count, 'event')} verified, no gap, chain unbroken")
     for line in lost:
         console().print(f"position {line.position}, {line.time}: {line.summary}")

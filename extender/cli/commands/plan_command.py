@@ -10,13 +10,21 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import ask_service
-from extender.cli.output.printing import Output, complain, console, print_table, print_value
+from extender.cli.output.printing import (
+    Output,
+    complain,
+    console,
+    counted,
+    print_table,
+    print_value,
+)
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
     from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json
+SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
 
@@ -65,13 +73,17 @@ def plan(
     if bool(cluster) == bool(server):
         raise BadInput("give either --cluster FILE or --server URL")
     if server:
+        if search_budget is not None and search_budget > SERVER_BUDGET_MAX:
+            raise BadInput(
+                f"--search-budget: {search_budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
+            )
         options: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
         if search_budget is not None:
             options["budget"] = search_budget
         reply = _ask_server(server, files or (), options)
         for warning in reply.warnings:
             complain(f"warning: {warning}")
-        _finish(reply, output)
+        _finish(reply, output, files=bool(files))
     from extender.cluster.manifests import manifest_loader
     from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
 
@@ -89,7 +101,7 @@ def plan(
     tree_warnings = plan_warnings(found.world.view, question)
     for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
         complain(f"warning: {warning}")
-    _finish(answer_plan_query(found.world.view, question), output)
+    _finish(answer_plan_query(found.world.view, question), output, files=bool(files))
 
 
 def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
@@ -101,17 +113,21 @@ def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -
     return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
 
 
-def _finish(result: PlanAnswer, output: Output) -> NoReturn:
+def _finish(result: PlanAnswer, output: Output, *, files: bool) -> NoReturn:
     if output is Output.table:
-        _print(result)
+        _print(result, files=files)
     else:
         print_value(result, output)
     raise typer.Exit(0 if result.verdict == "placed" else 1)
 
 
-def _print(result: PlanAnswer) -> None:
+def _print(result: PlanAnswer, *, files: bool) -> None:
     if not result.gangs:
-        console().print("Nothing to plan: there is no group and no pending pod.")
+        others = (
+            "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
+        )
+        where = "the files of -f have" if files else "the cluster has"
+        console().print(f"Nothing to plan: {where} no group and no pending pod; {others}.")
         return
     for gang in result.gangs:
         _print_gang(gang)
@@ -128,7 +144,7 @@ def _print_gang(gang: GangVerdict) -> None:
     out.print(
         f"[bold]{name}: {gang.verdict}[/bold] "
         f"({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
-        f"{gang.search.nodes} search nodes, {proof})"
+        f"{counted(gang.search.nodes, 'search node')}, {proof})"
     )
     for reason in gang.reasons:
         out.print(f"  {reason}")

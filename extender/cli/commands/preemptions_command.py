@@ -13,6 +13,7 @@ from extender.queries.log.event_dto import parse_time
 from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, UnitLine
 from extender.queries.log.preemption_report import preemptions as read
 
+PRIORITY_OFFSET = 2**31
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 
@@ -91,4 +92,17 @@ def _cost(cost: dict[str, int]) -> str:
 
     order = {name: number for number, name in enumerate(VictimCost.__struct_fields__)}
     ordered = sorted(cost, key=lambda name: (order.get(name, len(order)), name))
-    return ", ".join(f"{name} {cost[name]}" for name in ordered) or "nothing"
+    return ", ".join(_part(name, cost) for name in ordered) or "nothing"
+
+
+def _part(name: str, cost: dict[str, int]) -> str:
+    """Return one part of a cost as text; each priority is in `weight` with 2^31 added (`VictimCost`)."""
+    match name:
+        case "highest":
+            return f"highest priority {cost[name]}"
+        case "weight":
+            return f"sum of priorities {cost[name] - PRIORITY_OFFSET * cost.get('units', 0)}"
+        case "age_s":
+            return f"age {cost[name]} s"
+        case _:
+            return f"{name.replace('_', ' ')} {cost[name]}"

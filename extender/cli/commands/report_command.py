@@ -9,6 +9,7 @@ import typer
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.cli.output.usage_errors import options_named
 from extender.queries.log.event_dto import parse_time
 from extender.queries.log.reports import (
     LIMIT,
@@ -53,15 +54,16 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     if not name:
         _list(output)
         return
-    wanted = check_report_query(
-        name,
-        now_us=SystemClock().now_us(),
-        since_us=parse_time(since, "--since") if since else None,
-        until_us=parse_time(until, "--until") if until else None,
-        namespace=namespace,
-        gang=root_path(gang, namespace or "default") if gang else "",
-        limit=limit,
-    )
+    with options_named("since", "namespace", "gang"):
+        wanted = check_report_query(
+            name,
+            now_us=SystemClock().now_us(),
+            since_us=parse_time(since, "--since") if since else None,
+            until_us=parse_time(until, "--until") if until else None,
+            namespace=namespace,
+            gang=root_path(gang, namespace or "default") if gang else "",
+            limit=limit,
+        )
     found = ask(database_url, data_dir, lambda opened: read_report(opened.reports, wanted))
     if output is Output.table:
         _print(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ import typer
 from extender import settings as settings_module
 from extender.core.model.errors import BadInput
 
+log = logging.getLogger(__name__)
 OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
 
 
@@ -54,8 +56,17 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
     from extender.telemetry import set_up_logging
 
     set_up_logging(settings.log_level, sys.stdout)
+    for name, similar in settings_module.unknown_variables().items():
+        log.warning(
+            "environment variable is not a setting", extra={"variable": name, "similar": similar}
+        )
+
+    def listening() -> None:
+        page = f"{settings.advertise_url}/ui/"
+        log.info("listening", extra={"address": settings.listen, "page": page})
+
     try:
-        uvloop.run(run_service(settings, lambda: None))
+        uvloop.run(run_service(settings, listening))
     except OSError as error:
         msg = (
             f"cannot listen on {settings.listen}: {error.strerror or error}; set --listen HOST:PORT"

@@ -9,12 +9,14 @@ import typer
 
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.cli.output.usage_errors import options_named
 from extender.queries.state.state_dto import (
     GangBrief,
     GangChange,
     MemberChange,
     MemberPlacement,
     NodeAt,
+    Scope,
     scope_of,
 )
 
@@ -47,15 +49,26 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = Output.table,
 ) -> None:
     """Show reservations, bound members and pending trees at a time or position."""
-    scope = scope_of(node, domain, namespace)
+    with options_named("at", "diff", "domain"):
+        _show(at, diff, scope_of(node, domain, namespace), (database_url, data_dir), output)
+
+
+def _show(
+    at: str,
+    diff: str | None,
+    scope: Scope,
+    place: tuple[str | None, str | None],
+    output: Output,
+) -> None:
+    """Print a state, or the changes between two; `place` has the URL and the folder of the database."""
     if diff is not None:
-        change = ask(database_url, data_dir, lambda s: s.as_of.difference(at, diff, scope))
+        change = ask(*place, lambda s: s.as_of.difference(at, diff, scope))
         if output is Output.table:
             _print_change(change)
         else:
             print_value(change, output)
         return
-    found = ask(database_url, data_dir, lambda s: s.as_of.state(at, scope))
+    found = ask(*place, lambda s: s.as_of.state(at, scope))
     if output is Output.table:
         _print_state(found)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extender.cli.output.printing import counted
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.gang_history import HistoryLine
 
@@ -35,7 +36,7 @@ def _decided(decision: Decision) -> Iterator[str]:
     else:
         yield f"input {planned.digest[:12]}: not stored any more (pruned)"
     proof = "proved" if decision.exhausted else "not proved"
-    yield f"planner {decision.planner}: {decision.search_nodes} search nodes, {proof}"
+    yield f"planner {decision.planner}: {counted(decision.search_nodes, 'search node')}, {proof}"
     if decision.unplaced:
         names = ", ".join(decision.unplaced[:NAMED_MAX])
         more = " and more" if len(decision.unplaced) > NAMED_MAX else ""

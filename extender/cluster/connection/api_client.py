@@ -17,6 +17,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -44,6 +45,7 @@ PAUSE_MAX_S = 2.0
 RENEW_EVERY_S = (
     5.0  # an exec plugin is a process; a wrong credential must not start one for every call
 )
+DEFAULT_KUBECONFIG = "~/.kube/config"
 USER_AGENT = "gang-extender"
 RETRIED = frozenset({408, 429})  # and 5xx
 MERGE_PATCH = "application/merge-patch+json"
@@ -113,6 +115,15 @@ def _proxy_of(url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
+def _check_files(kubeconfig: str | None) -> None:
+    """Raise BadInput when there is no file at any of the paths of a kubeconfig; None: the default file."""
+    paths = (kubeconfig or DEFAULT_KUBECONFIG).split(os.pathsep)
+    if not any(Path(path).expanduser().is_file() for path in paths):
+        name = f"--kubeconfig {kubeconfig}" if kubeconfig else DEFAULT_KUBECONFIG
+        msg = f"{name}: no such file; set --kubeconfig to a kubeconfig, or --cluster to manifests"
+        raise BadInput(msg)
+
+
 async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Load the address of the API server and the credentials for it.
 
@@ -124,8 +135,11 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
         BadInput: There is no usable configuration.
     """
     configuration = Configuration()
+    in_pod = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    if not in_pod:
+        _check_files(kubeconfig)
     try:
-        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        if in_pod:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(

@@ -198,6 +198,9 @@ class Leader(LeaderRole):
     def lose(self, reason: str) -> None:
         """Stop leading: fail the appends in flight, let waiting calls be answered, and follow from now on."""
         log.warning("lease lost", extra={"reason": reason, "epoch": self.epoch})
+        self._end_lease(reason)
+
+    def _end_lease(self, reason: str) -> None:
         self.lease.grant = None
         self.follower.forget_lease()
         self.become("following", reason)
@@ -224,7 +227,8 @@ class Leader(LeaderRole):
         grant, state = self.lease.grant, self.committed
         if grant is None:
             return
-        self.lose("stopping")
+        log.info("releasing the lease", extra={"reason": "stopping", "epoch": self.epoch})
+        self._end_lease("stopping")
         try:
             await self._log.release(grant)
             await self._snapshots.save(state)

@@ -57,4 +57,11 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as error:
         if error.status < 400 or request.path.startswith("/scheduler/"):  # noqa: PLR2004 -- redirects
             raise
-        return problem(error.status, error.reason, f"{request.method} {request.path}")
+        detail = f"{request.method} {request.path}"
+        if isinstance(error, web.HTTPNotFound):
+            detail += (
+                ": no such path; /ui/ is the page, /v1/openapi.json has the paths of the read API"
+            )
+        elif isinstance(error, web.HTTPMethodNotAllowed):
+            detail += f": this path has {', '.join(sorted(error.allowed_methods))}"
+        return problem(error.status, error.reason, detail)

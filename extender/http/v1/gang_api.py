@@ -115,7 +115,7 @@ class GangApi:
         roots = self._of_name().get(name, [])
         if not roots:
             raise NotFound(
-                f"gang {name}: no such root group now; see GET /v1/gangs/{name}/history for the past"
+                f"gang {name}: no such root group now; the log may have it: `gang-extender history {name}`, GET /v1/gangs/{name}/history"
             )
         found = [root for root in roots if uid in (None, root.uid)]
         if not found:

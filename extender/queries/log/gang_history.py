@@ -139,11 +139,11 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
 
 
 def _unknown(query: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
-    names = "; names are namespace/name of the root (see `gang-extender events`)"
+    names = "; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
     if query.gang and query.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
-        return f"gang {query.gang}: the log knows it by UID {known}, not {query.uid}"
-    return f"gang {query.gang or query.uid}: the log knows no such root group{names}"
+        return f"gang {query.gang}: the log has it with UID {known}, not {query.uid}"
+    return f"gang {query.gang or query.uid}: the log has no such root group{names}"
 
 
 async def _merged(

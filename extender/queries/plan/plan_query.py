@@ -298,6 +298,10 @@ class _Notes(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[PlannedVictimLine, ...] = ()
 
 
+def _members(count: int) -> str:
+    return f"{count} member is" if count == 1 else f"{count} members are"
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> tuple[GangVerdict, ClusterView]:
@@ -322,7 +326,10 @@ def _planned(
     )
     root = state.gangs.get(tree.root.uid)
     if root is not None and root.reservations:
-        texts += (f"{len(root.reservations)} members have reservations already",)
+        texts += (f"{_members(len(root.reservations))} reserved already",)
+    bound = sum(pod.node is not None for pod in tree.pods)
+    if bound:
+        texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_trigger_preemption(request, verdict):

@@ -186,7 +186,11 @@ class HistoricalState:
             return _moment(text, end)
         if text.isascii() and text.isdigit():
             return _moment(text, await self._at_position(text, field, end))
-        at_us = parse_time(text, field)
+        try:
+            at_us = parse_time(text, field)
+        except BadInput as error:
+            msg = f"{error}, nor a position"
+            raise BadInput(msg) from error
         if at_us > max(self._clock.now_us(), end.at_us):
             msg = f"{field}: {text} is in the future; {_ends(end)}"
             raise BadInput(msg)

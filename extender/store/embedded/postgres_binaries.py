@@ -69,7 +69,9 @@ def find_binaries(*, folder: Path | None = None, major: int | None = None) -> Bi
             "pg_restore it into a server of yours (deploy/README.md, From the embedded server to another)"
         )
     if folder is not None:
-        raise BadInput(f"{folder} has no postgres and initdb of version {MAJOR_MIN} or later")
+        raise BadInput(
+            f"--pg-bin {folder}: no postgres and initdb of version {MAJOR_MIN} or later in this folder"
+        )
     raise BadInput(WHAT_TO_INSTALL)
 
 

@@ -333,9 +333,26 @@ async def test_credentials_are_loaded_again_after_401(fake: FakeApi) -> None:
 
 
 async def test_no_configuration_is_bad_input(tmp_path) -> None:
-    """A path that is not there is named."""
-    with pytest.raises(BadInput, match="nowhere"):
+    """A path that is not there is named, with the options that would help."""
+    with pytest.raises(BadInput, match=r"^--kubeconfig .*/nowhere: no such file; set --kubeconfig"):
         await api_client.load_configuration(str(tmp_path / "nowhere"))
+
+
+async def test_without_a_kubeconfig_the_default_file_is_named(tmp_path, monkeypatch) -> None:
+    """Outside of a pod, as after `gang-extender serve` without a cluster."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(
+        BadInput, match=r"^~/.kube/config: no such file; .* or --cluster to manifests$"
+    ):
+        await api_client.load_configuration(None)
+
+
+async def test_a_kubeconfig_that_is_none_is_named(tmp_path) -> None:
+    path = tmp_path / "config"
+    path.write_text("{}")
+    with pytest.raises(BadInput, match=f"^no usable Kubernetes configuration in {path}: "):
+        await api_client.load_configuration(f"{tmp_path}/nowhere:{path}".rpartition(":")[2])
 
 
 # --- conditions

@@ -90,11 +90,16 @@ def test_for_programs(command):
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (("--at", "2026-09-21"), 2, "at: '2026-09-21' is not a time with offset"),
+        (
+            ("--at", "2026-09-21"),
+            2,
+            "--at: '2026-09-21' is not a time with offset, for example 2026-11-20T03:12:00Z, nor a position",
+        ),
         (("--at", "2199-01-01T00:00:00Z"), 2, "is in the future; the log ends at position 14"),
         (("--at", "2020-01-01T00:00:00Z"), 2, "the log begins at 2026-09-21T14:13:20.000000Z"),
         (("--at", "15"), 2, "position 15 is not in the log"),
-        (("--domain", "rack"), 2, "is not KEY=VALUE"),
+        (("--diff", "16"), 2, "--diff: position 16 is not in the log"),
+        (("--domain", "rack"), 2, "--domain: 'rack' is not KEY=VALUE"),
         (("--node", "n7"), 1, "node n7: the log has no member that was reserved or bound there"),
         (("-n", "absent"), 1, "namespace absent: the log has no gang in it"),
     ],

@@ -69,7 +69,7 @@ async def test_reservations_of_others_are_no_capacity():
         every, _ = await ask()
         (root,) = every["gangs"]
         assert (root["verdict"], root["assignments"]) == ("placed", [])
-        assert root["reasons"] == ["3 members have reservations already"]
+        assert root["reasons"] == ["3 members are reserved already"]
 
 
 async def test_who_would_be_evicted():
@@ -89,6 +89,21 @@ async def test_who_would_be_evicted():
         assert all("here" in v["unit"] for v in result["gangs"][0]["victims"])
         low, _ = await ask(*a_gang("low", pods=1, requests={GPU: 8}))
         assert low["verdict"] in ("impossible", "unknown")
+
+
+async def test_members_that_have_a_node_are_counted_in_the_reasons():
+    """Of a running gang with an extra member; with its pods sent again, they are pending and none is bound."""
+    gang = a_gang("here", pods=3, minimum=2, requests={GPU: 8})
+    async with a_stage(*gang) as stage:
+        ask = await led(stage)
+        for name in ("here-0", "here-1"):
+            stage.cluster.change_pod(name, node=stage.where("here")[name], phase="Running")
+        await stage.settled()
+        result, _ = await ask()
+        (root,) = result["gangs"]
+        assert root["reasons"] == ["1 member is reserved already", "2 members are bound already"]
+        result, _ = await ask(*gang)
+        assert "2 members are bound already" not in result["gangs"][0]["reasons"]
 
 
 async def test_what_is_there_already_is_asked_about_by_its_name():

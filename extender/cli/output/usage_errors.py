@@ -1,0 +1,75 @@
+"""What is wrong with a command line, in one sentence: the option or argument, its value, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from typer.exceptions import TyperException
+
+from extender.core.model.errors import BadInput
+
+
+def usage_text(error: TyperException) -> str:
+    """Return the sentence for an error of the parser; without arguments, where some are needed, the help text.
+
+    Values are checked by typer, which has the value and the limit only in the cause of its error.
+    """
+    text = error.format_message()
+    context: Any = getattr(error, "ctx", None)
+    if context is None or text == context.get_help():
+        return text
+    parameter: Any = getattr(error, "param", None)
+    cause = getattr(error.__cause__, "errors", None)
+    if parameter is not None and cause is not None:
+        name = max(getattr(parameter, "opts", None) or [parameter.name], key=len)
+        text = f"{name}: {_problem(cause()[0])}"
+    text = text.rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`"
+
+
+def _problem(detail: dict[str, Any]) -> str:
+    """Return what is wrong with a value; the arguments are those that pydantic gives for a wrong value."""
+    value, limits = detail["input"], detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing":
+            return f"{value!r} is not a whole number"
+        case "greater_than_equal":
+            return f"{value!r} is below {limits['ge']}, the smallest value"
+        case "less_than_equal":
+            return f"{value!r} is above {limits['le']}, the largest value"
+        case "value_error":
+            return str(limits["error"]).rstrip(".")
+        case _:
+            return f"{value!r}: {detail['msg']}"
+
+
+def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
+    """Return that there is no such command, with the commands that the user may mean.
+
+    Args:
+        name: The word that is no command.
+        before: The words before it, ending with a space, or empty.
+        commands: All commands, each with all its words.
+    """
+    there = [words for words in commands if words.startswith(before)]
+    meant = [words for words in commands if words.rpartition(" ")[2] == name]
+    similar = set(get_close_matches(name, [words.rpartition(" ")[2] for words in there]))
+    meant = meant or [words for words in there if words.rpartition(" ")[2] in similar]
+    words = f"no such command: {before}{name}"
+    if meant:
+        return f"{words}; did you mean {' or '.join(f'`gang-extender {one}`' for one in meant)}?"
+    return f"{words}; there are {', '.join(there)}"
+
+
+@contextmanager
+def options_named(*names: str) -> Iterator[None]:
+    """Name parameters of a query as the options that they are on the command line, in errors of the block."""
+    try:
+        yield
+    except BadInput as error:
+        if str(error).partition(":")[0] in names:
+            raise type(error)(f"--{error}") from error
+        raise
