@@ -42,7 +42,7 @@ def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
 
 def has_policy(kind: WorkloadKind) -> bool:
     """Return whether objects of a kind are changed when they are written."""
-    return bool(kind.template_paths or kind.labels_from or kind.label_patch_cel)
+    return bool(kind.template_paths or kind.labels_from)
 
 
 def block(expression: str, indent: int) -> str:
@@ -100,8 +100,6 @@ def _policy(kind: WorkloadKind) -> str:
 
 
 def _comment(kind: WorkloadKind) -> str:
-    if kind.label_patch_cel:
-        return f"# {kind.kind} hands its own label on; what it makes has the label of the namespace by itself.\n"
     if not kind.template_paths:
         makers = ", ".join(one.kind for one in kind.labels_from)
         return f"# {kind.kind} has no pod templates: it has the label itself, and pods get that of {makers}.\n"
@@ -122,13 +120,6 @@ def _stamps(kind: WorkloadKind) -> tuple[list[tuple[str, str]], str]:
     """Return the variables and the mutation of the policy of a kind."""
     if kind.template_paths:
         return _stamp_templates(kind)
-    if kind.label_patch_cel:
-        value = (
-            f"request.operation == 'UPDATE' ? {cel.value_of(cel.labels_of('oldObject'), TREE_LABEL)}\n"
-            f": {cel.value_of(cel.labels_of('object'), TREE_LABEL)}"
-        )
-        mutation = f"variables.handedOn.map(value,\n{kind.label_patch_cel}).flatten()"
-        return [("handedOn", value)], mutation
     return _stamp_object()
 
 

@@ -72,9 +72,6 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     leaf_label_cel: str = ""
     # where a workload has no pod templates: the objects whose labels its pods get from its controller
     labels_from: tuple[ObjectKind, ...] = ()
-    # JSON patch in CEL that hands its own label, `value`, on to what its controller makes. On UPDATE, `value` is the
-    # label that the object had, and the patch restores what it lost.
-    label_patch_cel: str = ""
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()
