@@ -23,6 +23,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
         Map()
     )  # Workloads of users, by namespace and name
     synced: frozenset[str] = frozenset()  # kinds whose objects are all known
+    pending: frozenset[str] = (
+        frozenset()
+    )  # kinds that are served and whose objects are not all known yet
     revision: int = 0  # grows with each change
 
 
