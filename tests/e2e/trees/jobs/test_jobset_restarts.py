@@ -1,0 +1,92 @@
+"""JobSets that are restarted, suspended, or made again: their trees stay, and nothing is placed in part."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controlplane.api import ApiError
+from tests.controlplane.controllers.workload_controllers import WorkloadControllers
+from tests.controlplane.kubelet import Kubelet
+from tests.e2e.scenarios.conftest import Story
+from tests.e2e.trees.workloads import (
+    a_jobset,
+    a_replicated_job,
+    groups,
+    racks,
+    uids,
+    until_groups,
+    until_pods,
+    until_running,
+)
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.lived_in("never"),
+    pytest.mark.kubernetes("1.37", "1.36"),
+]
+
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+
+
+async def test_a_jobset_that_restarts_keeps_its_groups(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """A worker fails: all pods are made again, name the old leaves, and are bound as a whole."""
+    await story.create(*racks("r0", "r1"))
+    jobs = [a_replicated_job("driver", 1, 1), a_replicated_job("worker", 2, 3)]
+    await story.api.create(a_jobset("train", jobs))
+    await story.until_bound(7, "train-")
+    first = await until_running(story, "train-", 7, gone=frozenset())
+    before = uids(await until_groups(story, 5))
+    await kubelet.fail(next(n for n in await story.pods() if n.startswith("train-worker-0-")))
+    await until_running(story, "train-", 7, gone=frozenset(first))
+    assert uids(await groups(story)) == before
+    assert len(await story.service.events("TreeCompiled")) == 1
+    await story.check_events()
+    await story.check_capacity()
+
+
+async def test_a_suspended_jobset_keeps_its_groups(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Its pods go, and nothing is held for it; resumed, it is placed again as a whole."""
+    await story.create(*racks("r0"))
+    await story.api.create(a_jobset("asleep", [a_replicated_job("worker", 2, 2)]))
+    await story.until_bound(4, "asleep-")
+    first = await until_running(story, "asleep-", 4, gone=frozenset())
+    before = uids(await groups(story))
+    await story.api.patch(f"{JOBSETS}/asleep", {"spec": {"suspend": True}})
+    await until_pods(story, 0)
+    assert uids(await groups(story)) == before
+    await story.api.patch(f"{JOBSETS}/asleep", {"spec": {"suspend": False}})
+    await until_running(story, "asleep-", 4, gone=frozenset(first))
+    assert uids(await groups(story)) == before
+
+
+async def test_a_jobset_of_the_same_name_has_groups_of_its_own(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Deleted and created again at once: the old groups go, and the new tree is placed as a whole."""
+    await story.create(*racks("r0"))
+    jobs = [a_replicated_job("worker", 2, 2)]
+    await story.api.create(a_jobset("train", jobs))
+    await story.until_bound(4, "train-")
+    before = set(await groups(story))
+    await story.api.delete(f"{JOBSETS}/train?propagationPolicy=Background")
+
+    async def created() -> bool:
+        try:
+            await story.api.create(a_jobset("train", jobs))
+        except ApiError:
+            return False
+        return True
+
+    await story.until(created, every_s=0.1)
+
+    async def replaced() -> bool:
+        found = set(await groups(story))
+        return len(found) == len(before) and not found & before
+
+    await story.until(replaced, every_s=0.1)
+    await story.until_bound(4, "train-")
+    await story.check_events()
