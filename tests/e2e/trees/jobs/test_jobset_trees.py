@@ -10,6 +10,7 @@ from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.workloads import (
     RACK,
     TREE,
+    a_job,
     a_jobset,
     a_replicated_job,
     groups,
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 
 
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 
 
@@ -139,18 +141,35 @@ async def test_steps_in_order_are_placed_one_after_the_other(
 async def test_a_jobset_from_before_the_label_stays_as_it_is(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """The label comes while it runs: no leaf, no gate, no group; also after a restart, with the old templates."""
+    """It and its namespace get the label while it runs: no leaf, gate or group, also of Jobs that are made afterwards."""
     await story.create(*racks("r0"))
     jobset = a_jobset("early", [a_replicated_job("worker", 2, 1)])
     del jobset["metadata"]["labels"]
     await story.api.create(jobset)
     await story.until_bound(2, "early-")
     first = await until_running(story, "early-", 2, gone=frozenset())
-    await story.api.patch(f"{JOBSETS}/early", {"metadata": {"labels": {TREE: "default"}}})
-    await kubelet.fail(next(iter(await story.pods())))
-    await until_running(story, "early-", 2, gone=frozenset(first))
+    await story.api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {TREE: "default"}}})
+    try:
+        await until_stamped(story)
+        await story.api.patch(f"{JOBSETS}/early", {"metadata": {"labels": {TREE: "default"}}})
+        await kubelet.fail(next(iter(await story.pods())))
+        await until_running(story, "early-", 2, gone=frozenset(first))
+    finally:
+        await story.api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {TREE: None}}})
     for pod in (await story.pods()).values():
         assert "gang-extender.dev/pod-group" not in pod["metadata"]["labels"]
         assert "schedulingGates" not in pod["spec"]
     assert not await groups(story)
     assert not await story.service.events("TreeCompiled")
+
+
+async def until_stamped(story: Story) -> None:
+    """Wait until the admission policies have seen the label of the namespace: a Job without one is stamped."""
+    probe = a_job("probe", 1)
+    del probe["metadata"]["labels"]
+
+    async def stamped() -> bool:
+        made = await story.api.post(JOBS, probe, dryRun="All")
+        return TREE in made["spec"]["template"]["metadata"].get("labels", {})
+
+    await story.until(stamped)
