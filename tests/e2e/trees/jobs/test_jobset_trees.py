@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
@@ -97,7 +99,7 @@ async def test_a_jobset_with_exclusive_topology_is_refused(
 async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """The Jobs of the second step do not exist yet and hold no pod; they are a gang when they come."""
+    """The Jobs of the second step do not exist yet and hold nothing: another Job runs on their nodes. Then they are a gang."""
     await story.create(*racks("r0"))
     jobs = [
         a_replicated_job("first", 1, 1),
@@ -108,13 +110,19 @@ async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     made = await until_groups(story, 3)
     (root,) = [one for one in made.values() if one["kind"] == "CompositePodGroup"]
     assert root["spec"]["schedulingPolicy"] == {"basic": {}}
-
-    async def finished() -> bool:
-        await kubelet.succeed(first)
-        return bool((await story.bound("steps-second-")) or len(await story.pods()) > 1)
-
-    await story.until(finished, every_s=0.5)
+    await story.api.create(a_job("guest", 3))
+    guests = await story.until_bound(3, "guest-")
+    await until_running(story, "", 4, gone=frozenset())
+    seen = (await story.service.events())[-1]["position"]
+    await kubelet.succeed(first)
+    await until_pods(story, 8)
+    (second,) = [name for name in made if name.startswith("steps-second-")]
+    step = f"default/{root['metadata']['name']}"
+    await story.until_event("GangUnschedulable", step, after=seen, outcome="impossible")
+    assert not await story.bound("steps-second-")
+    await asyncio.gather(*(kubelet.succeed(name) for name in guests))
     assert len(await story.until_bound(4, "steps-second-")) == 4
+    assert (await groups(story))[second]["metadata"]["uid"] == made[second]["metadata"]["uid"]
     await story.check_events()
 
 
