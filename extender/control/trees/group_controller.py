@@ -182,7 +182,7 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
             "it is not changed: delete it, or give the workload another name"
         )
         return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(wanted, group)
+    fields = frozen_differences(wanted.spec, group)
     if fields:
         text = (
             f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
