@@ -172,25 +172,26 @@ async def test_a_kill_while_a_minimum_is_changed(
     kubelet: Kubelet,
     database: DatabaseProxy,
 ) -> None:
-    """A Job is asked for fewer pods again and again, with a kill at each step: an event for each generation."""
+    """An elastic Job is made smaller again and again, with a kill at each step: one event for each generation."""
     await story.create(*racks("r0", cpu="40"))
     most = len(CHANGES) + 2
-    job = await story.api.create(a_job("fit", most, min=str(most)))
+    job = await story.api.create(a_job("fit", most))
     await story.until_bound(most)
     (leaf,) = await groups(story)
     await until_protected(story, leaf)
     before = (await groups(story))[leaf]["metadata"]["uid"]
-    path = f"{JOBS}/fit"
     for number, crash in enumerate(CHANGES, 1):
-        minimum = most - number
-        annotation = {"gang-extender.dev/min": str(minimum)}
+        size = most - number
         async with killed_at(story, database, crash):
-            await story.api.patch(path, {"metadata": {"annotations": annotation}})
-        policy = {"gang": {"minCount": minimum}}
-        await until_policy(story, leaf, policy)
+            await story.api.patch(
+                f"{JOBS}/fit", {"spec": {"parallelism": size, "completions": size}}
+            )
+        await until_policy(story, leaf, {"gang": {"minCount": size}})
     (group,) = (await groups(story)).values()
     assert group["metadata"]["uid"] == before
-    assert await recorded(story, "TreeCompiled") == {job["metadata"]["uid"]: 1 + len(CHANGES)}
+    events = await story.service.events("TreeCompiled")
+    assert [event["data"]["uid"] for event in events] == [job["metadata"]["uid"]] * len(events)
+    assert [event["data"]["generation"] for event in events] == list(range(1, len(CHANGES) + 2))
     await check_log(story, database)
 
 
