@@ -65,11 +65,11 @@ class Workloads(Protocol):
         ...
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
-        """Apply the fields of a group that exists; `uid` is a precondition.
+        """Apply the fields of a group that exists; `uid` is a precondition, and a field without a value stays.
 
         Raises:
-            RequestRejected: It is gone or was recreated, or a field is immutable.
-            ClusterUnavailable: Try again later.
+            RequestRejected: A field is immutable, or the API server refuses it for good.
+            ClusterUnavailable: Try again later; also if it is gone or was recreated, which the view will show.
         """
         ...
 
@@ -77,7 +77,6 @@ class Workloads(Protocol):
         """Delete a group; `uid` is a precondition. A group that is gone is a success.
 
         Raises:
-            RequestRejected: It was recreated.
-            ClusterUnavailable: Try again later.
+            ClusterUnavailable: Try again later; also if it was recreated, which the view will show.
         """
         ...

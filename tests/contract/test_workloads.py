@@ -13,7 +13,7 @@ from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.types import TreeProfile
 from extender.core.decisions.trees.group_writes import MANAGED_BY
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
 from extender.core.workloads.tree_compiler import GroupSpec
@@ -266,21 +266,25 @@ async def test_a_group_that_exists_is_not_changed_by_a_creation(place: Place) ->
 
 
 async def test_the_minimum_of_a_group_is_applied(place: Place) -> None:
-    """To the group with the UID, in both directions, and again without effect."""
+    """To the group with the UID, in both directions, and again without effect; what is left out stays."""
     wanted, group = await owned_leaf(place)
     for minimum in (3, 3, 5):
         await place.workloads.apply_group(with_minimum(wanted, minimum), group.uid)
         found = await until_seen(place, wanted.key, minimum=minimum)
         assert found.uid == group.uid
         assert found.owner_uid == wanted.owner_uid
+    spec = msgspec.structs.replace(wanted.spec, minimum=2, topology="", parent="")
+    await place.workloads.apply_group(msgspec.structs.replace(wanted, spec=spec), group.uid)
+    found = await until_seen(place, wanted.key, minimum=2)
+    assert (found.topology, found.parent) == ((RACK,), "root")
 
 
-async def test_an_apply_to_another_object_is_rejected(place: Place) -> None:
-    """One of another UID stays as it is; one that is gone is not created."""
+async def test_an_apply_to_another_object_does_nothing(place: Place) -> None:
+    """One of another UID stays as it is; one that is gone is not created: the caller looks again."""
     wanted, group = await owned_leaf(place)
-    with pytest.raises(RequestRejected):
+    with pytest.raises(ClusterUnavailable):
         await place.workloads.apply_group(with_minimum(wanted, 3), str(uuid4()))
-    with pytest.raises(RequestRejected):
+    with pytest.raises(ClusterUnavailable):
         await place.workloads.apply_group(a_manifest("gone", wanted.owner_uid), str(uuid4()))
     last = a_manifest("last", wanted.owner_uid)
     await place.workloads.create_group(last)
@@ -292,9 +296,9 @@ async def test_an_apply_to_another_object_is_rejected(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "frozen",
-    [{"topology": "net/block"}, {"topology": ""}, {"disruption_mode": "single"}, {"basic": True},
+    [{"topology": "net/block"}, {"disruption_mode": "single"}, {"basic": True},
      {"parent": "other"}, {"priority_class": "system-node-critical"}],
-    ids=["topology", "no topology", "disruption mode", "policy", "parent", "priority class"],
+    ids=["topology", "disruption mode", "policy", "parent", "priority class"],
 )  # fmt: skip
 async def test_an_immutable_field_is_rejected(place: Place, frozen: dict[str, Any]) -> None:
     """Nothing of the group changes then, the minimum neither."""
@@ -316,7 +320,7 @@ async def test_an_immutable_field_is_rejected(place: Place, frozen: dict[str, An
 async def test_a_group_is_deleted_by_its_uid(place: Place) -> None:
     """Another one of its name is not; one that is gone is gone."""
     wanted, group = await owned_leaf(place)
-    with pytest.raises(RequestRejected):
+    with pytest.raises(ClusterUnavailable):
         await place.workloads.delete_group(wanted.key, str(uuid4()))
     assert (await until_seen(place, wanted.key)).uid == group.uid
     await place.workloads.delete_group(wanted.key, group.uid)

@@ -18,7 +18,7 @@ from tests.contract.test_workloads import (  # noqa: F401 - pytest collects them
     test_a_group_is_created_as_it_is_asked_for,
     test_a_group_is_deleted_by_its_uid,
     test_a_group_that_exists_is_not_changed_by_a_creation,
-    test_an_apply_to_another_object_is_rejected,
+    test_an_apply_to_another_object_does_nothing,
     test_an_immutable_field_is_rejected,
     test_kinds_and_profiles_are_known,
     test_the_minimum_of_a_group_is_applied,

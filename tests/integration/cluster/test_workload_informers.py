@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.api_server import workload_informers
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
@@ -170,7 +170,7 @@ async def test_fields_are_applied_to_one_object_only(
     await served.workloads.apply_group(a_manifest(), "g1")
     query = next(query for method, _, query in fake.calls if method == "PATCH")
     assert query == {"fieldManager": "gang-extender-trees", "force": "true"}
-    with pytest.raises(RequestRejected, match="immutable"):
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
         await served.workloads.apply_group(a_manifest(), "g2")
 
 

@@ -14,7 +14,7 @@ from extender.cluster.types import WorkloadManifest
 from extender.cluster.write.tree_group_writer import manifest
 from extender.core.decisions.trees.group_writes import frozen_differences
 from extender.core.model.cluster_view import without_group
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
@@ -91,8 +91,14 @@ class FakeWorkloads:
         await self._called("apply", group.key)
         found = self.cluster.seen.groups.get(group.key)
         if found is None or found.uid != uid:
-            raise RequestRejected(f"{group.key} is gone")
-        if fields := frozen_differences(group.spec, found):
+            raise ClusterUnavailable(f"{group.key} is gone")
+        applied = msgspec.structs.replace(
+            group.spec,
+            parent=group.spec.parent or found.parent or "",
+            topology=group.spec.topology or "".join(found.topology),
+            priority_class=group.spec.priority_class or found.priority_class,
+        )
+        if fields := frozen_differences(applied, found):
             raise RequestRejected(f"{group.key}: {', '.join(fields)}: field is immutable")
         self.cluster.change_group(group.key.name, minimum=group.spec.minimum)
 
@@ -103,7 +109,7 @@ class FakeWorkloads:
         if found is None:
             return
         if found.uid != uid:
-            raise RequestRejected(f"{key}: Precondition failed: UID in precondition")
+            raise ClusterUnavailable(f"{key}: the UID in the precondition does not match")
         self._delete(key)
 
     def _delete(self, key: GroupKey) -> None:
