@@ -23,6 +23,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
         Map()
     )  # Workloads of users, by namespace and name
     synced: frozenset[str] = frozenset()  # kinds whose objects are all known
+    absent: frozenset[str] = (
+        frozenset()
+    )  # kinds that are not served in any version: there are no objects
     revision: int = 0  # grows with each change
 
 

@@ -267,6 +267,28 @@ async def test_a_kind_that_is_switched_off_keeps_the_trees_that_exist():
         assert len(stage.event_data(TreeCompiled)) == 1
 
 
+async def test_the_trees_of_a_kind_that_is_not_served_any_more_are_retired():
+    """Its definition went while nothing looked: there are no objects of it. One that is only switched off is kept."""
+    stage, _ = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await stage.stop_leading()
+    second = Stage(
+        database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
+    )
+    async with second:
+        none = FakeWorkloads(stage.cluster)
+        none.store.set_synced("JobSet", synced=False)
+        await second.lead()
+        trees = controller(second, none)
+        await trees.look()
+        assert not second.event_data(TreeRetired)
+        none.store.set_absent(frozenset({"JobSet"}))
+        await trees.look()
+        (event,) = second.event_data(TreeRetired)
+        assert (event.uid, event.reason) == (UID, "deleted")
+
+
 async def test_nothing_is_tried_for_groups_whose_owner_is_not_known():
     """The role of a kind was removed, and a group by hand: it is written when the owner is known again."""
     stage, workloads = await started(a_jobset())
