@@ -7,6 +7,7 @@ JobSet controller: what is looked at are the groups, and the Jobs beside them.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,19 @@ pytestmark = [
 ]
 
 JOBSETS = "jobsets.jobset.x-k8s.io"
+CONTROLLERS = ("job-controller", "garbage-collector-controller")
 SERVED, GONE = "workload kind is served", "workload kind is not served any more"
 
 
 @pytest.fixture
 def definition() -> Path:
-    """The file with the definition of JobSet."""
+    """The file with the definition of JobSet; it is built with its controller."""
     found = find_controllers()
-    assert found is not None, "not built: python -m tests.controlplane.build controllers"
+    if found is None:
+        missing = "the controllers are not built: python -m tests.controlplane.build controllers"
+        if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
     (file,) = (found["jobset"] / "manifests/jobset/crds").glob("*.yaml")
     return file
 
@@ -55,7 +61,7 @@ def job_controllers(site: ControlPlane) -> Iterator[None]:
         path = str(DEPLOY / "workloads" / f"{name}.yaml")
         done = site.kubectl("apply", "--server-side", "-f", path)
         assert done.returncode == 0, done.stderr
-    site.start_controller_manager(("job-controller", "garbage-collector-controller"))
+    site.start_controller_manager(CONTROLLERS)
     yield
     site.stop_controller_manager()
 
@@ -115,6 +121,18 @@ async def a_job_is_placed(story: Story, name: str) -> None:
     await story.until_bound(2, f"{name}-")
 
 
+def troubles(story: Story) -> list[str]:
+    """Return the lines of the log above INFO that name JobSets."""
+    lines = story.service.log.read_text().splitlines()
+    levels = ('"level":"WARNING"', '"level":"ERROR"')
+    return [line for line in lines if "jobset" in line and any(level in line for level in levels)]
+
+
+def a_train() -> Object:
+    jobs = [a_replicated_job("driver", 1, 1), a_replicated_job("worker", 2, 2)]
+    return a_jobset("train", jobs)
+
+
 async def test_the_definition_of_a_kind_comes_and_goes(
     job_controllers: None, definition: Path, story: Story
 ) -> None:
@@ -125,8 +143,7 @@ async def test_the_definition_of_a_kind_comes_and_goes(
     await a_job_is_placed(story, "first")
 
     await asyncio.to_thread(create_kinds, story.plane, [definition])
-    jobs = [a_replicated_job("driver", 1, 1), a_replicated_job("worker", 2, 2)]
-    made = await created(story, a_jobset("train", jobs))
+    made = await created(story, a_train())
     await until_compiled(story, made)
     await until_line(story, SERVED, 1)
     await a_job_is_placed(story, "second")
@@ -137,13 +154,35 @@ async def test_the_definition_of_a_kind_comes_and_goes(
     await until_groups(story, 2)
     assert await story.service.ready()
     await a_job_is_placed(story, "third")
-
-    await asyncio.to_thread(create_kinds, story.plane, [definition])
-    again = await created(story, a_jobset("train", jobs))
-    await until_compiled(story, again)
-    assert len(lines_about(story, GONE, JOBSETS)) == 1
+    assert not troubles(story)
     assert story.service.starts == 1
     assert story.service.running
+    await clear_workloads(story.api)
+    await until_groups(story, 0)
+    await story.check_events()
+
+
+async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
+    job_controllers: None, definition: Path, story: Story
+) -> None:
+    """What the log has of it is retired after the restart, and Jobs are placed."""
+    await until_stamped(story)
+    await story.create(*racks("r0", cpu="40"))
+    story.service.kill()
+    await asyncio.to_thread(create_kinds, story.plane, [definition])
+    # Its garbage collector looks for new kinds every 30 s, and never deletes what an object of an unknown kind owned.
+    story.plane.stop_controller_manager()
+    story.plane.start_controller_manager(CONTROLLERS)
+    made = await created(story, a_train())
+    await story.service.start()
+    await until_compiled(story, made)
+    story.service.kill()
+    await story.kubectl("delete", "customresourcedefinition", JOBSETS)
+    await story.service.start()
+    await story.until_event("TreeRetired", uid=made["metadata"]["uid"], reason="deleted")
+    await until_groups(story, 0)
+    await a_job_is_placed(story, "later")
+    assert not troubles(story)
     await clear_workloads(story.api)
     await until_groups(story, 0)
     await story.check_events()
