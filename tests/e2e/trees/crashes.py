@@ -43,6 +43,7 @@ class CrashPoint:
         self._turn = asyncio.Lock()
         self._begun = 0
         self._executed = 0
+        self.effects: list[tuple[str, str]] = []  # groups that were created or deleted
         self._asked = False
         self.struck = asyncio.Event()
 
@@ -64,6 +65,8 @@ class CrashPoint:
 
     async def after(self, method: str, path: str, status: int) -> None:
         """Kill when the chosen one was executed; the end of its answer has not been sent."""
+        if method in ("POST", "DELETE") and GROUP.fullmatch(path):
+            self.effects.append((method, path))
         if not self._is_counted(method, path) or self.struck.is_set():
             return
         assert status < 300, (method, path, status)
@@ -111,4 +114,6 @@ async def killed_at(story: Story, database: DatabaseProxy, crash: Crash) -> Asyn
     finally:
         story.server.before = story.server.after = database.sent = database.answered = None
     assert not story.service.running
+    if crash.what in ("sent", "answered"):
+        assert not point.effects, f"{crash}: effects without their event: {point.effects}"
     await story.service.start()

@@ -215,7 +215,7 @@ async def until_protected(story: Story, leaf: str) -> None:
 RETIREMENTS = (
     Crash("sent", "TreeRetired"), Crash("answered", "TreeRetired"),
     Crash("DELETE", 1), Crash("DELETE", 1, executed=True), Crash("DELETE", 3),
-    Crash("DELETE", GROUPS, executed=True),
+    Crash("DELETE", GROUPS, executed=True), Crash("DELETE", 2),
 )  # fmt: skip
 
 
@@ -226,22 +226,37 @@ async def test_a_kill_while_a_tree_is_retired(
     kubelet: Kubelet,
     database: DatabaseProxy,
 ) -> None:
-    """JobSets finish, with a kill before and after the append, and between the deletions: all their groups go."""
+    """JobSets fail, with a kill before and after the append, and between the deletions: all their groups go.
+
+    The last one succeeds: its groups are not needed any more one by one, each by an event.
+    """
     await story.create(*racks("r0", cpu="40"))
     made = []
     for number, crash in enumerate(RETIREMENTS):
         name = f"train{number}"
-        workload = await story.api.create(train(name))
+        asked = train(name)
+        asked["spec"]["failurePolicy"] = {"maxRestarts": 0}
+        workload = await story.api.create(asked)
         made.append(workload["metadata"]["uid"])
         pods = await story.until_bound(PODS, f"{name}-")
         await until_made(story, workload, GROUPS)
         await until_running(story, pods)
+        succeeds = number == len(RETIREMENTS) - 1
         async with killed_at(story, database, crash):
-            await asyncio.gather(*(kubelet.succeed(pod) for pod in pods))
+            if succeeds:
+                await asyncio.gather(*(kubelet.succeed(pod) for pod in pods))
+            else:
+                await kubelet.fail(next(iter(pods)))
         await until_made(story, workload, 0)
-        assert (await story.api.get(f"{JOBSETS}/{name}"))["status"]["terminalState"] == "Completed"
+        await until_event_of(story, "TreeRetired", workload)
+        state = (await story.api.get(f"{JOBSETS}/{name}"))["status"]["terminalState"]
+        assert state == ("Completed" if succeeds else "Failed")
     assert await recorded(story, "TreeRetired") == dict.fromkeys(made, 1)
     await check_log(story, database)
+
+
+async def until_event_of(story: Story, kind: str, workload: Object) -> None:
+    await story.until_event(kind, uid=workload["metadata"]["uid"])
 
 
 async def until_running(story: Story, names: dict[str, str]) -> None:
