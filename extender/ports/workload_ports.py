@@ -26,6 +26,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     absent: frozenset[str] = (
         frozenset()
     )  # kinds that are not served in any version: there are no objects
+    pending: frozenset[str] = (
+        frozenset()
+    )  # kinds that are served and whose objects are not all known yet
     revision: int = 0  # grows with each change
 
 

@@ -24,6 +24,7 @@ from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_object import TEMPLATES_KIND
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import GroupManifest, WorkloadView
 from extender.runtime.periodic import Changes, PeriodicTask
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 DISCOVER_EVERY_S = 60.0
 RETRY_S = 1.0
 ROLES = "deploy/kubernetes/workloads/rbac.yaml"
-TEMPLATES = "Workload"
 # Our own kind first: until the built-in one is read too, it counts.
 TEMPLATE_VERSIONS = ("gang-extender.dev/v1alpha1", "scheduling.k8s.io/v1beta1")
 PROFILES = Resource(
@@ -113,7 +113,7 @@ class WorkloadInformers:
     def upsert(self, found: api.Watched) -> None:
         """Add or replace an object."""
         if isinstance(found, api.WorkloadManifest):
-            if found.kind == TEMPLATES:
+            if found.kind == TEMPLATES_KIND:
                 self._store.put_templates(found)
             else:
                 self._store.upsert(found)
@@ -124,7 +124,7 @@ class WorkloadInformers:
         """Remove an object."""
         if isinstance(found, api.TreeProfile):
             self._store.delete_profile(found.metadata.name)
-        elif isinstance(found, api.WorkloadManifest) and found.kind == TEMPLATES:
+        elif isinstance(found, api.WorkloadManifest) and found.kind == TEMPLATES_KIND:
             self._store.delete_templates(found)
         else:
             self._store.delete(found.metadata.uid)
@@ -143,7 +143,7 @@ class WorkloadInformers:
                 resource = Resource(
                     name="workloads", kind=api.WorkloadManifest, api_version=api_version
                 )
-                wanted[resource] = TEMPLATES
+                wanted[resource] = TEMPLATES_KIND
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
             wanted[PROFILES] = "TreeProfile"
         groups = await served_groups(self._server)
@@ -165,6 +165,7 @@ class WorkloadInformers:
         self._changed.wake()
         if PROFILES not in wanted:  # there are none, and that is known
             self._store.set_synced("TreeProfile", synced=True)
+        self._store.set_served(frozenset(wanted.values()))
         for resource, name in wanted.items():
             running = self._tasks.get(resource)
             if running is None or running.done():

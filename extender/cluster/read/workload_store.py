@@ -7,6 +7,7 @@ Jobs. The store does no I/O. A change that cannot be converted raises `BadInput`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -75,11 +76,18 @@ class WorkloadStore:
         if before is not None and before.uid == found.metadata.uid:
             self._change(templates=self.view.templates.delete(found.key))
 
+    def set_served(self, kinds: AbstractSet[str]) -> None:
+        """Set which kinds are read: those of them whose objects are not all known are pending."""
+        pending = frozenset(kinds - self.view.synced)
+        if pending != self.view.pending:
+            self._change(pending=pending)
+
     def set_synced(self, kind: str, *, synced: bool) -> None:
         """Set whether all objects of a kind are known."""
         kinds = self.view.synced | {kind} if synced else self.view.synced - {kind}
-        if kinds != self.view.synced:
-            self._change(synced=kinds)
+        pending = self.view.pending - {kind} if synced else self.view.pending
+        if (kinds, pending) != (self.view.synced, self.view.pending):
+            self._change(synced=kinds, pending=pending)
 
     def set_absent(self, kinds: frozenset[str]) -> None:
         """Set the kinds that are not served in any version."""

@@ -32,9 +32,14 @@ from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import WorkloadKind
-from extender.core.workloads.workload_object import WORKLOAD_ANNOTATION, WorkloadObject
+from extender.core.workloads.workload_object import (
+    TEMPLATES_KIND,
+    WORKLOAD_ANNOTATION,
+    WorkloadObject,
+)
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
@@ -163,12 +168,14 @@ class TreeController:
             owned = view.owned.get(workload.uid, _NO_OBJECTS)
             used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
             wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
+            if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
+                continue
             templates = view.templates.get((workload.namespace, wanted))
             inputs = (workload, owner, view.profiles, used, owned, before, templates)
             last = self._compiled.get(workload.uid)
             if last is not None and same_objects(inputs, last.inputs):
                 continue
-            jobs = [one for one in owned.values() if one.kind == "Job"]
+            jobs = [one for one in owned.values() if one.kind == JOB.kind]
             request = compile_request(
                 workload,
                 owner=owner,
@@ -195,7 +202,7 @@ class TreeController:
         if owner is None or owner.kind not in kind.policy_from:
             return None
         found = view.objects.get(owner.uid)
-        if found is None and owner.kind in view.synced:
+        if found is None and owner.kind in view.synced | view.pending:
             raise _Waiting
         return found
 

@@ -61,7 +61,6 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
-    # The fields of `spec` that the entry reads, with their types; objects of files are checked against it.
     # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
     # none, and its own tree label counts.
     template_paths: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
+TEMPLATES_KIND = "Workload"  # what that annotation names
 PARENT_ANNOTATION = "gang-extender.dev/parent"
 # names in spec.schedulerName that no kube-scheduler with this extender has
 OTHER_SCHEDULERS = ("kai-scheduler", "runai-scheduler", "volcano", "yunikorn")
