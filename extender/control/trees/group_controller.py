@@ -29,6 +29,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupManifest, Workloads
 
@@ -88,14 +89,17 @@ class GroupController:
         self.problems = self._problems(groups)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
-        """Return the write that a group needs; None while the view does not show the last one yet."""
+        """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""
         group = self._cluster.view().groups.get(key)
         if key in self._written:
             seen, at_s = self._written[key]
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
-        return group_write(key, self._wanted.get(key), group)
+        write = group_write(key, self._wanted.get(key), group)
+        if write is not None and write.tree is not None and self._owner(write.tree) is None:
+            return None
+        return write
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)
@@ -121,27 +125,26 @@ class GroupController:
             return
         assert write.spec is not None
         assert write.tree is not None
-        manifest = self._manifest(write)
-        if manifest is None:
-            return
+        manifest = self._manifest(write.key.namespace, write.tree, write.spec)
         if write.action == "create":
             await self._workloads.create_group(manifest)
         else:
             assert seen is not None
             await self._workloads.apply_group(_with_frozen_fields(manifest, seen), write.uid)
 
-    def _manifest(self, write: GroupWrite) -> GroupManifest | None:
-        """Return the group to write; None if its owner is gone."""
-        assert write.spec is not None
-        assert write.tree is not None
-        owner = self._workloads.view().objects.get(write.tree.owner_uid)
-        if owner is None or owner.deleting:
-            return None
+    def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:
+        """Return the owner of the groups of a tree; None: it is gone, or its kind is switched off or not served."""
+        owner = self._workloads.view().objects.get(tree.owner_uid)
+        return None if owner is None or owner.deleting else owner
+
+    def _manifest(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> GroupManifest:
+        owner = self._owner(tree)
+        assert owner is not None, "looked up when the write was decided"
         return GroupManifest(
-            namespace=owner.namespace,
-            spec=write.spec,
-            template_of=self._template_of(write.key.namespace, write.tree, write.spec),
-            profile=write.tree.profile,
+            namespace=namespace,
+            spec=spec,
+            template_of=self._template_of(namespace, tree, spec),
+            profile=tree.profile,
             owner_api_version=owner.api_version,
             owner_kind=owner.kind,
             owner_name=owner.name,
@@ -182,7 +185,7 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
             "it is not changed: delete it, or give the workload another name"
         )
         return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(wanted, group)
+    fields = frozen_differences(wanted.spec, group)
     if fields:
         text = (
             f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "

@@ -219,7 +219,8 @@ class TreeController:
     def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield an event for each recorded workload that is gone."""
         for uid, tree in self._leader.pending_state.trees.items():
-            if uid not in view.objects and tree.kind in view.synced:
+            is_known = tree.kind in view.synced or tree.kind in view.absent
+            if uid not in view.objects and is_known:
                 yield retire(tree, "deleted"), b""
 
     async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:

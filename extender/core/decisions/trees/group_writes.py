@@ -67,9 +67,8 @@ def is_taken(wanted: Wanted, group: Group) -> bool:
     return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
 
 
-def frozen_differences(wanted: Wanted, group: Group) -> tuple[str, ...]:
+def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     """Return the immutable fields in which a group differs from what its workload asks for now."""
-    spec = wanted.spec
     topology = (spec.topology,) if spec.topology else ()
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
