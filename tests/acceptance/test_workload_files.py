@@ -15,6 +15,7 @@ import pytest
 from deploy.demo.kube_scheduler import Player
 from tests.acceptance.test_process_kills import WITHIN_S, play_until, recorded, service
 from tests.support.service.fakes import until
+from tests.support.service.replicas import Replica
 
 __all__ = ["service"]
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
@@ -29,6 +30,12 @@ def put(service, name, replicas=2):
     hidden = service.folder / f"{name}.tmp"
     hidden.write_text(text)
     hidden.rename(service.manifests / name)
+
+
+def groups(data):
+    """Return name and UID of each group that was written to a cluster, in order."""
+    lines = [json.loads(line) for line in (data / "cluster.jsonl").read_bytes().splitlines()]
+    return [(one["name"], one["uid"]) for one in lines if one["type"].endswith("pod-group")]
 
 
 def run(service, *words):
@@ -103,13 +110,8 @@ async def test_trees_survive_a_kill_and_a_refused_workload_is_held(service):
     def trees():
         return {one["workload"]: one["outcome"] for one in service.get("/v1/trees")}
 
-    def groups():
-        path = service.data / "cluster.jsonl"
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-        return [(one["name"], one["uid"]) for one in lines if one["type"].endswith("pod-group")]
-
     await until(lambda: len(recorded(service, "gate-removed", "pretrain")) == 9, "let go", WITHIN_S)
-    before = groups()
+    before = groups(service.data)
     assert len(before) == 5
     service.kill()
     text = (EXAMPLES / "job.yaml").read_text()
@@ -122,9 +124,40 @@ async def test_trees_survive_a_kill_and_a_refused_workload_is_held(service):
     assert trees() == {name: "refused", "default/pretrain": "compiled"}
     (line,) = (s for s in run(service, "trees").stdout.splitlines() if s.startswith(name))
     assert "per-job" in line
-    assert groups() == before
+    assert groups(service.data) == before
     assert recorded(service, "gate-removed", name.partition("/")[2]) == []
     (service.manifests / "job.yaml").write_text(text)
     await until(lambda: trees()[name] == "compiled", "a tree", WITHIN_S)
-    await until(lambda: len(groups()) == 6, "its group", WITHIN_S)
+    await until(lambda: len(groups(service.data)) == 6, "its group", WITHIN_S)
     assert len(service.get("/v1/events?type=TreeCompiled")) == 2
+
+
+async def test_a_standby_finds_the_groups_of_the_leader(database_url, tmp_path):
+    """Two replicas share the record of the cluster; the one that takes over writes only what is new."""
+    manifests, data = tmp_path / "manifests", tmp_path / "shared"
+    manifests.mkdir()
+    for name in ("cluster.yaml", "jobset.yaml"):
+        shutil.copy(EXAMPLES / name, manifests)
+    first, second = [
+        Replica(tmp_path, database_url, manifests, name, data="shared") for name in ("r0", "r1")
+    ]
+    try:
+        await first.until_events("?type=TreeCompiled")
+        if await second.leads():
+            first, second = second, first
+        await until(lambda: len(groups(data)) == 5, "groups", WITHIN_S)
+        await second.until("/readyz", 200)
+        before = groups(data)
+        first.kill()
+        await second.until_leads()
+        shutil.copy(EXAMPLES / "job.yaml", tmp_path / "job.new")
+        (tmp_path / "job.new").rename(manifests / "job.yaml")
+        await second.until_events("?type=TreeCompiled", 2)
+        await until(lambda: len(groups(data)) == 6, "the new group", WITHIN_S)
+        assert groups(data)[:5] == before
+        assert await second.events("?type=GangRemoved") == []
+        _, trees = await second.ask("/v1/trees")
+        assert [one["outcome"] for one in trees] == ["compiled", "compiled"]
+    finally:
+        first.end()
+        second.end()
