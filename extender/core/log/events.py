@@ -427,6 +427,9 @@ class TreeCompiled(EventData, frozen=True, kw_only=True, omit_defaults=True):
     owner_uid: str = ""
     groups: tuple[GroupSpec, ...] = ()  # parents first
     basic: bool = False  # no gang could be made, for the reason in `reason` and `message`: its pods are placed one by one
+    suspended: bool = (
+        False  # its controller keeps its pods away, so no capacity is held for lost members
+    )
     reason: str = ""
     message: str = ""
     notices: tuple[NoticeRecord, ...] = ()

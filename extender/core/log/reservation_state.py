@@ -151,6 +151,7 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     notices: tuple[NoticeRecord, ...]
     position: Position
     at_us: int
+    suspended: bool = False  # its controller keeps its pods away
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):

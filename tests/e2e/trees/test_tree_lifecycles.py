@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -15,111 +14,44 @@ from tests.e2e.trees.recorded import read_record, submitted
 from tests.e2e.trees.workloads import (
     RACK,
     TREE,
-    a_job,
-    a_jobset,
-    a_replicated_job,
     a_template,
     groups,
     racks,
+    uids,
     until_groups,
-    until_pods,
+    until_running,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
-JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 LWS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
 
 
-async def until_running(story: Story, prefix: str, count: int, *, gone: frozenset[str]) -> set[str]:
-    """Wait until so many pods run that are not in `gone` and do not terminate; return their UIDs."""
-
-    async def look() -> set[str] | None:
-        found = {
-            pod["metadata"]["uid"]
-            for name, pod in (await story.pods()).items()
-            if name.startswith(prefix)
-            and pod["status"]["phase"] == "Running"
-            and "deletionTimestamp" not in pod["metadata"]
-        } - gone
-        return found if len(found) == count else None
-
-    found: set[str] = await story.until(look, every_s=0.1)
-    return found
-
-
-def uids(found: dict[str, Object]) -> dict[str, str]:
-    return {name: one["metadata"]["uid"] for name, one in found.items()}
-
-
-async def test_the_last_pod_of_a_job_runs(
+async def test_replicas_of_a_leaderworkerset_are_trees(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Completions 5, four at a time as a gang: when four are done, the fifth is placed alone."""
-    await story.create(*racks("r0"))
-    await story.api.create(a_job("fit", 4, 5, min="4"))
-    first = await story.until_bound(4, "fit-")
-    (leaf,) = await until_groups(story, 1)
-    await until_running(story, "fit-", 4, gone=frozenset())
-    await asyncio.gather(*(kubelet.succeed(name) for name in first))
-    await story.until_bound(5, "fit-")
-
-    async def lowered() -> bool:
-        policy = (await groups(story))[leaf]["spec"]["schedulingPolicy"]
-        return bool(policy == {"gang": {"minCount": 1}})
-
-    await story.until(lowered, every_s=0.1)
-    await story.check_events()
-
-
-async def test_a_jobset_that_restarts_keeps_its_groups(
-    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
-) -> None:
-    """A worker fails: all pods are made again, name the old leaves, and are bound as a whole."""
+    """Each replica of three is a gang in one rack; the leader's pods and the workers' name the same leaf."""
     await story.create(*racks("r0", "r1"))
-    jobs = [a_replicated_job("driver", 1, 1), a_replicated_job("worker", 2, 3)]
-    await story.api.create(a_jobset("train", jobs))
-    await story.until_bound(7, "train-")
-    first = await until_running(story, "train-", 7, gone=frozenset())
-    before = uids(await until_groups(story, 5))
-    await kubelet.fail(next(n for n in await story.pods() if n.startswith("train-worker-0-")))
-    await until_running(story, "train-", 7, gone=frozenset(first))
-    assert uids(await groups(story)) == before
-    assert len(await story.service.events("TreeCompiled")) == 1
+    pods = {
+        "size": 3, "workerTemplate": a_template() | {"metadata": {}},
+        "restartPolicy": "RecreateGroupOnPodRestart",
+    }  # fmt: skip
+    pods["workerTemplate"]["spec"]["restartPolicy"] = "Always"
+    await story.api.create({
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {
+            "name": "serve", "namespace": "default", "labels": {TREE: "default"},
+            "annotations": {"gang-extender.dev/topology": f"leaf={RACK}"},
+        },
+        "spec": {"replicas": 2, "leaderWorkerTemplate": pods},
+    })  # fmt: skip
+    where = await story.until_bound(6, "serve-")
+    for replica in (0, 1):
+        names = [n for n in where if n == f"serve-{replica}" or n.startswith(f"serve-{replica}-")]
+        assert len(names) == 3
+        assert len({where[name].partition("-")[0] for name in names}) == 1
+    assert len(await until_groups(story, 2)) == 2
     await story.check_events()
-    await story.check_capacity()
-
-
-async def test_a_suspended_jobset_keeps_its_groups(
-    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
-) -> None:
-    """Its pods go, and nothing is held for it; resumed, it is placed again as a whole."""
-    await story.create(*racks("r0"))
-    await story.api.create(a_jobset("asleep", [a_replicated_job("worker", 2, 2)]))
-    await story.until_bound(4, "asleep-")
-    first = await until_running(story, "asleep-", 4, gone=frozenset())
-    before = uids(await groups(story))
-    await story.api.patch(f"{JOBSETS}/asleep", {"spec": {"suspend": True}})
-    await until_pods(story, 0)
-    assert uids(await groups(story)) == before
-    await story.api.patch(f"{JOBSETS}/asleep", {"spec": {"suspend": False}})
-    await until_running(story, "asleep-", 4, gone=frozenset(first))
-    assert uids(await groups(story)) == before
-
-
-async def test_a_jobset_with_exclusive_topology_is_refused(
-    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
-) -> None:
-    """Its controller makes the other pods when the first one has a node: the text names the annotation instead."""
-    await story.create(*racks("r0"))
-    jobset = a_jobset("exclusive", [a_replicated_job("worker", 2, 2)])
-    jobset["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK}
-    await story.api.create(jobset)
-    event = await story.until_event("TreeRefused")
-    assert event["data"]["reason"] == "ExclusiveTopology"
-    assert f"gang-extender.dev/topology: leaf={RACK}" in event["data"]["message"]
-    assert not await groups(story)
-    assert not await story.bound()
 
 
 def a_leaderworkerset(replicas: int, **spec: Any) -> Object:

@@ -90,3 +90,24 @@ async def until_pods(story: Story, count: int) -> dict[str, Object]:
     (found,) = await story.until(look, every_s=0.1)
     pods: dict[str, Object] = found
     return pods
+
+
+async def until_running(story: Story, prefix: str, count: int, *, gone: frozenset[str]) -> set[str]:
+    """Wait until so many pods run that are not in `gone` and do not terminate; return their UIDs."""
+
+    async def look() -> set[str] | None:
+        found = {
+            pod["metadata"]["uid"]
+            for name, pod in (await story.pods()).items()
+            if name.startswith(prefix)
+            and pod["status"]["phase"] == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+        } - gone
+        return found if len(found) == count else None
+
+    found: set[str] = await story.until(look, every_s=0.1)
+    return found
+
+
+def uids(found: dict[str, Object]) -> dict[str, str]:
+    return {name: one["metadata"]["uid"] for name, one in found.items()}

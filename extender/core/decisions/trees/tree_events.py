@@ -163,6 +163,7 @@ def _event(
         owner_uid=owner.uid if owner else "",
         groups=result.groups,
         basic=result.outcome == "basic",
+        suspended=BY_KIND[workload.kind].suspended(workload),
         reason=refusal.reason if refusal else "",
         message=refusal.message if refusal else "",
         notices=tuple(NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
@@ -174,9 +175,13 @@ def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
     """Return whether a result is new; a new generation alone does not."""
     now: tuple[object, ...]
     if isinstance(event, TreeRefused):
-        now = ("refused", before.groups, event.reason, event.message, ())
+        now = ("refused", before.groups, event.reason, event.message, (), before.suspended)
     else:
         outcome = "basic" if event.basic else "compiled"
-        now = (outcome, event.groups, event.reason, event.message, event.notices)
-    then = (before.outcome, before.groups, before.reason, before.message, before.notices)
+        now = (
+            outcome, event.groups, event.reason, event.message, event.notices, event.suspended,
+        )  # fmt: skip
+    then = (
+        before.outcome, before.groups, before.reason, before.message, before.notices, before.suspended,
+    )  # fmt: skip
     return now != then or event.profile != before.profile

@@ -1,0 +1,1 @@
+"""Stories of Jobs and JobSets with their real controllers, on every supported version of Kubernetes."""
