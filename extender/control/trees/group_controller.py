@@ -12,17 +12,19 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
+from immutables import Map
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
     Wanted,
+    WantedGroups,
+    changed_keys,
     frozen_differences,
     group_write,
     is_taken,
-    superfluous,
-    wanted_groups,
+    may_delete,
 )
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -55,8 +57,12 @@ class GroupController:
         self._cluster = cluster
         self._workloads = workloads
         self._leader = leader
-        self._wanted: dict[GroupKey, Wanted] = {}
-        self._seen: object = None  # the trees that `_wanted` was made of
+        self._wanted = WantedGroups()
+        self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
+        self._owners: AbstractSet[str] = frozenset()
+        # keys to look at again although nothing changed: a write is not seen yet, or its owner is not known
+        self._open: set[GroupKey] = set()
+        self._problem_of: dict[GroupKey, dict[str, GroupProblem]] = {}  # by the UID of the workload
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
         self._rejected: dict[GroupKey, GroupProblem] = {}
@@ -76,17 +82,22 @@ class GroupController:
             trees: The committed trees, by the UID of the workload.
             owners: UIDs of owners whose groups may be deleted.
         """
-        if trees is not self._seen:
-            self._seen, self._wanted = trees, wanted_groups(trees.values())
         groups = self._cluster.view().groups
-        for key in self._wanted:
-            if self._write(key) is not None:
-                self._queue.add(key)
-        for key in superfluous(groups, self._wanted, owners):
-            if self._write(key) is not None:
-                self._queue.add(key)
-        self._rejected = {key: one for key, one in self._rejected.items() if key in self._wanted}
-        self.problems = self._problems(groups)
+        due = self._wanted.update(trees) | self._open | self._written.keys()
+        due.update(changed_keys(self._groups, groups))
+        if owners != self._owners:
+            changed = owners ^ self._owners
+            due.update(key for key, group in groups.items() if may_delete(group, changed))
+        self._groups, self._owners, self._open = groups, owners, set()
+        for key in due:
+            group = groups.get(key)
+            if self._wanted.of(key) or (group is not None and may_delete(group, owners)):
+                if self._write(key) is not None:
+                    self._queue.add(key)
+            else:
+                self._rejected.pop(key, None)
+                self._written.pop(key, None)
+            self._note_problems(key, group)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
         """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""
@@ -96,8 +107,9 @@ class GroupController:
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
-        write = group_write(key, self._wanted.get(key), group)
+        write = group_write(key, self._wanted.get(key, group), group)
         if write is not None and write.tree is not None and self._owner(write.tree) is None:
+            self._open.add(key)
             return None
         return write
 
@@ -110,12 +122,14 @@ class GroupController:
             await self._execute(write, seen)
         except RequestRejected as error:
             self._rejected[key] = GroupProblem(reason="GroupRejected", message=str(error))
+            self._open.add(key)
             log.warning("group of a workload rejected", extra={"error": str(error)})
             return Retry(POLICY.max_s)
         except ClusterUnavailable as error:
             log.warning("group of a workload not written yet", extra={"error": str(error)})
             return Retry(error.retry_after_s)
-        self._rejected.pop(key, None)
+        if self._rejected.pop(key, None) is not None:
+            self._open.add(key)
         self._written[key] = (seen, asyncio.get_running_loop().time())
         return None
 
@@ -166,16 +180,25 @@ class GroupController:
         parent = self._cluster.view().groups.get(composite_key(namespace, above))
         return (parent.workload if parent is not None else None) or above
 
-    def _problems(self, groups: Mapping[GroupKey, Group]) -> Mapping[str, tuple[GroupProblem, ...]]:
-        found: dict[str, list[GroupProblem]] = {}
-        for key, wanted in self._wanted.items():
-            group = groups.get(key)
+    def _note_problems(self, key: GroupKey, group: Group | None) -> None:
+        found: dict[str, GroupProblem] = {}
+        for wanted in self._wanted.of(key):
             problem = self._rejected.get(key)
             if group is not None and not group.deleting:
                 problem = _problem(wanted, group) or problem
             if problem is not None:
-                found.setdefault(wanted.tree.uid, []).append(problem)
-        return {uid: tuple(problems) for uid, problems in found.items()}
+                found[wanted.tree.uid] = problem
+        if found == self._problem_of.get(key, {}):
+            return
+        if found:
+            self._problem_of[key] = found
+        else:
+            del self._problem_of[key]
+        by_workload: dict[str, list[GroupProblem]] = {}
+        for problems in self._problem_of.values():
+            for uid, problem in problems.items():
+                by_workload.setdefault(uid, []).append(problem)
+        self.problems = {uid: tuple(several) for uid, several in by_workload.items()}
 
 
 def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
