@@ -141,7 +141,7 @@ def gangs(
             "workload": lambda line: workload_text(line.workload),
             "reason": lambda line: line.reasons[0] if line.reasons else "",
         },
-        empty="No gangs.",
+        empty=f"No gangs in namespace {namespace!r}." if namespace else "No gangs.",
     )
 
 

@@ -35,8 +35,13 @@ def trees(
             "roots": _roots,
             "reason": lambda line: line.message or "; ".join(one.message for one in line.notices),
         },
-        empty="No workload has the label gang-extender.dev/tree.",
+        empty=f"No workload{_there(namespace)} has the label gang-extender.dev/tree; label it, or its namespace, and "
+        "create it again.",
     )
+
+
+def _there(namespace: str) -> str:
+    return f" in namespace {namespace!r}" if namespace else ""
 
 
 def _roots(line: TreeAt) -> str:
