@@ -47,6 +47,15 @@ class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
         return GroupKey(self.namespace, self.spec.name, self.spec.kind)
 
 
+class GroupLink(msgspec.Struct, frozen=True, kw_only=True):
+    """The composite above a group that another controller made."""
+
+    key: GroupKey
+    uid: str
+    api_version: str
+    parent: str  # name of a CompositePodGroup
+
+
 class Workloads(Protocol):
     """The view of workloads, and the writes of their groups."""
 
@@ -72,6 +81,15 @@ class Workloads(Protocol):
 
         Raises:
             RequestRejected: It is gone or was recreated, or a field is immutable.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the composite above a group of another controller on it; nothing else of it is changed.
+
+        Raises:
+            RequestRejected: It is gone or was recreated, or another client has written another parent.
             ClusterUnavailable: Try again later.
         """
         ...

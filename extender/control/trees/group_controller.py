@@ -17,12 +17,15 @@ from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
+    Link,
     Wanted,
     frozen_differences,
     group_write,
     is_taken,
+    link_write,
     superfluous,
     wanted_groups,
+    wanted_links,
 )
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -30,7 +33,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Cluster
-from extender.ports.workload_ports import GroupManifest, Workloads
+from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class GroupController:
         self._workloads = workloads
         self._leader = leader
         self._wanted: dict[GroupKey, Wanted] = {}
+        self._links: dict[GroupKey, Link] = {}
         self._seen: object = None  # the trees that `_wanted` was made of
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
@@ -77,14 +81,16 @@ class GroupController:
         """
         if trees is not self._seen:
             self._seen, self._wanted = trees, wanted_groups(trees.values())
+            self._links = wanted_links(trees.values())
         groups = self._cluster.view().groups
-        for key in self._wanted:
+        for key in (*self._wanted, *self._links):
             if self._write(key) is not None:
                 self._queue.add(key)
         for key in superfluous(groups, self._wanted, owners):
             if self._write(key) is not None:
                 self._queue.add(key)
-        self._rejected = {key: one for key, one in self._rejected.items() if key in self._wanted}
+        known = self._wanted.keys() | self._links.keys()
+        self._rejected = {key: one for key, one in self._rejected.items() if key in known}
         self.problems = self._problems(groups)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
@@ -95,6 +101,9 @@ class GroupController:
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
+        link = self._links.get(key)
+        if link is not None:
+            return link_write(key, link, group)
         return group_write(key, self._wanted.get(key), group)
 
     async def _process(self, key: GroupKey) -> Retry | None:
@@ -118,6 +127,13 @@ class GroupController:
     async def _execute(self, write: GroupWrite, seen: Group | None) -> None:
         if write.action == "delete":
             await self._workloads.delete_group(write.key, write.uid)
+            return
+        if write.action == "link":
+            assert seen is not None
+            link = GroupLink(
+                key=write.key, uid=write.uid, api_version=seen.api_version, parent=write.parent
+            )
+            await self._workloads.link_group(link)
             return
         assert write.spec is not None
         assert write.tree is not None
@@ -172,6 +188,13 @@ class GroupController:
                 problem = _problem(wanted, group) or problem
             if problem is not None:
                 found.setdefault(wanted.tree.uid, []).append(problem)
+        for key, link in self._links.items():
+            group = groups.get(key)
+            problem = self._rejected.get(key)
+            if group is not None and not group.deleting:
+                problem = _link_problem(link, group) or problem
+            if problem is not None:
+                found.setdefault(link.tree.uid, []).append(problem)
         return {uid: tuple(problems) for uid, problems in found.items()}
 
 
@@ -190,6 +213,22 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
         )
         return GroupProblem(reason="ShapeChanged", message=text)
     return None
+
+
+def _link_problem(link: Link, group: Group) -> GroupProblem | None:
+    if group.source != "builtin":
+        text = (
+            f"{group.key} of gang-extender.dev hides the group of the same name that was made for "
+            f"{link.tree.kind} {link.tree.workload}; delete it"
+        )
+        return GroupProblem(reason="NameTaken", message=text)
+    if group.parent in (None, link.parent):
+        return None
+    text = (
+        f"{group.key} is below {group.parent} and not below {link.parent}; its parent is not changed: delete "
+        f"{link.tree.kind} {link.tree.workload} and create it again, or remove what names {group.parent}"
+    )
+    return GroupProblem(reason="ShapeChanged", message=text)
 
 
 def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:

@@ -616,6 +616,7 @@ def _tree(
             notices=data.notices,
             position=event.position,
             at_us=event.at_us,
+            adopted=data.adopted,
         )
     return WorkloadTree(
         kind=data.kind,
@@ -633,4 +634,5 @@ def _tree(
         notices=(),
         position=event.position,
         at_us=event.at_us,
+        adopted=before.adopted if before else (),
     )

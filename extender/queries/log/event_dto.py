@@ -234,6 +234,7 @@ def _tree(data: TreeCompiled) -> str:
     names = ", ".join(roots[:NAMED_MAX]) + (" and more" if len(roots) > NAMED_MAX else "")
     text = f"{data.kind} {data.workload} becomes {_count(len(data.groups), 'group')}"
     text += f" below {names}" if roots else ""
+    text += f", {len(data.adopted)} of its controller adopted" if data.adopted else ""
     return text + (f", each for itself ({data.reason}): {data.message}" if data.basic else "")
 
 

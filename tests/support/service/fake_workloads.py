@@ -17,7 +17,7 @@ from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.support.service.fakes import FakeCluster
 
 Object = dict[str, Any]
@@ -26,7 +26,7 @@ Object = dict[str, Any]
 class FakeWorkloads:
     """Carries out each call at once and records it; `fault(verb, name)` may return an exception to raise instead.
 
-    Verbs are create, apply and delete; names are those of groups.
+    Verbs are create, apply, link and delete; names are those of groups.
     """
 
     def __init__(self, cluster: FakeCluster, *objects: Object) -> None:
@@ -89,6 +89,14 @@ class FakeWorkloads:
         if found is None or found.uid != uid:
             raise RequestRejected(f"{group.key} is gone")
         self.cluster.change_group(group.key.name, minimum=group.spec.minimum)
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the parent of a group."""
+        await self._called("link", link.key)
+        found = self.cluster.seen.groups.get(link.key)
+        if found is None or found.uid != link.uid:
+            raise RequestRejected(f"{link.key} is gone")
+        self.cluster.change_group(link.key.name, parent=link.parent)
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group."""

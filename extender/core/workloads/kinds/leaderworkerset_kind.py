@@ -100,4 +100,5 @@ LEADERWORKERSET = WorkloadKind(
     suspended=_never,
     refusals=_refusals,
     kept_out=_kept_out,
+    native_parts=lambda _, __: (),
 )
