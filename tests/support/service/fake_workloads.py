@@ -17,8 +17,10 @@ from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
+from extender.core.workloads.workload_object import PARENT_ANNOTATION
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.support.service.fakes import FakeCluster
+from tests.support.service.manifest_builders import a_manifest
 
 Object = dict[str, Any]
 
@@ -96,7 +98,11 @@ class FakeWorkloads:
         found = self.cluster.seen.groups.get(link.key)
         if found is None or found.uid != link.uid:
             raise RequestRejected(f"{link.key} is gone")
-        self.cluster.change_group(link.key.name, parent=link.parent)
+        for one in self.cluster.objects:
+            if (one["kind"], one["metadata"]["name"]) == (link.key.kind, link.key.name):
+                one["metadata"].setdefault("annotations", {})[PARENT_ANNOTATION] = link.parent
+        read = a_manifest(self.cluster.objects).world.view.groups[link.key]
+        self.cluster.change_group(link.key.name, parent=read.parent, workload=read.workload)
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group."""
