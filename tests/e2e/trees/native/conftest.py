@@ -9,9 +9,11 @@ import pytest
 from tests.controlplane.api import ApiError
 from tests.controlplane.controllers.jobset_player import install_native_jobset
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
+from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import OURS, Story
-from tests.e2e.trees.workloads import TREE, a_job
+from tests.e2e.trees.workloads import TREE, a_job, a_jobset
 
 GATES = {"GenericWorkload": True, "WorkloadWithJob": True}
 PROFILE = "adopting"
@@ -37,8 +39,17 @@ async def adopting(story: Story, tree_policies: None) -> AsyncIterator[str]:
     made = await story.api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
     assert "scheduling" in made["spec"], "the API server drops spec.scheduling"
     assert TREE not in made["spec"]["template"]["metadata"].get("labels", {})
+
+    async def jobsets_are_stored() -> bool:
+        """Return whether the policies know the kind, which is as new as this plane."""
+        try:
+            await story.api.post(
+                path_of(a_jobset("probe", [])), a_jobset("probe", []), dryRun="All"
+            )
+        except ApiError:
+            return False
+        return True
+
+    await eventually(jobsets_are_stored)
     yield PROFILE
-    try:
-        await story.api.delete(f"{path}/{PROFILE}")
-    except ApiError as error:
-        raise AssertionError("the profile is gone already") from error
+    await story.api.delete(f"{path}/{PROFILE}")
