@@ -161,7 +161,10 @@ class TreeController:
             name = profile_name(kind, workload)
             if before is not None and before.adopted:
                 name = name or before.profile  # composites above groups of others stay with them
-            if reason := self._retire_reason(kind, workload, name):
+            reason = self._retire_reason(kind, workload, name)
+            if reason == "finished" and before is not None and before.adopted and before.groups:
+                reason = None  # groups of its controller are still below its composites
+            if reason:
                 if before is not None:
                     yield retire(before, reason), b""
                 continue

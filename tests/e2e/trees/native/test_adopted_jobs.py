@@ -24,6 +24,7 @@ from tests.e2e.trees.workloads import (
     racks,
     until_groups,
     until_pods,
+    until_running,
 )
 from tests.support.service.manifest_builders import a_group
 
@@ -89,6 +90,7 @@ async def check_replay(story: Story, database_url: str) -> None:
     assert (done.returncode, "the same result" in done.stdout) == (0, True), done
 
 
+@pytest.mark.native_gangs("both")
 async def test_two_jobs_below_one_composite_are_all_or_nothing(
     story: Story,
     adopting: str,
@@ -176,6 +178,24 @@ async def test_a_jobset_gets_the_composites_above_its_groups(
     await until_groups(story, 0)
     await until_linked(story)
     await story.check_events()
+
+
+async def test_the_minimum_of_a_native_job_is_not_lowered(
+    story: Story, adopting: str, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """The Job controller of 1.37 leaves it at parallelism: the last pod of three waits, and the reason is in the log."""
+    await story.create(*racks("r0", nodes=1, cpu="4"))
+    job = a_native_job("fit", adopting, 2)
+    job["spec"]["completions"] = 3
+    await story.api.create(job)
+    first = await story.until_bound(2, "fit-")
+    await until_running(story, "fit-", 2, gone=frozenset())
+    await asyncio.gather(*(kubelet.succeed(name) for name in first))
+    event = await story.until_event("GangUnschedulable", outcome="waiting")
+    assert "2 required, 1 present" in event["summary"]
+    (group,) = (await native_groups(story)).values()
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    assert await story.bound() == first
 
 
 async def test_only_metadata_and_the_minimum_of_a_built_in_group_may_change(

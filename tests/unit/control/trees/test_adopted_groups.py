@@ -165,6 +165,24 @@ async def test_a_group_that_is_made_again_is_linked_again():
         await until(lambda: parents(stage) == BOTH, "links again")
 
 
+async def test_composites_stay_while_groups_are_below_them():
+    """A finished JobSet keeps its groups, so they keep their parent; the composite goes when they are gone."""
+    stage, workloads = await started(
+        a_jobset(), stage=Stage(a_group_of_train("driver"), a_group_of_train("worker"))
+    )
+    async with stage:
+        await until(lambda: parents(stage) == BOTH, "links")
+        done = a_jobset() | {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}
+        workloads.put(done)
+        await idle()
+        assert parents(stage) == BOTH
+        assert not stage.event_data(TreeRetired)
+        stage.cluster.delete_group("pg-driver")
+        stage.cluster.delete_group("pg-worker")
+        await until(lambda: not parents(stage), "composite gone")
+        assert [event.reason for event in stage.event_data(TreeRetired)] == ["finished"]
+
+
 async def test_groups_of_its_jobs_belong_to_the_jobset():
     """JobSet may leave the groups to the Job controller: then the Jobs own them."""
     owner = {
