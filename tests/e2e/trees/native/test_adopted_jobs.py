@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.core.workloads.workload_object import GROUP_LABEL
 from tests.controlplane.api import ApiError, Object
 from tests.controlplane.controllers.jobset_player import SCHEDULING, make_groups, make_jobs
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
@@ -177,6 +178,24 @@ async def test_a_jobset_gets_the_composites_above_its_groups(
     await story.api.delete("/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/train", how)
     await until_groups(story, 0)
     await until_linked(story)
+    await story.check_events()
+
+
+async def test_a_job_without_a_block_keeps_its_gang(
+    story: Story, adopting: str, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """The Job controller makes a basic group for it too; its pods name our leaf, and are all or nothing."""
+    await story.create(*racks("r0", nodes=1, cpu="2"))
+    await story.api.create(a_job("fit", 4))
+    pods = await until_pods(story, 4)
+    (leaf,) = await until_groups(story, 1)
+    assert {pod["metadata"]["labels"][GROUP_LABEL] for pod in pods.values()} == {leaf}
+    assert not [pod for pod in pods.values() if "schedulingGroup" in pod["spec"]]
+    assert await native_groups(story)
+    await story.until_event("GangUnschedulable", f"default/{leaf}", outcome="impossible")
+    assert not await story.bound()
+    await story.create(*racks("r1", nodes=1, cpu="2"))
+    assert len(await story.until_bound(4, "fit-")) == 4
     await story.check_events()
 
 
