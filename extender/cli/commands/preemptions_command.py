@@ -102,6 +102,8 @@ def _part(name: str, cost: dict[str, int]) -> str:
             return f"highest priority {cost[name]}"
         case "weight":
             return f"sum of priorities {cost[name] - PRIORITY_OFFSET * cost.get('units', 0)}"
+        case "broken":
+            return f"gangs broken {cost[name]}"
         case "age_s":
             return f"age {cost[name]} s"
         case _:

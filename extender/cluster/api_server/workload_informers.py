@@ -15,7 +15,7 @@ from http import HTTPStatus
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.api_server.api_discovery import served_resources
+from extender.cluster.api_server.api_discovery import served_groups, served_resources
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
 from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read.tree_profile_conversion import profile_of
@@ -150,8 +150,9 @@ class WorkloadInformers:
                 wanted[resource] = TEMPLATES_KIND
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
             wanted[PROFILES] = "TreeProfile"
+        groups = await served_groups(self._server)
         for kind in self._kinds:
-            served = await self._served(kind)
+            served = await self._served(kind) if kind.group in groups else None
             if served is not None:
                 wanted[served] = kind.kind
         for resource in [one for one in wanted if not await self._allowed(one)]:
@@ -162,6 +163,10 @@ class WorkloadInformers:
             await asyncio.gather(task, return_exceptions=True)
             self._informers.pop(resource).purge()
             log.info("workload kind is not served any more", extra={"resource": resource.label})
+        self._store.set_absent(
+            frozenset(kind.kind for kind in self._kinds if kind.group not in groups)
+        )
+        self._changed.wake()
         if PROFILES not in wanted:  # there are none, and that is known
             self._store.set_synced("TreeProfile", synced=True)
         self._store.set_served(frozenset(wanted.values()))

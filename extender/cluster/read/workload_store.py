@@ -90,6 +90,11 @@ class WorkloadStore:
         if (kinds, pending) != (self.view.synced, self.view.pending):
             self._change(synced=kinds, pending=pending)
 
+    def set_absent(self, kinds: frozenset[str]) -> None:
+        """Set the kinds that are not served in any version."""
+        if kinds != self.view.absent:
+            self._change(absent=kinds)
+
     def _remove(self, workload: WorkloadObject) -> None:
         self._change(
             objects=self.view.objects.delete(workload.uid),

@@ -8,6 +8,7 @@ afterwards, from the committed state (`group_writer`). So a restart at any momen
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 SETTLE_S = 0.05  # changes come in bursts, and a tree is compiled once for all of them
-SLICE = 32  # workloads compiled before other tasks run
+SLICE = 128  # workloads compiled before other tasks run
 _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
 
@@ -60,6 +61,23 @@ class _Compiled(msgspec.Struct, frozen=True):
     """What a workload was compiled from last."""
 
     inputs: tuple[object, ...]
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What is read of a workload alone, which changes only with it."""
+
+    workload: WorkloadObject
+    profile: str
+    retire_reason: RetireReason | None
+
+
+def _of_adopted(
+    before: WorkloadTree, name: str, reason: RetireReason | None
+) -> tuple[str, RetireReason | None]:
+    """Return profile and reason to retire of a workload with adopted groups: composites above groups of others stay."""
+    if reason == "opted-out" or (reason == "finished" and before.groups):
+        reason = None
+    return name or before.profile, reason
 
 
 class _Waiting(Exception):
@@ -85,6 +103,7 @@ class TreeController:
         self._uses = LeafUses()
         self._native = NativeOwners()
         self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
+        self._readings: dict[str, _Reading] = {}  # by the UID of the workload
         self._terms = -1  # of the leader, when `_compiled` was filled
         self.groups = GroupController(cluster, workloads, leader)
         self.notifier = WorkloadNotifier(cluster, leader)
@@ -132,7 +151,9 @@ class TreeController:
         if not view.objects and not self._leader.pending_state.trees:
             return
         uses = self._uses.of(self._cluster.view().members)
-        self._compiled = {uid: seen for uid, seen in self._compiled.items() if uid in view.objects}
+        for uid in [uid for uid in self._readings if uid not in view.objects]:
+            del self._readings[uid]
+            self._compiled.pop(uid, None)
         due = [one for one in view.objects.values() if self._is_root(one)]
         for start in range(0, len(due), SLICE):
             await self._record(self._decided(view, due[start : start + SLICE], uses))
@@ -158,12 +179,10 @@ class TreeController:
         native = self._native.of(self._cluster.view().groups)
         for workload in workloads:
             kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
-            name = profile_name(kind, workload)
+            reading = self._read(workload)
+            name, reason = reading.profile, reading.retire_reason
             if before is not None and before.adopted:
-                name = name or before.profile  # composites above groups of others stay with them
-            reason = self._retire_reason(kind, workload, name)
-            if reason == "finished" and before is not None and before.adopted and before.groups:
-                reason = None  # groups of its controller are still below its composites
+                name, reason = _of_adopted(before, name, reason)
             if reason:
                 if before is not None:
                     yield retire(before, reason), b""
@@ -217,20 +236,24 @@ class TreeController:
             raise _Waiting
         return found
 
-    @staticmethod
-    def _retire_reason(
-        kind: WorkloadKind, workload: WorkloadObject, name: str
-    ) -> RetireReason | None:
-        if workload.deleting:
-            return "deleted"
-        if kind.finished(workload):
-            return "finished"
-        return None if name else "opted-out"
+    def _read(self, workload: WorkloadObject) -> _Reading:
+        known = self._readings.get(workload.uid)
+        if known is None or known.workload is not workload:
+            kind = BY_KIND[workload.kind]
+            name = profile_name(kind, workload)
+            reason: RetireReason | None = None if name else "opted-out"
+            if workload.deleting:
+                reason = "deleted"
+            elif kind.finished(workload):
+                reason = "finished"
+            known = self._readings[workload.uid] = _Reading(workload, name, reason)
+        return known
 
     def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield an event for each recorded workload that is gone."""
         for uid, tree in self._leader.pending_state.trees.items():
-            if uid not in view.objects and tree.kind in view.synced:
+            is_known = tree.kind in view.synced or tree.kind in view.absent
+            if uid not in view.objects and is_known:
                 yield retire(tree, "deleted"), b""
 
     async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:
@@ -244,11 +267,8 @@ class TreeController:
         ]
         heads = [encoded for _, encoded in found if encoded]
 
-        async def save() -> None:
-            for head in heads:
-                await self._inputs.save(
-                    DecisionInput(digest=digest_of(head, ()), head=head, parts=())
-                )
+        async def save() -> None:  # at once: the store writes those that wait together
+            await asyncio.gather(*(self._inputs.save(_input(head)) for head in heads))
 
         await self._leader.append_nowait(drafts, save if heads else None)
 
@@ -278,7 +298,11 @@ class TreeController:
                 owner = workload.owner
                 is_owned = owner is not None and owner.kind in kind.policy_from
                 owner_uid = owner.uid if owner is not None and is_owned else workload.uid
-                name = profile_name(kind, workload)
-                is_settled = self._retire_reason(kind, workload, name) is not None
+                is_settled = self._read(workload).retire_reason is not None
             (settled if is_settled else unsettled).add(owner_uid)
         return frozenset(settled - unsettled)
+
+
+def _input(head: bytes) -> DecisionInput:
+    hashes = (hashlib.sha256(head).digest(),)
+    return DecisionInput(digest=digest_of(head, ()), head=head, parts=(), hashes=hashes)

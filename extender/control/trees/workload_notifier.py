@@ -16,6 +16,7 @@ from extender.core.decisions.trees.leaf_uses import WorkloadName
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
+from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
 from extender.core.workloads.native.native_groups import NativeGroup
@@ -34,6 +35,7 @@ class WorkloadNotifier:
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
         self._noticed: dict[str, tuple[K8sEvent, ...]] = {}  # by the UID of the workload
+        self._shown: dict[str, tuple[object, ...]] = {}  # what `_noticed` was made of
         self._pods: dict[PodUid, tuple[Pod, str]] = {}  # that wait, and why
         self._explained: dict[PodUid, str] = {}
         self._events: WorkQueue[K8sEvent] = WorkQueue(
@@ -66,6 +68,10 @@ class WorkloadNotifier:
         """
         for uid, workload in view.objects.items():
             tree = trees.get(uid)
+            shown = (workload, tree, problems.get(uid, ()))
+            if uid in self._shown and same_objects(self._shown[uid], shown):
+                continue
+            self._shown[uid] = shown
             events = tuple(_events(workload, tree, problems.get(uid, ()))) if tree else ()
             for event in events:
                 if event not in self._noticed.get(uid, ()):
@@ -74,7 +80,9 @@ class WorkloadNotifier:
                 self._noticed[uid] = events
             else:
                 self._noticed.pop(uid, None)
-        self._noticed = {uid: one for uid, one in self._noticed.items() if uid in view.objects}
+        for uid in [uid for uid in self._shown if uid not in view.objects]:
+            del self._shown[uid]
+            self._noticed.pop(uid, None)
         self._pods = dict(self._waiting(view, trees, uses, native))
         for uid, (_, message) in self._pods.items():
             if self._explained.get(uid) != message:

@@ -431,6 +431,9 @@ class TreeCompiled(EventData, frozen=True, kw_only=True, omit_defaults=True):
         AdoptedGroup, ...
     ] = ()  # made by the workload's own controller; annotated after this event
     basic: bool = False  # no gang could be made, for the reason in `reason` and `message`: its pods are placed one by one
+    suspended: bool = (
+        False  # its controller keeps its pods away, so no capacity is held for lost members
+    )
     reason: str = ""
     message: str = ""
     notices: tuple[NoticeRecord, ...] = ()

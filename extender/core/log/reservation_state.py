@@ -152,6 +152,7 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     notices: tuple[NoticeRecord, ...]
     position: Position
     at_us: int
+    suspended: bool = False  # its controller keeps its pods away
     adopted: tuple[AdoptedGroup, ...] = ()  # groups of the workload's own controller
 
 

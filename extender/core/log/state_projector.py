@@ -616,6 +616,7 @@ def _tree(
             notices=data.notices,
             position=event.position,
             at_us=event.at_us,
+            suspended=data.suspended,
             adopted=data.adopted,
         )
     return WorkloadTree(
@@ -634,5 +635,6 @@ def _tree(
         notices=(),
         position=event.position,
         at_us=event.at_us,
+        suspended=before.suspended if before else False,
         adopted=before.adopted if before else (),
     )

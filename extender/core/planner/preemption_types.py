@@ -54,6 +54,11 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         """Return whether evicting it loses running work that no other preemption ends anyway."""
         return self.kind != "reservation" and not self.disruption_target
 
+    @property
+    def is_whole_group(self) -> bool:
+        """Return whether it is a group that is disrupted as a whole."""
+        return self.kind == "group"
+
 
 class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A group of a tree with running members: what it needs, so that extra members can be recognized."""

@@ -123,7 +123,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         policy = _policy(request)
     except InvalidPolicy as invalid:
         return _refused(kind, request, None, invalid.refusal)
-    if not _kind_policy(request).enabled:
+    if not _kind_policy(request).enabled and not _has_tree(request):
         text = f"TreeProfile {request.profile_name!r} has the kind switched off: no gang is made"
         field = "metadata.labels[gang-extender.dev/tree]"
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
@@ -190,6 +190,11 @@ def _policy(request: CompileRequest) -> TreePolicy:
 def _kind_policy(request: CompileRequest) -> KindPolicy:
     source = request.owner or request.workload
     return (request.profile or TreeProfile(name="")).of(source.kind)
+
+
+def _has_tree(request: CompileRequest) -> bool:
+    """Return whether a workload has more than Basic leaves; its leaves keep their parents, so nothing is taken from it."""
+    return any(not one.basic or one.kind != "PodGroup" for one in request.existing)
 
 
 def _refused(

@@ -50,6 +50,14 @@ class ObjectKind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plural: str
 
 
+class RuntimePatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An entry of a list in `spec` by which a kind writes a label on the workload that its controller makes."""
+
+    field: str  # of `spec`: the list
+    key: str  # of its items: who wrote the item
+    path: tuple[str, ...]  # of its items: where the labels are
+
+
 class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the table: everything that the service knows about a kind of workload."""
 
@@ -71,6 +79,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     leaf_label_cel: str = ""
     # where a workload has no pod templates: the objects whose labels its pods get from its controller
     labels_from: tuple[ObjectKind, ...] = ()
+    # for a kind whose own label does not reach what its controller makes
+    label_patch: RuntimePatch | None = None
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()

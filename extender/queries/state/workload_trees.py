@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -45,6 +45,28 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     notices: tuple[TreeNotice, ...]
     position: int  # of the event; `gang-extender decision replay POSITION` compiles it again
     time: str  # RFC 3339, UTC
+
+
+class RootKey(msgspec.Struct, frozen=True, gc=False):
+    """A root group: namespace/name and kind."""
+
+    gang: str
+    kind: str
+
+
+def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, str]:
+    """Return Kind/namespace/name of the workload that each root group was made for.
+
+    A root that a user wrote, above the groups of workloads, is not there.
+    """
+    return {
+        RootKey(f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): (
+            f"{tree.kind}/{tree.workload}"
+        )
+        for tree in trees
+        for group in tree.groups
+        if not group.parent
+    }
 
 
 def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -162,6 +162,28 @@ class WorkloadControllers:
             if self._webhooks and self.plane.apiserver.running:
                 kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
                 self._kubectl("delete", kinds, "--all")
+
+    @contextmanager
+    def feature_gates(self, name: str, **gates: bool) -> Iterator[None]:
+        """Let a controller with a configuration file, such as "jobset", run with other feature gates meanwhile.
+
+        It is restarted at the begin and at the end, in the main thread, and both block until its webhooks work.
+        """
+        file = self._folder / f"{name}.yaml"
+        before = file.read_text(encoding="utf-8")
+        self._configure(name, yaml.safe_dump(yaml.safe_load(before) | {"featureGates": gates}))
+        try:
+            yield
+        finally:
+            self._configure(name, before)
+
+    def _configure(self, name: str, configuration: str) -> None:
+        process = self.processes[name]
+        process.stop()
+        (self._folder / f"{name}.yaml").write_text(configuration, encoding="utf-8")
+        process.start()
+        process.wait_until(partial(answers, self._health[name]), READY_TIMEOUT_S)
+        self._wait_for_webhooks()
 
     # -- manifests -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.api_server import workload_informers
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
@@ -85,6 +85,7 @@ async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     """Its workloads come and go with it, and the view of the cluster stays ready."""
     await until(lambda: "Job" in seen(served).synced)
     assert "LeaderWorkerSet" not in seen(served).synced
+    assert "LeaderWorkerSet" in seen(served).absent
     fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
     workload = a_job("serve", labels={TREE: "default"})
     fake.put("leaderworkersets", workload)
@@ -92,8 +93,22 @@ async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     del fake.groups["leaderworkerset.x-k8s.io/v1"]
     fake.cut_watches("leaderworkersets")
     await until(lambda: "serve" not in names(served))
+    await until(lambda: "LeaderWorkerSet" in seen(served).absent)
     assert "LeaderWorkerSet" not in seen(served).synced
     assert served.not_ready_reason() == ""
+    fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
+    await until(lambda: "serve" in names(served))
+    assert "LeaderWorkerSet" not in seen(served).absent
+
+
+async def test_a_kind_in_another_version_is_not_absent(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """There may be objects, which are not read: nothing is concluded from them."""
+    fake.groups["leaderworkerset.x-k8s.io/v2"] = ["leaderworkersets"]
+    fake.groups["ray.io/v1"] = ["rayclusters"]
+    await until(lambda: "RayCluster" in seen(served).synced)
+    assert "LeaderWorkerSet" not in seen(served).synced | seen(served).absent
 
 
 async def test_a_kind_without_its_role_is_switched_off(
@@ -170,7 +185,7 @@ async def test_fields_are_applied_to_one_object_only(
     await served.workloads.apply_group(a_manifest(), "g1")
     query = next(query for method, _, query in fake.calls if method == "PATCH")
     assert query == {"fieldManager": "gang-extender-trees", "force": "true"}
-    with pytest.raises(RequestRejected, match="immutable"):
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
         await served.workloads.apply_group(a_manifest(), "g2")
 
 
@@ -192,7 +207,7 @@ async def test_a_link_is_one_annotation_on_one_object(
         "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": metadata,
     }  # fmt: skip
     again = GroupLink(key=LEAF, uid="g2", api_version="scheduling.k8s.io/v1beta1", parent="search")
-    with pytest.raises(RequestRejected):
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
         await served.workloads.link_group(again)
 
 

@@ -146,9 +146,10 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
     born = [p.created_us for u in eligible if u.kind != "reservation" for p in u.pods]
     age = sum((max(born) - p.created_us) // 10**6 for u in run for p in u.pods)
     before, after = _holding(source.gangs, []), _holding(source.gangs, pods)
-    broken = sum(
+    fallen = sum(
         g.counts and b and not a for g, b, a in zip(source.gangs, before, after, strict=True)
     )
+    broken = fallen + sum(u.kind == "group" for u in run)
     return (
         over,
         max((u.priority for u in run), default=-(2**31) - 1),

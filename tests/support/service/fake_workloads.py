@@ -12,8 +12,9 @@ from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.types import WorkloadManifest
 from extender.cluster.write.tree_group_writer import manifest
+from extender.core.decisions.trees.group_writes import frozen_differences
 from extender.core.model.cluster_view import without_group
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
@@ -82,14 +83,25 @@ class FakeWorkloads:
         """Create a group unless its name is taken."""
         await self._called("create", group.key)
         if group.key not in self.cluster.seen.groups:
-            self.cluster.add(manifest(group))
+            body = manifest(group)
+            metadata: Any = body["metadata"]
+            metadata["uid"] = f"{group.spec.name}-{len(self.calls)}"  # another one each time
+            self.cluster.add(body)
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
-        """Change the minimum of a group."""
+        """Change the minimum of a group; all else is immutable."""
         await self._called("apply", group.key)
         found = self.cluster.seen.groups.get(group.key)
         if found is None or found.uid != uid:
-            raise RequestRejected(f"{group.key} is gone")
+            raise ClusterUnavailable(f"{group.key} is gone")
+        applied = msgspec.structs.replace(
+            group.spec,
+            parent=group.spec.parent or found.parent or "",
+            topology=group.spec.topology or "".join(found.topology),
+            priority_class=group.spec.priority_class or found.priority_class,
+        )
+        if fields := frozen_differences(applied, found):
+            raise RequestRejected(f"{group.key}: {', '.join(fields)}: field is immutable")
         self.cluster.change_group(group.key.name, minimum=group.spec.minimum)
 
     async def link_group(self, link: GroupLink) -> None:
@@ -108,8 +120,11 @@ class FakeWorkloads:
         """Delete a group."""
         await self._called("delete", key)
         found = self.cluster.seen.groups.get(key)
-        if found is not None and found.uid == uid:
-            self._delete(key)
+        if found is None:
+            return
+        if found.uid != uid:
+            raise ClusterUnavailable(f"{key}: the UID in the precondition does not match")
+        self._delete(key)
 
     def _delete(self, key: GroupKey) -> None:
         self.cluster.objects = [

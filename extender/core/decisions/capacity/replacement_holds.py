@@ -1,13 +1,15 @@
 """Replacement holds: capacity of lost members, held for their replacements for a bounded time (SPEC C.6, V26).
 
 A hold blocks trees and pods of equal or lower priority in planning and in filter. Trees and pods of higher priority
-ignore it and may use the capacity, which is recorded (`superseded`). There is a hold only while other members of the
-gang run: a gang that ended, or ends, as a whole has none.
+ignore it and may use the capacity, which is recorded (`superseded`). There is a hold while other members of the gang
+run, and in a tree that was compiled from a workload: its controller creates the pods again, also all of them (the
+restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 
 from immutables import Map
 
@@ -18,6 +20,7 @@ from extender.core.log.reservation_state import (
     GangState,
     ReplacementHold,
     ReservationState,
+    WorkloadTree,
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -140,6 +143,34 @@ def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     )
 
 
+class RecreatedLeaves:
+    """The leaves whose members are created again after all of them are gone: of workloads that are not suspended.
+
+    Those of a workload that is refused now, because of a change, are as they were before.
+    """
+
+    def __init__(self, trees: Mapping[str, WorkloadTree]) -> None:
+        self._trees = trees
+
+    def __contains__(self, leaf: GroupKey) -> bool:
+        return leaf in self._leaves
+
+    @cached_property
+    def _leaves(self) -> frozenset[GroupKey]:  # a pass rarely needs them
+        return frozenset(
+            GroupKey(tree.workload.partition("/")[0], group.name, group.kind)
+            for tree in self._trees.values()
+            if tree.outcome != "basic" and not tree.suspended
+            for group in tree.groups
+            if group.kind == "PodGroup"
+        )
+
+
+def leaf_of(root: GangState, name: str) -> GroupKey:
+    """Return the key of a leaf of a root."""
+    return GroupKey(root.gang.partition("/")[0], name, "PodGroup")
+
+
 def nodes_of_lost_members(root: GangState) -> Mapping[str, list[NodeName]]:
     """Return by leaf the nodes of its lost members, the oldest loss first."""
     seats: dict[str, list[NodeName]] = {}
@@ -165,7 +196,7 @@ def replacement_hold_end(
     Args:
         view: The cluster.
         tree: Its tree, or None.
-        member: The lost member; other members of its gang still run.
+        member: The lost member; other members of its gang still run, or its leaf is one of `RecreatedLeaves`.
         lost: Its loss.
         victims: Victims of preemptions: their capacity is for the preemptor.
         now_us: The current time.
@@ -199,6 +230,7 @@ def ended_holds(
     over: Collection[PodUid],
     *,
     runs: bool,
+    recreated: RecreatedLeaves,
 ) -> Mapping[ReleaseReason, tuple[str, list[ReplacementHold]]]:
     """Return the replacement holds of a root that end now, by reason, with the reason as text.
 
@@ -209,10 +241,12 @@ def ended_holds(
         taken: The result of `oversubscribed_holds`.
         over: The result of `expired_holds`.
         runs: Whether any member of the root runs.
+        recreated: The leaves whose members are created again also when none runs.
     """
     found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
     for hold in _in_order(root.replacement_holds.values()):
-        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=runs)
+        alive = runs or leaf_of(root, hold.group) in recreated
+        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
         if reason is not None:
             found.setdefault(reason[0], (reason[1], []))[1].append(hold)
     return found
@@ -220,7 +254,7 @@ def ended_holds(
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
-    key = GroupKey(root.gang.partition("/")[0], hold.group, "PodGroup")
+    key = leaf_of(root, hold.group)
     members = tree.members.get(key, ()) if tree is not None else ()
     known = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in known) for p in members)

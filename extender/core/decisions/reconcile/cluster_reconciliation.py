@@ -15,7 +15,9 @@ import msgspec
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.capacity.replacement_holds import (
+    RecreatedLeaves,
     ended_holds,
+    leaf_of,
     oversubscribed_holds,
     replacement_hold_end,
 )
@@ -79,6 +81,7 @@ def decide_reconcile(
         overtaken=oversubscribed_reservations(view, state),
         taken=oversubscribed_holds(view, state),
         victims=_victims(state),
+        recreated=RecreatedLeaves(state.trees),
     )
     drafts: list[NewEvent] = []
     for root in state.gangs.values():
@@ -98,6 +101,7 @@ class _Shared(msgspec.Struct, frozen=True):
     overtaken: Collection[PodUid]  # reservations that do not fit any more
     taken: Collection[PodUid]  # replacement holds that do not fit any more
     victims: Collection[PodUid]  # victims of preemptions
+    recreated: RecreatedLeaves
 
 
 def _victims(state: ReservationState) -> frozenset[PodUid]:
@@ -112,7 +116,9 @@ def losses_with_hold(
     now: ReconcileContext,
 ) -> list[MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
-    shared = _Shared(overtaken=(), taken=(), victims=_victims(state))
+    shared = _Shared(
+        overtaken=(), taken=(), victims=_victims(state), recreated=RecreatedLeaves(state.trees)
+    )
     events = [draft.data for draft in _root_drafts(view, state, root, tree, shared, now)]
     return [
         data
@@ -159,7 +165,7 @@ def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tup
         state.reservations_on,
     )
     return (
-        (*parts, state.replacement_holds_on, view.usage)
+        (*parts, state.replacement_holds_on, state.trees, view.usage)
         if state.reservations_on or state.replacement_holds_on
         else parts
     )
@@ -197,8 +203,12 @@ def _root_drafts(
         if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
-    running = tree if runs else None
-    events += [_held_on(view, _lost(view, m, now), m, running, shared.victims, now) for m in lost]
+    for member in lost:
+        alive = runs or leaf_of(root, member.group) in shared.recreated
+        replaced_in = tree if alive else None
+        events.append(
+            _held_on(view, _lost(view, member, now), member, replaced_in, shared.victims, now)
+        )
     events += _ended_holds(view, root, tree, shared, now, runs=runs)
     broken = tree is not None and bool(tree.problems)
     events += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
@@ -347,7 +357,7 @@ def _held_on(
     victims: Collection[PodUid],
     now: ReconcileContext,
 ) -> MemberTerminated:
-    """Return the loss with the end of its replacement hold; `tree` is None if no member of it runs."""
+    """Return the loss with the end of its replacement hold; `tree` is None if its members are not replaced."""
     until_us = replacement_hold_end(
         view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
     )
@@ -366,7 +376,9 @@ def _ended_holds(
     """Return the events for replacement holds that end now."""
     if not root.replacement_holds:
         return []
-    found = ended_holds(view, root, tree, shared.taken, now.over, runs=runs)
+    found = ended_holds(
+        view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
+    )
     return [
         ReservationReleased(
             plan=holds[0].plan,

@@ -56,7 +56,7 @@ class PredictedLosses:
             return state
         found = self._found.get(
             lambda: tuple(_holds(view, state, forest, gone, now)),
-            same=(gone, view.nodes, view.groups, view.ends, state.gangs, now.ends),
+            same=(gone, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
         )
         if not found:
             return state

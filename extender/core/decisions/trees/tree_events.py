@@ -186,6 +186,7 @@ def _event(
         groups=result.groups,
         adopted=result.adopted,
         basic=result.outcome == "basic",
+        suspended=BY_KIND[workload.kind].suspended(workload),
         reason=refusal.reason if refusal else "",
         message=refusal.message if refusal else "",
         notices=tuple(NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
@@ -197,11 +198,13 @@ def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
     """Return whether a result is new; a new generation alone does not."""
     now: tuple[object, ...]
     if isinstance(event, TreeRefused):
-        now = ("refused", before.groups, event.reason, event.message, (), before.adopted)
+        now = (
+            "refused", before.groups, before.adopted, event.reason, event.message, (), before.suspended,
+        )  # fmt: skip
     else:
         outcome = "basic" if event.basic else "compiled"
-        shown = (event.reason, event.message, event.notices)
-        now = (outcome, event.groups, *shown, event.adopted)
-    shown = (before.reason, before.message, before.notices)
-    then = (before.outcome, before.groups, *shown, before.adopted)
+        shown_now = (event.reason, event.message, event.notices)
+        now = (outcome, event.groups, event.adopted, *shown_now, event.suspended)
+    shown_then = (before.reason, before.message, before.notices)
+    then = (before.outcome, before.groups, before.adopted, *shown_then, before.suspended)
     return now != then or event.profile != before.profile

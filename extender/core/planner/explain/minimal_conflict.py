@@ -32,6 +32,8 @@ PART_OF_BUDGET = 32  # one solve may spend this fraction of the budget of the re
 TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
 RELAXATIONS_MAX = 5
 NODES_ADDED_MAX = 64
+LEAVES_MAX = 2  # for which more nodes are tried
+HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(slots=True)
@@ -255,8 +257,9 @@ def _walk(group: PlanGroup) -> list[PlanGroup]:
 def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
     """Try additional empty nodes like the largest one in the domain with the smallest shortfall."""
     problem = solved.problem
+    own = _keys_of_one_node(problem.fleet, {key for g in problem.groups for key in g.level.keys})
     leaves = failing(solved) or [g for g in problem.groups if g.leaf and g.alive and g.least]
-    for leaf in leaves[:2]:
+    for leaf in leaves[:LEAVES_MAX]:
         close = shortfall(problem, leaf)
         if close is None or not leaf.members:
             continue
@@ -275,14 +278,25 @@ def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
         for number in (wanted, 2 * wanted):
             if number > NODES_ADDED_MAX:
                 break
-            new = tuple(_copy(node, i) for i in range(number))
+            new = tuple(_copy(node, i, own) for i in range(number))
             request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
             if solver.fits(request, NodeTable(request.nodes), Options()):
-                place = "/".join(leaf.level.values[close.domain])
+                domain = zip(leaf.level.keys, leaf.level.values[close.domain], strict=True)
+                place = "/".join(value for key, value in domain if key not in own)
                 where = f" in {place}" if place else ""
                 plural = "node" if number == 1 else "nodes"
                 return [f"{number} more empty {plural} like {node.name}{where}"]
     return []
+
+
+def _keys_of_one_node(fleet: NodeTable, keys: set[str]) -> frozenset[str]:
+    """Return those of the keys whose value is the name of the node itself; a new node has one of its own."""
+    names = {
+        key
+        for key in keys
+        if all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
+    }
+    return frozenset(names | {HOSTNAME})
 
 
 def _model_node(
@@ -307,10 +321,13 @@ def _model_node(
     return best
 
 
-def _copy(node: PlanNode, number: int) -> PlanNode:
+def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:
+    """Return an empty node like another one; its labels `own` have its own name."""
+    name = f"{node.name}+{number}"
     return msgspec.structs.replace(
         node,
-        name=NodeName(f"{node.name}+{number}"),
+        name=NodeName(name),
+        labels={key: name if key in own else value for key, value in node.labels.items()},
         free=node.allocatable,
         host_ports=(),
         reserved=False,

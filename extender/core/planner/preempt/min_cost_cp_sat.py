@@ -215,7 +215,9 @@ class _Model(PlacementModel):
             for leaf, members in counts.items():
                 lost.setdefault(leaf, []).append((i, members))
         fallen: dict[int, cp_model.IntVar] = {}
-        part = _Part([], [], 0)
+        part = self._sum(
+            running, [int(self.eviction_view.units[i].is_whole_group) for i in running]
+        )
         for index in range(len(gangs) - 1, -1, -1):
             gang = gangs[index]
             if not holds[index]:

@@ -4,9 +4,10 @@ Every part of the cost only grows with the set, so a cheapest set is also minima
 
 The order is that of SPEC E-9, with two parts added after the highest priority and before the sum:
 
-- `broken`: running gangs that fall below their minimum. Such a gang loses all its work, not the work of one
-  pod; so of pods with equal priority extra members are evicted first, even if these are more. It comes after the
-  highest priority, because the priority of a gang is its only importance.
+- `broken`: running gangs that lose all their work: those that fall below their minimum, and groups that are evicted
+  as a whole (disruption mode `all`). So of pods with equal priority single pods and extra members are evicted first,
+  even if these are more, and of two gangs the one with fewer pods. It comes after the highest priority, because the
+  priority of a gang is its only importance.
 - `cascades`: units that would evict others when they are created again (SPEC L33). Only this one step is
   considered, and each unit by the cluster before any eviction: its policy lets it preempt, some pod of it
   fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
@@ -37,7 +38,7 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets
     highest: int = NO_PRIORITY  # priority of the most important victim
-    broken: int = 0  # running gangs that fall below their minimum
+    broken: int = 0  # groups evicted as a whole, and running gangs that fall below their minimum
     cascades: int = 0  # units that would evict others when created again
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
@@ -86,7 +87,8 @@ class CostModel:
         return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NO_PRIORITY),
-            broken=self._broken([p for u in victims for p in u.pods]),
+            broken=sum(u.is_whole_group for u in victims)
+            + self._fallen([p for u in victims for p in u.pods]),
             cascades=sum(self.cascades[i] for i in gone),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
@@ -109,7 +111,8 @@ class CostModel:
         budgets = self.source.budgets
         return sum(max(0, n - max(budgets[b].allowed, 0)) for b, n in taken.items())
 
-    def _broken(self, pods: list[PlanVictim]) -> int:
+    def _fallen(self, pods: list[PlanVictim]) -> int:
+        """Count the running gangs that fall below their minimum without these pods."""
         lost: dict[int, int] = {}
         for pod in pods:
             if pod.gang >= 0:

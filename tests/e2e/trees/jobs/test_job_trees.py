@@ -149,6 +149,12 @@ async def test_a_suspended_job_keeps_its_leaf(
     assert uids(await groups(story)) == before
     await story.api.create(a_job("other", 1))
     (guest,) = await story.until_bound(1, "other-")
+    held = [
+        f for f in await story.service.events("MemberTerminated") if f["data"].get("held_until_us")
+    ]
+    if held:  # the pods went before the suspension was known
+        released = await story.until_event("ReservationReleased", reason="deleted")
+        assert "no member of its gang runs any more" in released["data"]["message"]
     await story.api.patch(f"{JOBS}/asleep", {"spec": {"suspend": False}})
     await until_pods(story, 5)
     (leaf,) = before

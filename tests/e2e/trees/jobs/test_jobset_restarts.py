@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.controlplane.api import ApiError
@@ -9,6 +11,7 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.workloads import (
+    a_job,
     a_jobset,
     a_replicated_job,
     groups,
@@ -61,6 +64,39 @@ async def test_a_suspended_jobset_keeps_its_groups(
     await story.api.patch(f"{JOBSETS}/asleep", {"spec": {"suspend": False}})
     await until_running(story, "asleep-", 4, gone=frozenset(first))
     assert uids(await groups(story)) == before
+
+
+async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """The old driver terminates for seconds: workers of the new attempt exist and wait, and their nodes stay free for them."""
+    await story.create(*racks("r0"))
+    driver = a_replicated_job("driver", 1, 1)
+    driver["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = (
+        120  # 6 s here
+    )
+    await story.api.create(a_jobset("train", [driver, a_replicated_job("worker", 1, 3)]))
+    await story.until_bound(4, "train-")
+    first = await until_running(story, "train-", 4, gone=frozenset())
+    old = next(name for name in await story.pods() if name.startswith("train-driver-"))
+    await story.api.create(a_job("competitor", 1))
+    await until_pods(story, 5)
+    await kubelet.fail(next(n for n in await story.pods() if n.startswith("train-worker-")))
+    seen = 0
+    while old in (pods := await story.pods()):
+        fresh = [
+            pod for name, pod in pods.items()
+            if name.startswith("train-") and pod["metadata"]["uid"] not in first
+        ]  # fmt: skip
+        seen = max(seen, len(fresh))
+        assert not [pod for pod in fresh if pod["spec"].get("nodeName")]
+        assert not await story.bound("competitor-")
+        await asyncio.sleep(0.1)
+    assert seen == 3  # the new workers were there, beside the old driver
+    await until_running(story, "train-", 4, gone=frozenset(first))
+    assert not await story.bound("competitor-")
+    await story.check_events()
+    await story.check_capacity()
 
 
 async def test_a_jobset_of_the_same_name_has_groups_of_its_own(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
@@ -10,6 +12,7 @@ from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.workloads import (
     RACK,
     TREE,
+    a_job,
     a_jobset,
     a_replicated_job,
     groups,
@@ -26,6 +29,7 @@ pytestmark = [
 ]
 
 
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 
 
@@ -95,7 +99,7 @@ async def test_a_jobset_with_exclusive_topology_is_refused(
 async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """The Jobs of the second step do not exist yet and hold no pod; they are a gang when they come."""
+    """The Jobs of the second step do not exist yet and hold nothing: another Job runs on their nodes. Then they are a gang."""
     await story.create(*racks("r0"))
     jobs = [
         a_replicated_job("first", 1, 1),
@@ -106,13 +110,19 @@ async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     made = await until_groups(story, 3)
     (root,) = [one for one in made.values() if one["kind"] == "CompositePodGroup"]
     assert root["spec"]["schedulingPolicy"] == {"basic": {}}
-
-    async def finished() -> bool:
-        await kubelet.succeed(first)
-        return bool((await story.bound("steps-second-")) or len(await story.pods()) > 1)
-
-    await story.until(finished, every_s=0.5)
+    await story.api.create(a_job("guest", 3))
+    guests = await story.until_bound(3, "guest-")
+    await until_running(story, "", 4, gone=frozenset())
+    seen = (await story.service.events())[-1]["position"]
+    await kubelet.succeed(first)
+    await until_pods(story, 8)
+    (second,) = [name for name in made if name.startswith("steps-second-")]
+    step = f"default/{root['metadata']['name']}"
+    await story.until_event("GangUnschedulable", step, after=seen, outcome="impossible")
+    assert not await story.bound("steps-second-")
+    await asyncio.gather(*(kubelet.succeed(name) for name in guests))
     assert len(await story.until_bound(4, "steps-second-")) == 4
+    assert (await groups(story))[second]["metadata"]["uid"] == made[second]["metadata"]["uid"]
     await story.check_events()
 
 
@@ -139,18 +149,35 @@ async def test_steps_in_order_are_placed_one_after_the_other(
 async def test_a_jobset_from_before_the_label_stays_as_it_is(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """The label comes while it runs: no leaf, no gate, no group; also after a restart, with the old templates."""
+    """It and its namespace get the label while it runs: no leaf, gate or group, also of Jobs that are made afterwards."""
     await story.create(*racks("r0"))
     jobset = a_jobset("early", [a_replicated_job("worker", 2, 1)])
     del jobset["metadata"]["labels"]
     await story.api.create(jobset)
     await story.until_bound(2, "early-")
     first = await until_running(story, "early-", 2, gone=frozenset())
-    await story.api.patch(f"{JOBSETS}/early", {"metadata": {"labels": {TREE: "default"}}})
-    await kubelet.fail(next(iter(await story.pods())))
-    await until_running(story, "early-", 2, gone=frozenset(first))
+    await story.api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {TREE: "default"}}})
+    try:
+        await until_stamped(story)
+        await story.api.patch(f"{JOBSETS}/early", {"metadata": {"labels": {TREE: "default"}}})
+        await kubelet.fail(next(iter(await story.pods())))
+        await until_running(story, "early-", 2, gone=frozenset(first))
+    finally:
+        await story.api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {TREE: None}}})
     for pod in (await story.pods()).values():
         assert "gang-extender.dev/pod-group" not in pod["metadata"]["labels"]
         assert "schedulingGates" not in pod["spec"]
     assert not await groups(story)
     assert not await story.service.events("TreeCompiled")
+
+
+async def until_stamped(story: Story) -> None:
+    """Wait until the admission policies have seen the label of the namespace: a Job without one is stamped."""
+    probe = a_job("probe", 1)
+    del probe["metadata"]["labels"]
+
+    async def stamped() -> bool:
+        made = await story.api.post(JOBS, probe, dryRun="All")
+        return TREE in made["spec"]["template"]["metadata"].get("labels", {})
+
+    await story.until(stamped)

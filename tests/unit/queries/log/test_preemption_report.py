@@ -54,7 +54,10 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
         text = capsys.readouterr().out
         assert "PodGroup/default/hi (priority 10): completed after" in text
         assert "default/low-1" in text
-        assert "  cost: highest priority 0, sum of priorities 0, units 1, pods 2, age " in text
+        assert (
+            "  cost: highest priority 0, gangs broken 1, sum of priorities 0, units 1, pods 2, age "
+            in text
+        )
         assert "  not Pod/default/dear-" in text
 
 

@@ -23,15 +23,19 @@ from extender.core.log.events import (
     PodBound,
     PreemptionPlanned,
     ReservationReleased,
+    TreeCompiled,
+    TreeRefused,
+    TreeRetired,
     VictimPod,
     VictimUnit,
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import with_end
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
@@ -270,6 +274,66 @@ def test_no_capacity_is_held_where_no_replacement_comes(loss):
     assert lost
     assert {f.held_until_us for f in lost} == {0}
     assert not scene.replacement_holds
+
+
+def of_a_workload(scene, *, suspended=False):
+    """Record that the gang was compiled from a Job."""
+    event = TreeCompiled(
+        kind="Job", workload="default/g", uid="job", generation=1, table_version=1, profile="default",
+        groups=(GroupSpec(kind="PodGroup", name="g", minimum=3),), suspended=suspended,
+    )  # fmt: skip
+    scene.state = folded(scene.state, (NIL_GANG, "", event))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_capacity_of_a_workload_that_restarts_is_held(refused):
+    """All members go at once, as when a JobSet restarts: its controller creates them again, also those of a tree that
+    cannot be changed as its workload was.
+    """
+    scene = Scene()
+    of_a_workload(scene)
+    if refused:
+        event = TreeRefused(
+            kind="Job", workload="default/g", uid="job", generation=2, table_version=1, profile="default",
+            reason="PrioritiesDiffer", field="spec", message="two priorities",
+        )  # fmt: skip
+        scene.state = folded(scene.state, (NIL_GANG, "", event))
+    for n in range(3):
+        scene.cluster.delete_pod(f"g-{n}")
+    lost = [f for f in scene.decide(at(5)) if isinstance(f, MemberTerminated)]
+    assert {f.held_until_us for f in lost} == {5 + HELD_US}
+    assert len(scene.replacement_holds) == 3
+    assert scene.decide(at(6)) == []
+    assert not isinstance(scene.rival(PRIORITY), Plan)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda s: of_a_workload(s, suspended=True),
+        lambda s: setattr(
+            s, "state",
+            folded(s.state, (NIL_GANG, "", TreeRetired(kind="Job", workload="default/g", uid="job", reason="deleted"))),
+        ),
+    ],
+    ids=["suspended", "retired"],
+)  # fmt: skip
+def test_nothing_is_held_for_a_workload_that_stopped(ending):
+    """Suspended, finished or deleted: whether that is known before its pods go or after."""
+    before, after = Scene(), Scene()
+    for scene in (before, after):
+        of_a_workload(scene)
+    ending(before)
+    for scene in (before, after):
+        for n in range(3):
+            scene.cluster.delete_pod(f"g-{n}")
+    lost = [f for f in before.decide(at(5)) if isinstance(f, MemberTerminated)]
+    assert {f.held_until_us for f in lost} == {0}
+    after.decide(at(5))
+    ending(after)
+    (released,) = after.decide(at(6))
+    assert released.reason == "deleted"
+    assert not after.replacement_holds
 
 
 def test_the_capacity_of_a_victim_is_its_preemptors():

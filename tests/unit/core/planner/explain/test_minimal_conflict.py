@@ -88,6 +88,22 @@ def test_reason_has_the_numbers():
     )
 
 
+@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "host"])
+def test_a_new_node_has_a_hostname_of_its_own(key):
+    """No number of nodes helps a group that needs more than one node can hold; where one helps it is not `in n0`."""
+    request = rack_gang(5)
+    named = tuple(replace(n, labels={**n.labels, key: n.name}) for n in request.nodes)
+    one_node = replace(request, nodes=named, root=replace(request.root, topology=(key,)))
+    refusal = plan(one_node)
+    assert refusal.relaxations == (
+        "minCount 4 instead of 5 at PodGroup ns/train",
+        f"drop {key} at PodGroup ns/train",
+    )
+    used = tuple(replace(n, free={"pods": 9, "gpu": 1}) for n in named)
+    fits_empty = replace(request, nodes=used, root=replace(one_node.root, minimum=4))
+    assert "1 more empty node like n0" in plan(fits_empty).relaxations
+
+
 def test_taints_and_reservations_are_named():
     """When a taint or another tree's reservation is what stands in the way, it is in the conflict."""
     request = rack_gang(8)

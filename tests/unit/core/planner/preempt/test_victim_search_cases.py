@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
@@ -216,6 +217,22 @@ def test_extras_of_a_running_gang_go_first():
         lone("small", "r-1", slots=2)
     ]
     assert gone(ask(leaf("hi", 1, size=1), nodes(r=[0, 0]), *lone_small, gangs=gangs)) == ["small"]
+
+
+@pytest.mark.parametrize("pods", [2, 8, 64])
+def test_a_group_that_is_evicted_as_a_whole_is_a_broken_gang(pods):
+    """Of equal priority: the only member of a small gang goes, not all pods of a group with disruption mode `all`."""
+    gangs = (PlanGang(name="PodGroup/ns/small", minimum=1, running=1),)
+    units = [whole("large", *["r-0"] * pods), lone("small", "r-1", gang=0)]
+    assert gone(ask(leaf("hi", 1), nodes(r=[0, 0]), *units, gangs=gangs)) == ["small"]
+
+
+def test_single_pods_go_before_a_group_that_is_evicted_as_a_whole():
+    """Of equal priority: two single pods lose less than a group of two."""
+    units = [whole("g", "r-0", "r-0"), lone("a", "r-1"), lone("b", "r-1")]
+    assert gone(ask(leaf("hi", 1, size=1), nodes(r=[0, 0]), *units)) == ["a", "b"]
+    dearer = [whole("g", "r-0", "r-0"), lone("a", "r-1", priority=2), lone("b", "r-1")]
+    assert gone(ask(leaf("hi", 1, size=1), nodes(r=[0, 0]), *dearer)) == ["g"]
 
 
 def test_a_gang_is_not_worth_more_than_its_priority():
