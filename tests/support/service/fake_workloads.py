@@ -109,7 +109,7 @@ class FakeWorkloads:
         await self._called("link", link.key)
         found = self.cluster.seen.groups.get(link.key)
         if found is None or found.uid != link.uid:
-            raise RequestRejected(f"{link.key} is gone")
+            raise ClusterUnavailable(f"{link.key} is gone")
         for one in self.cluster.objects:
             if (one["kind"], one["metadata"]["name"]) == (link.key.kind, link.key.name):
                 one["metadata"].setdefault("annotations", {})[PARENT_ANNOTATION] = link.parent
