@@ -244,6 +244,7 @@ class Service:
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
         from extender.control.monitors.state_verifier import StateVerifier
+        from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
@@ -276,6 +277,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.parts.requests.is_held = AdoptionHold(seen.workloads, writer)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
             cluster=seen,

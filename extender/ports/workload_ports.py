@@ -50,6 +50,15 @@ class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
         return GroupKey(self.namespace, self.spec.name, self.spec.kind)
 
 
+class GroupLink(msgspec.Struct, frozen=True, kw_only=True):
+    """The composite above a group that another controller made."""
+
+    key: GroupKey
+    uid: str
+    api_version: str
+    parent: str  # name of a CompositePodGroup
+
+
 class Workloads(Protocol):
     """The view of workloads, and the writes of their groups."""
 
@@ -76,6 +85,15 @@ class Workloads(Protocol):
         Raises:
             RequestRejected: A field is immutable, or the API server refuses it for good.
             ClusterUnavailable: Try again later; also if it is gone or was recreated, which the view will show.
+        """
+        ...
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the composite above a group of another controller on it; nothing else of it is changed.
+
+        Raises:
+            RequestRejected: The API server refuses it for good: a right is missing, or a webhook rejects it.
+            ClusterUnavailable: Try again later; also if it is gone, was recreated, or another client wrote the parent.
         """
         ...
 

@@ -26,7 +26,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import TEMPLATES_KIND
 from extender.ports.log_ports import Clock
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
@@ -103,6 +103,10 @@ class WorkloadInformers:
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
         """Apply the fields of a group; see the port."""
         await self._writer.apply_group(group, uid)
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the parent of a group of another controller; see the port."""
+        await self._writer.link_group(link)
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group; see the port."""

@@ -30,6 +30,7 @@ from extender.core.workloads.tree_compiler import (
     CompiledTree,
     CompileRequest,
     GroupSpec,
+    adopts_groups,
     compile_tree,
     workload_parts,
 )
@@ -140,6 +141,11 @@ class _WorkloadExpansion:
                 (workload.namespace, self._policy_source().annotations.get(WORKLOAD_ANNOTATION, ""))
             ),
         )
+        if adopts_groups(kind, request):
+            self._leave_alone(
+                "spec.scheduling: the groups that its controller makes are not in the files"
+            )
+            return
         self._take(request, compile_tree(kind, request))
 
     def _take(self, request: CompileRequest, tree: CompiledTree) -> None:

@@ -1,4 +1,4 @@
-"""Create, change and delete the groups of workloads.
+"""Create, change and delete the groups of workloads, and link groups of other controllers.
 
 A group is created with POST, which never changes a group of the same name that another client made; afterwards its
 fields are applied by server-side apply under one field manager. Its controlling owner is the workload, so that the
@@ -26,8 +26,8 @@ from extender.cluster.write.pod_writer import fault_of
 from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.core.workloads.workload_object import TREE_LABEL
-from extender.ports.workload_ports import GroupManifest
+from extender.core.workloads.workload_object import PARENT_ANNOTATION, TREE_LABEL
+from extender.ports.workload_ports import GroupLink, GroupManifest
 
 API_VERSION: Final = "gang-extender.dev/v1alpha1"
 
@@ -63,6 +63,25 @@ class TreeGroupWriter:
             )
         except ApiResponse as refusal:
             raise _fault_of(f"apply {group.key}", refusal) from refusal
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Annotate a group with its parent; see the port. Not forced: the annotation of another client stays."""
+        key = link.key
+        body = {
+            "apiVersion": link.api_version,
+            "kind": key.kind,
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "uid": link.uid,
+                "annotations": {PARENT_ANNOTATION: link.parent},
+            },
+        }
+        path = _path(key, link.api_version)
+        try:
+            await self._call("PATCH", path, body, APPLY_PATCH, {"fieldManager": MANAGED_BY})
+        except ApiResponse as refusal:
+            raise _fault_of(f"link {key} to {link.parent}", refusal) from refusal
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group; see the port."""
@@ -148,9 +167,9 @@ def _fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnava
     return ClusterUnavailable(f"{what}: {refusal}") if is_other else fault_of(what, refusal)
 
 
-def _collection(key: GroupKey) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{key.namespace}/{PLURALS[key.kind]}"
+def _collection(key: GroupKey, api_version: str = API_VERSION) -> str:
+    return f"/apis/{api_version}/namespaces/{key.namespace}/{PLURALS[key.kind]}"
 
 
-def _path(key: GroupKey) -> str:
-    return f"{_collection(key)}/{key.name}"
+def _path(key: GroupKey, api_version: str = API_VERSION) -> str:
+    return f"{_collection(key, api_version)}/{key.name}"

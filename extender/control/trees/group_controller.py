@@ -18,13 +18,16 @@ from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
+    Link,
     Wanted,
     WantedGroups,
     changed_keys,
     frozen_differences,
     group_write,
     is_taken,
+    link_write,
     may_delete,
+    wanted_links,
 )
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -33,7 +36,7 @@ from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
-from extender.ports.workload_ports import GroupManifest, Workloads
+from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ class GroupController:
         self._workloads = workloads
         self._leader = leader
         self._wanted = WantedGroups()
+        self._links: Mapping[GroupKey, Link] = {}
+        self._seen: object = None  # the trees that the links are of
         self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
         self._owners: AbstractSet[str] = frozenset()
         # keys to look at again although nothing changed: a write is not seen yet, or its owner is not known
@@ -85,13 +90,17 @@ class GroupController:
         groups = self._cluster.view().groups
         due = self._wanted.update(trees) | self._open | self._written.keys()
         due.update(changed_keys(self._groups, groups))
+        if trees is not self._seen:
+            before, self._links, self._seen = self._links, wanted_links(trees.values()), trees
+            due.update(before, self._links)
         if owners != self._owners:
             changed = owners ^ self._owners
             due.update(key for key, group in groups.items() if may_delete(group, changed))
         self._groups, self._owners, self._open = groups, owners, set()
         for key in due:
             group = groups.get(key)
-            if self._wanted.of(key) or (group is not None and may_delete(group, owners)):
+            is_wanted = key in self._links or self._wanted.of(key)
+            if is_wanted or (group is not None and may_delete(group, owners)):
                 if self._write(key) is not None:
                     self._queue.add(key)
             else:
@@ -107,6 +116,9 @@ class GroupController:
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
+        link = self._links.get(key)
+        if link is not None:
+            return link_write(key, link, group)
         write = group_write(key, self._wanted.get(key, group), group)
         if write is not None and write.tree is not None and self._owner(write.tree) is None:
             self._open.add(key)
@@ -136,6 +148,13 @@ class GroupController:
     async def _execute(self, write: GroupWrite, seen: Group | None) -> None:
         if write.action == "delete":
             await self._workloads.delete_group(write.key, write.uid)
+            return
+        if write.action == "link":
+            assert seen is not None
+            link = GroupLink(
+                key=write.key, uid=write.uid, api_version=seen.api_version, parent=write.parent
+            )
+            await self._workloads.link_group(link)
             return
         assert write.spec is not None
         assert write.tree is not None
@@ -182,6 +201,13 @@ class GroupController:
 
     def _note_problems(self, key: GroupKey, group: Group | None) -> None:
         found: dict[str, GroupProblem] = {}
+        link = self._links.get(key)
+        if link is not None:
+            problem = self._rejected.get(key)
+            if group is not None and not group.deleting:
+                problem = _link_problem(link, group) or problem
+            if problem is not None:
+                found[link.tree.uid] = problem
         for wanted in self._wanted.of(key):
             problem = self._rejected.get(key)
             if group is not None and not group.deleting:
@@ -216,6 +242,22 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
         )
         return GroupProblem(reason="ShapeChanged", message=text)
     return None
+
+
+def _link_problem(link: Link, group: Group) -> GroupProblem | None:
+    if group.source != "builtin":
+        text = (
+            f"{group.key} of gang-extender.dev hides the group of the same name that was made for "
+            f"{link.tree.kind} {link.tree.workload}; delete it"
+        )
+        return GroupProblem(reason="NameTaken", message=text)
+    if group.parent in (None, link.parent):
+        return None
+    text = (
+        f"{group.key} is below {group.parent} and not below {link.parent}; its parent is not changed: delete "
+        f"{link.tree.kind} {link.tree.workload} and create it again, or remove what names {group.parent}"
+    )
+    return GroupProblem(reason="ShapeChanged", message=text)
 
 
 def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:

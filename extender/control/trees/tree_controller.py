@@ -19,12 +19,14 @@ from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
 from extender.control.trees.workload_notifier import WorkloadNotifier
 from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
+from extender.core.decisions.trees.native_owners import NativeOwners, native_groups_of
 from extender.core.decisions.trees.tree_events import (
     TreeEvent,
     compile_request,
     decide_tree,
     profile_name,
     retire,
+    with_native_groups,
 )
 from extender.core.log.events import NewEvent, RetireReason
 from extender.core.log.reservation_state import WorkloadTree
@@ -69,6 +71,15 @@ class _Reading(msgspec.Struct, frozen=True):
     retire_reason: RetireReason | None
 
 
+def _of_adopted(
+    before: WorkloadTree, name: str, reason: RetireReason | None
+) -> tuple[str, RetireReason | None]:
+    """Return profile and reason to retire of a workload with adopted groups: composites above groups of others stay."""
+    if reason == "opted-out" or (reason == "finished" and before.groups):
+        reason = None
+    return name or before.profile, reason
+
+
 class _Waiting(Exception):
     """The owner of a workload is not known yet."""
 
@@ -90,6 +101,7 @@ class TreeController:
         self._inputs = inputs
         self._settings = settings
         self._uses = LeafUses()
+        self._native = NativeOwners()
         self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
         self._readings: dict[str, _Reading] = {}  # by the UID of the workload
         self._terms = -1  # of the leader, when `_compiled` was filled
@@ -164,11 +176,14 @@ class TreeController:
     ) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield the events of workloads that have changed, with their inputs."""
         trees = self._leader.pending_state.trees
+        native = self._native.of(self._cluster.view().groups)
         for workload in workloads:
             kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
             reading = self._read(workload)
-            name = reading.profile
-            if reason := reading.retire_reason:
+            name, reason = reading.profile, reading.retire_reason
+            if before is not None and before.adopted:
+                name, reason = _of_adopted(before, name, reason)
+            if reason:
                 if before is not None:
                     yield retire(before, reason), b""
                 continue
@@ -184,7 +199,8 @@ class TreeController:
             if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
                 continue
             templates = view.templates.get((workload.namespace, wanted))
-            inputs = (workload, owner, view.profiles, used, owned, before, templates)
+            made = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
+            inputs = (workload, owner, view.profiles, used, owned, before, templates, *made)
             last = self._compiled.get(workload.uid)
             if last is not None and same_objects(inputs, last.inputs):
                 continue
@@ -198,7 +214,8 @@ class TreeController:
                 before=before,
                 templates=templates,
             )
-            event, encoded = decide_tree(request, before)
+            made_by_others = native_groups_of(native, (workload.uid, *owned))
+            event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
             self._compiled[workload.uid] = _Compiled(inputs)
             if event is not None:
                 yield event, encoded
@@ -261,7 +278,8 @@ class TreeController:
         """Queue the writes of groups, and the messages to users, from the committed state."""
         trees = self._leader.committed.trees
         self.groups.sync(trees, self._settled_owners(view, trees))
-        self.notifier.sync(view, trees, uses, self.groups.problems)
+        native = self._native.of(self._cluster.view().groups)
+        self.notifier.sync(view, trees, uses, native, self.groups.problems)
 
     def _settled_owners(
         self, view: WorkloadView, trees: Mapping[str, WorkloadTree]

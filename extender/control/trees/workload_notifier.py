@@ -19,6 +19,7 @@ from extender.core.model.ids import PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
+from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
@@ -53,6 +54,7 @@ class WorkloadNotifier:
         view: WorkloadView,
         trees: Mapping[str, WorkloadTree],
         uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        native: Mapping[str, tuple[NativeGroup, ...]],
         problems: Mapping[str, tuple[GroupProblem, ...]],
     ) -> None:
         """Queue what is new.
@@ -61,6 +63,7 @@ class WorkloadNotifier:
             view: The workloads.
             trees: The committed trees, by the UID of the workload.
             uses: The leaves that pods of workloads name.
+            native: The groups that other controllers made, by the UID of the owner.
             problems: What is wrong with groups, by the UID of the workload.
         """
         for uid, workload in view.objects.items():
@@ -80,7 +83,7 @@ class WorkloadNotifier:
         for uid in [uid for uid in self._shown if uid not in view.objects]:
             del self._shown[uid]
             self._noticed.pop(uid, None)
-        self._pods = dict(self._waiting(view, trees, uses))
+        self._pods = dict(self._waiting(view, trees, uses, native))
         for uid, (_, message) in self._pods.items():
             if self._explained.get(uid) != message:
                 self._conditions.add(uid)
@@ -91,6 +94,7 @@ class WorkloadNotifier:
         view: WorkloadView,
         trees: Mapping[str, WorkloadTree],
         uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        native: Mapping[str, tuple[NativeGroup, ...]],
     ) -> Iterator[tuple[PodUid, tuple[Pod, str]]]:
         """Yield the gated pods of refused workloads, with the reason."""
         members = self._cluster.view().members
@@ -99,8 +103,10 @@ class WorkloadNotifier:
             if tree.outcome != "refused" or workload is None:
                 continue
             name = WorkloadName(workload.kind, workload.namespace, workload.name)
-            for use in uses.get(name, ()):
-                for pod in members.get(leaf_key(workload.namespace, use.name), {}).values():
+            leaves = [use.name for use in uses.get(name, ())]
+            leaves += [group.name for group in native.get(workload.uid, ())]
+            for leaf in leaves:
+                for pod in members.get(leaf_key(workload.namespace, leaf), {}).values():
                     if GATE in pod.gates and not pod.deleting:
                         yield pod.uid, (pod, tree.message)
 
@@ -136,8 +142,10 @@ def _events(
         yield _event(workload, problem.reason, problem.message, warning=True)
     if tree.outcome == "compiled":
         roots = [group.name for group in tree.groups if not group.parent]
+        roots += [group.name for group in tree.adopted if not group.parent]
         if roots:
-            text = f"{len(tree.groups)} groups, roots: {', '.join(roots[:3])}"
+            count = len(tree.groups) + len(tree.adopted)
+            text = f"{count} groups, roots: {', '.join(roots[:3])}"
             yield _event(workload, "TreeCompiled", text, warning=False)
 
 

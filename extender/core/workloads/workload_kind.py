@@ -87,6 +87,9 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
     gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
+    # The parts of a workload whose controller makes the groups: a leaf for each, named as its template. Empty: each of
+    # these groups is a root. None: the kind has no scheduling block of its own.
+    native_parts: Callable[[WorkloadObject, TreePolicy], tuple[Part, ...]] | None = None
     # The leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not.
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None
     finished: Callable[[WorkloadObject], bool]  # all its work is done: its groups are deleted

@@ -38,7 +38,7 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: (
         str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
     )
-    groups: int
+    groups: int  # with those of the workload's own controller
     roots: tuple[TreeRoot, ...]
     reason: str  # of outcomes basic and refused
     message: str
@@ -89,7 +89,9 @@ def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
 def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
     namespace = tree.workload.partition("/")[0]
     names = {group.name for group in tree.groups}
-    roots = [group for group in tree.groups if group.parent not in names]
+    found = [(group.kind, group.name, group.parent) for group in tree.groups]
+    found += [("PodGroup", group.name, group.parent) for group in tree.adopted]
+    roots = [one for one in found if one[2] not in names]
     return TreeAt(
         workload=tree.workload,
         kind=tree.kind,
@@ -98,14 +100,10 @@ def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
         profile=tree.profile,
         outcome=tree.outcome,
         owner=tree.owner,
-        groups=len(tree.groups),
+        groups=len(found),
         roots=tuple(
-            TreeRoot(
-                name=root.name,
-                kind=root.kind,
-                state=_state(gangs.get(f"{namespace}/{root.parent or root.name}")),
-            )
-            for root in roots
+            TreeRoot(name=name, kind=kind, state=_state(gangs.get(f"{namespace}/{parent or name}")))
+            for kind, name, parent in roots
         ),
         reason=tree.reason,
         message=tree.message,

@@ -13,7 +13,7 @@ from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.integration.cluster.fake_api import FakeApi, Fault, until
 
 TREE = "gang-extender.dev/tree"
@@ -187,6 +187,39 @@ async def test_fields_are_applied_to_one_object_only(
     assert query == {"fieldManager": "gang-extender-trees", "force": "true"}
     with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
         await served.workloads.apply_group(a_manifest(), "g2")
+
+
+async def test_a_link_is_one_annotation_on_one_object(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Server-side apply of the annotation alone, with the UID, in the version of the group, and not by force."""
+    fake.groups["scheduling.k8s.io/v1beta1"] = ["podgroups"]
+    fake.put("podgroups", {"metadata": {"name": LEAF.name, "namespace": "default", "uid": "g1"}})
+    link = GroupLink(key=LEAF, uid="g1", api_version="scheduling.k8s.io/v1beta1", parent="search")
+    await served.workloads.link_group(link)
+    (call,) = [call for call in fake.calls if call[0] == "PATCH"]
+    folder = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+    assert call[1:] == (f"{folder}/{LEAF.name}", {"fieldManager": "gang-extender-trees"})
+    (body,) = [body for path, body in fake.bodies if path == f"{folder}/{LEAF.name}"]
+    annotations = {"gang-extender.dev/parent": "search"}
+    metadata = {"name": LEAF.name, "namespace": "default", "uid": "g1", "annotations": annotations}
+    assert body == {
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": metadata,
+    }  # fmt: skip
+    again = GroupLink(key=LEAF, uid="g2", api_version="scheduling.k8s.io/v1beta1", parent="search")
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
+        await served.workloads.link_group(again)
+
+
+async def test_a_job_that_a_jobset_maps_to_a_group_is_read(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """It may own a group that belongs to the tree of the JobSet; it has no tree label itself."""
+    mapped = {"scheduling.k8s.io/group-template-name": "worker"}
+    fake.put("jobs", a_job("mapped", labelled=False, annotations=mapped))
+    fake.put("jobs", a_job("other", labelled=False))
+    await until(lambda: "Job" in seen(served).synced)
+    await until(lambda: names(served) == {"mapped"})
 
 
 async def test_a_group_that_is_gone_is_deleted_already(

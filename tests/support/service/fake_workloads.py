@@ -18,8 +18,10 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.core.workloads.workload_object import PARENT_ANNOTATION
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.support.service.fakes import FakeCluster
+from tests.support.service.manifest_builders import a_manifest
 
 Object = dict[str, Any]
 
@@ -27,7 +29,7 @@ Object = dict[str, Any]
 class FakeWorkloads:
     """Carries out each call at once and records it; `fault(verb, name)` may return an exception to raise instead.
 
-    Verbs are create, apply and delete; names are those of groups.
+    Verbs are create, apply, link and delete; names are those of groups.
     """
 
     def __init__(self, cluster: FakeCluster, *objects: Object) -> None:
@@ -101,6 +103,18 @@ class FakeWorkloads:
         if fields := frozen_differences(applied, found):
             raise RequestRejected(f"{group.key}: {', '.join(fields)}: field is immutable")
         self.cluster.change_group(group.key.name, minimum=group.spec.minimum)
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the parent of a group."""
+        await self._called("link", link.key)
+        found = self.cluster.seen.groups.get(link.key)
+        if found is None or found.uid != link.uid:
+            raise ClusterUnavailable(f"{link.key} is gone")
+        for one in self.cluster.objects:
+            if (one["kind"], one["metadata"]["name"]) == (link.key.kind, link.key.name):
+                one["metadata"].setdefault("annotations", {})[PARENT_ANNOTATION] = link.parent
+        read = a_manifest(self.cluster.objects).world.view.groups[link.key]
+        self.cluster.change_group(link.key.name, parent=read.parent, workload=read.workload)
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group."""

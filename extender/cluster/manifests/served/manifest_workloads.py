@@ -30,9 +30,13 @@ from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.object_identity import same_objects
 from extender.core.workloads.kind_table import KINDS
-from extender.core.workloads.workload_object import TEMPLATES_KIND, WorkloadObject
+from extender.core.workloads.workload_object import (
+    PARENT_ANNOTATION,
+    TEMPLATES_KIND,
+    WorkloadObject,
+)
 from extender.ports.log_ports import Clock
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from extender.runtime.wakeup import Wakeup
 
 K = TypeVar("K")
@@ -121,6 +125,17 @@ class ManifestWorkloads:
         before = self._written(group.key, uid).metadata
         created = before.creation_timestamp
         await self._put(with_metadata(_stored(group), uid=uid, creation_timestamp=created))
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Reject it: a group that another controller made is in a file, and files are not changed.
+
+        Raises:
+            RequestRejected: Always; names the annotation to write into the file.
+        """
+        field = f"metadata.annotations[{PARENT_ANNOTATION}]"
+        raise RequestRejected(
+            f"{link.key}: {field}: files are not changed; write {link.parent!r} there"
+        )
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group that was written before; see the port."""

@@ -5,7 +5,7 @@ The writes follow from the committed state and the view alone, so a restart at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import Group, leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
 
 Key = TypeVar("Key")
@@ -21,13 +21,17 @@ MANAGED_BY = "gang-extender-trees"  # label app.kubernetes.io/managed-by, and th
 
 
 class GroupWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One write: `spec` and `tree` of a group to create or apply, the UID of one to apply or delete."""
+    """One write: `spec` and `tree` of a group to create or apply, the UID of one to apply, link or delete.
 
-    action: Literal["create", "apply", "delete"]
+    A link names the `parent` of a group that another controller made.
+    """
+
+    action: Literal["create", "apply", "link", "delete"]
     key: GroupKey
     spec: GroupSpec | None = None
     tree: WorkloadTree | None = None
     uid: str = ""
+    parent: str = ""
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +99,34 @@ def changed_keys(before: Mapping[Key, object], now: Mapping[Key, object]) -> Ite
     for key in before:
         if key not in now:
             yield key
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """The composite above a group that another controller made, and the tree that it belongs to."""
+
+    parent: str
+    tree: WorkloadTree
+
+
+def wanted_links(trees: Iterable[WorkloadTree]) -> dict[GroupKey, Link]:
+    """Return the adopted groups that have a composite above them, by key."""
+    found: dict[GroupKey, Link] = {}
+    for tree in trees:
+        namespace = tree.workload.partition("/")[0]
+        for one in tree.adopted:
+            if one.parent:
+                found.setdefault(leaf_key(namespace, one.name), Link(one.parent, tree))
+    return found
+
+
+def link_write(key: GroupKey, link: Link, group: Group | None) -> GroupWrite | None:
+    """Return the write that hangs an adopted group below its composite, or None.
+
+    A group that has a parent already keeps it, and one of our kinds is not adopted.
+    """
+    if group is None or group.deleting or group.parent is not None or group.source != "builtin":
+        return None
+    return GroupWrite(action="link", key=key, uid=group.uid, parent=link.parent)
 
 
 def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> GroupWrite | None:

@@ -101,4 +101,5 @@ LEADERWORKERSET = WorkloadKind(
     suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
+    native_parts=lambda _, __: (),
 )

@@ -320,7 +320,8 @@ async def test_profiles_are_checked_when_they_are_written(
 
     topology = {"root": "net/block", "leaf": "net/rack"}
     jobset = {"kind": "JobSet", "gang": "per-job", "topology": topology, "disruptionMode": "single"}
-    await cluster.post(path, profile({"kind": "Job", "enabled": False}, jobset))
+    job = {"kind": "Job", "enabled": False, "nativeGroups": "Adopt"}
+    await cluster.post(path, profile(job, jobset))
     printed = policies.kubectl("get", "gtp").stdout.splitlines()
     assert printed[0].split() == ["NAME", "JOBSET", "GANG", "AGE"]
     assert printed[1].split()[:2] == ["training", "per-job"]
@@ -330,6 +331,7 @@ async def test_profiles_are_checked_when_they_are_written(
         ([{"kind": "Job"}, {"kind": "Job"}], r"kinds\[1\]: Duplicate value"),
         ([{"kind": "Job", "gang": "per-job"}], r"kinds\[0\].*gang per-job is for JobSet"),
         ([{"kind": "JobSet", "topology": {"root": "no key"}}], r"topology\.root"),
+        ([{"kind": "PodGang", "nativeGroups": "Adopt"}], r"nativeGroups Adopt is for JobSet, Job"),
         ([{"kind": "JobSet", "gang": "some"}], r'gang: Unsupported value: "some"'),
     ):
         with pytest.raises(ApiError, match=error):

@@ -17,7 +17,7 @@ from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.workload_ports import GroupManifest
+from extender.ports.workload_ports import GroupLink, GroupManifest
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
 
@@ -467,3 +467,19 @@ async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, capl
                 await asyncio.sleep(POLL_S)
         assert len(cluster.view().pods) == 2
         assert cluster.not_ready_reason() == ""
+
+
+async def test_a_group_in_a_file_is_not_linked(write, running):
+    """The text has the annotation to write into the file; the group is as it was."""
+    made = a_group("made", gang=2, version="scheduling.k8s.io/v1beta1")
+    write(a_node("n0", cpu=2), made)
+    async with running() as cluster:
+        group = cluster.view().groups[leaf_key("default", "made")]
+        link = GroupLink(
+            key=group.key, uid=group.uid, api_version=group.api_version, parent="search"
+        )
+        with pytest.raises(
+            RequestRejected, match=r"gang-extender.dev/parent.*write 'search' there"
+        ):
+            await cluster.workloads.link_group(link)
+        assert cluster.view().groups[group.key] == group

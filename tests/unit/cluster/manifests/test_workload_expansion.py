@@ -323,6 +323,16 @@ def test_what_others_schedule_is_left_alone(workload, words) -> None:
     assert warning.endswith("its pods are planned as they are")
 
 
+def test_groups_that_a_controller_makes_are_not_planned_from_a_file() -> None:
+    """With nativeGroups: Adopt its leaves are groups that are not in the files."""
+    profile = a_profile("mine", {"kind": "Job", "nativeGroups": "Adopt"})
+    job = a_job(labels={TREE_LABEL: "mine"}, scheduling={"schedulingPolicy": {"gang": {}}})
+    found = a_manifest([profile], [job])
+    assert found.groups == ()
+    (warning,) = found.warnings
+    assert "the groups that its controller makes are not in the files" in warning
+
+
 # --- what is there already
 
 
