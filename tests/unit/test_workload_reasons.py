@@ -13,12 +13,12 @@ from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "workloads.md").read_text()
-FOLDERS = ("extender/core/workloads", "extender/control/trees")
+FOLDERS = ("extender/core/workloads", "extender/core/decisions/trees", "extender/control/trees")
 CAMEL = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)+")
 # who makes a refusal from a reason that is one of its positional arguments
 REFUSING = ("refusal_of", "_invalid", "refusal")
-# of a workload that is left alone: no Event and no line of `trees` has it
-NOT_SHOWN = {"ScheduledByOther"}
+# of a workload that is left alone: no Event and no line of `trees` has it; and the Event of each tree that is made
+NOT_REFUSED = {"ScheduledByOther", "TreeCompiled"}
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -39,7 +39,7 @@ def reasons_in_code() -> tuple[set[str], set[str]]:
             given += [one for one in call.args if CAMEL.fullmatch(str(getattr(one, "value", "")))]
         found = {one.value for one in given if isinstance(one, ast.Constant)}
         (notices if name == "Notice" else refusals).update(found)
-    return refusals - NOT_SHOWN, notices
+    return refusals - NOT_REFUSED, notices
 
 
 def first_column(title: str) -> list[str]:

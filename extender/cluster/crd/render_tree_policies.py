@@ -15,12 +15,11 @@ from collections.abc import Iterable, Sequence
 from extender.cluster.crd import tree_policy_expressions as cel
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.workload_kind import ObjectKind, RuntimePatch, WorkloadKind
-from extender.core.workloads.workload_object import TREE_LABEL
+from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL
 
 KIND_LABEL = (
     "gang-extender.dev/kind"  # on the objects for one kind, to apply or leave out: kubectl apply -l
 )
-PATCH_MANAGER = "gang-extender.dev/trees"  # the writer of entries in a list of patches
 HEADER = """\
 # Generated from extender/core/workloads/kind_table.py; do not edit:
 #   python -m extender.cluster.crd.render_tree_policies > deploy/kubernetes/workloads/tree-policies.yaml

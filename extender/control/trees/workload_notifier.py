@@ -13,6 +13,8 @@ from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupProblem
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.trees.leaf_uses import WorkloadName
+from extender.core.decisions.trees.unused_labels import unused_label
+from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
@@ -21,6 +23,7 @@ from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_kind import Notice
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.workload_ports import WorkloadView
@@ -68,11 +71,16 @@ class WorkloadNotifier:
         """
         for uid, workload in view.objects.items():
             tree = trees.get(uid)
-            shown = (workload, tree, problems.get(uid, ()))
+            owned = view.owned.get(uid)
+            shown = (workload, tree, owned, problems.get(uid, ()))
             if uid in self._shown and same_objects(self._shown[uid], shown):
                 continue
             self._shown[uid] = shown
-            events = tuple(_events(workload, tree, problems.get(uid, ()))) if tree else ()
+            if tree is not None:
+                events = tuple(_events(workload, tree, problems.get(uid, ())))
+            else:
+                unused = unused_label(workload, owned.values() if owned else ())
+                events = (_event(workload, unused, warning=True),) if unused else ()
             for event in events:
                 if event not in self._noticed.get(uid, ()):
                     self._events.add(event)
@@ -135,29 +143,31 @@ def _events(
 ) -> Iterator[K8sEvent]:
     """Yield the Events about a workload, as its tree is now."""
     if tree.reason:
-        yield _event(workload, tree.reason, tree.message, warning=True)
+        yield _event(workload, NoticeRecord(reason=tree.reason, message=tree.message), warning=True)
     for notice in tree.notices:
-        yield _event(workload, notice.reason, notice.message, warning=False)
+        yield _event(workload, notice, warning=False)
     for problem in problems:
-        yield _event(workload, problem.reason, problem.message, warning=True)
+        yield _event(workload, problem, warning=True)
     if tree.outcome == "compiled":
         roots = [group.name for group in tree.groups if not group.parent]
         roots += [group.name for group in tree.adopted if not group.parent]
         if roots:
             count = len(tree.groups) + len(tree.adopted)
             text = f"{count} groups, roots: {', '.join(roots[:3])}"
-            yield _event(workload, "TreeCompiled", text, warning=False)
+            yield _event(workload, NoticeRecord(reason="TreeCompiled", message=text), warning=False)
 
 
-def _event(workload: WorkloadObject, reason: str, message: str, *, warning: bool) -> K8sEvent:
+def _event(
+    workload: WorkloadObject, notice: Notice | NoticeRecord | GroupProblem, *, warning: bool
+) -> K8sEvent:
     return K8sEvent(
         kind=workload.kind,
         api_version=workload.api_version,
         namespace=workload.namespace,
         name=workload.name,
         uid=workload.uid,
-        reason=reason,
-        message=message,
+        reason=notice.reason,
+        message=notice.message,
         warning=warning,
         action="Compile",
     )
