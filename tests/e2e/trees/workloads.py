@@ -111,3 +111,47 @@ async def until_running(story: Story, prefix: str, count: int, *, gone: frozense
 
 def uids(found: dict[str, Object]) -> dict[str, str]:
     return {name: one["metadata"]["uid"] for name, one in found.items()}
+
+
+def a_leaderworkerset(
+    name: str, replicas: int, size: int, *, grace_s: int = 1, **spec: Any
+) -> Object:
+    """Make a LeaderWorkerSet whose leaders have the template of the workers.
+
+    Args:
+        name: Its name.
+        replicas: How many groups.
+        size: Pods of a group, the leader among them.
+        grace_s: Grace period of its pods; the kubelets of the stories take a twentieth of it.
+        spec: Further fields of its spec.
+    """
+    worker: Object = a_template(terminationGracePeriodSeconds=grace_s) | {"metadata": {}}
+    worker["spec"]["restartPolicy"] = "Always"
+    template = {
+        "size": size, "workerTemplate": worker, "restartPolicy": "RecreateGroupOnPodRestart",
+    }  # fmt: skip
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {"name": name, "namespace": "default", "labels": {TREE: "default"}},
+        "spec": {"replicas": replicas, "leaderWorkerTemplate": template, **spec},
+    }  # fmt: skip
+
+
+async def events_about(story: Story, kind: str, name: str) -> dict[str, str]:
+    """Return the texts of the Events about an object of the namespace default, by reason; of several the last one."""
+    listed = await story.api.get("/api/v1/namespaces/default/events")
+    return {
+        one["reason"]: one["message"]
+        for one in listed["items"]
+        if (one["involvedObject"]["kind"], one["involvedObject"]["name"]) == (kind, name)
+    }
+
+
+async def until_event_about(story: Story, kind: str, name: str, reason: str) -> str:
+    """Wait for an Event about an object, and return its text."""
+
+    async def look() -> str | None:
+        return (await events_about(story, kind, name)).get(reason)
+
+    found: str = await story.until(look, every_s=0.1)
+    return found
