@@ -20,6 +20,7 @@ from extender.core.decisions.trees.group_writes import (
     Wanted,
     frozen_differences,
     group_write,
+    is_blocked,
     is_taken,
     superfluous,
     wanted_groups,
@@ -95,7 +96,14 @@ class GroupController:
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
-        return group_write(key, self._wanted.get(key), group)
+        wanted = self._wanted.get(key)
+        if group is None and wanted is not None and self._is_blocked(key, wanted):
+            return None
+        return group_write(key, wanted, group)
+
+    def _is_blocked(self, key: GroupKey, wanted: Wanted) -> bool:
+        parent = composite_key(key.namespace, wanted.spec.parent)
+        return is_blocked(self._cluster.view().groups.get(parent), self._wanted.get(parent))
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)
@@ -168,7 +176,7 @@ class GroupController:
         for key, wanted in self._wanted.items():
             group = groups.get(key)
             problem = self._rejected.get(key)
-            if group is not None and not group.deleting:
+            if group is not None:
                 problem = _problem(wanted, group) or problem
             if problem is not None:
                 found.setdefault(wanted.tree.uid, []).append(problem)
@@ -176,6 +184,14 @@ class GroupController:
 
 
 def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
+    if group.deleting:
+        if not is_taken(wanted, group):
+            return None
+        text = (
+            f"{group.key} was made for another object and is being deleted, which ends with the last of its pods; the "
+            f"group of {wanted.tree.kind} {wanted.tree.workload} is created then: delete these pods to have it now"
+        )
+        return GroupProblem(reason="NameTaken", message=text)
     if is_taken(wanted, group):
         text = (
             f"{group.key} exists already and was not made for {wanted.tree.kind} {wanted.tree.workload}; "

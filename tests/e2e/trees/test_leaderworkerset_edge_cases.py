@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
 
-from tests.controlplane.api import Object
+from tests.controlplane.api import ApiError, Object
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.scenarios.conftest import Story
@@ -156,7 +157,7 @@ async def test_the_leader_starts_first_and_its_workers_as_a_gang(
 ) -> None:
     """startupPolicy LeaderReady: the leader runs alone; its two workers wait until both can be placed. An Event has why."""
     await story.create(*racks("r0", nodes=1))
-    await story.api.create(a_leaderworkerset("serve", 1, 3, startupPolicy="LeaderReady"))
+    serve = await story.api.create(a_leaderworkerset("serve", 1, 3, startupPolicy="LeaderReady"))
     (leader,) = await story.until_bound(1, "serve-")
     assert leader == "serve-0"
     await until_pods(story, 3)
@@ -170,7 +171,7 @@ async def test_the_leader_starts_first_and_its_workers_as_a_gang(
     }  # fmt: skip
     await story.until_event("GangUnschedulable", f"default/{root}", outcome="impossible")
     assert set(await story.bound("serve-")) == {"serve-0"}
-    text = await until_event_about(story, "LeaderWorkerSet", "serve", "SequencedStart")
+    text = await until_event_about(story, serve, "SequencedStart")
     assert "makes the workers of a replica when its leader is ready" in text
     assert "capacity for workers is not reserved" in text
     await story.create(*racks("r1", nodes=1))
@@ -182,3 +183,33 @@ async def test_the_leader_starts_first_and_its_workers_as_a_gang(
 def minimum(group: Object) -> int:
     count: int = group["spec"]["schedulingPolicy"]["gang"]["minCount"]
     return count
+
+
+async def test_a_leaderworkerset_of_the_same_name_and_template_takes_the_names_of_its_groups(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Deleted and created again at once, while workers of the old one terminate: its groups are new, and it is placed."""
+    await story.create(*racks("r0", nodes=3, cpu="1"))
+    serve = a_leaderworkerset("serve", 1, 3, startupPolicy="LeaderReady")
+    template = serve["spec"]["leaderWorkerTemplate"]
+    template["leaderTemplate"] = copy.deepcopy(template["workerTemplate"])
+    template["workerTemplate"]["spec"]["terminationGracePeriodSeconds"] = SLOW_S
+    await story.api.create(serve)
+    first = await until_running(story, "serve-", 3, gone=frozenset())
+    before = uids(await until_groups(story, 3))
+    await story.api.delete(f"{LWS}/serve?propagationPolicy=Background")
+
+    async def created() -> bool:
+        try:
+            await story.api.create(serve)
+        except ApiError:
+            return False
+        return True
+
+    await story.until(created, every_s=0.05)
+    await until_running(story, "serve-", 3, gone=frozenset(first))
+    now = uids(await until_groups(story, 3))
+    assert now.keys() == before.keys()
+    assert not set(now.values()) & set(before.values())
+    await story.check_events()
+    await story.check_capacity()

@@ -67,6 +67,20 @@ def is_taken(wanted: Wanted, group: Group) -> bool:
     return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
 
 
+def is_blocked(parent: Group | None, above: Wanted | None) -> bool:
+    """Return whether a group cannot be created yet, because its parent is being deleted or belongs to another owner.
+
+    A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
+
+    Args:
+        parent: The group that has the name of the parent; None: there is none.
+        above: The parent as it is wanted; None: it is no group of a workload.
+    """
+    if parent is None:
+        return False
+    return parent.deleting or (above is not None and is_taken(above, parent))
+
+
 def frozen_differences(wanted: Wanted, group: Group) -> tuple[str, ...]:
     """Return the immutable fields in which a group differs from what its workload asks for now."""
     spec = wanted.spec
