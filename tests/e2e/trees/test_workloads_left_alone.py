@@ -18,6 +18,7 @@ from tests.e2e.trees.workloads import (
     groups,
     listed_trees,
     racks,
+    until_event_about,
     until_groups,
 )
 from tests.support.service.manifest_builders import a_group
@@ -157,10 +158,14 @@ async def test_the_longest_names_agree(
     await story.check_events()
 
 
-async def longest(story: Story, kind: str, last: str, size: int) -> str:
-    """Create a workload with the longest name of at most `size` characters that is accepted, and return the name."""
+async def longest(story: Story, kind: str, letter: str, size: int) -> str:
+    """Create a workload with the longest name of at most `size` characters that is accepted, and return the name.
+
+    Names differ in the last letter; those of a LeaderWorkerSet, whose pods have no UID of it, in the first.
+    """
     while True:
-        name = "w" * (size - 1) + last
+        rest = "w" * (size - 1)
+        name = letter + rest if kind == "LeaderWorkerSet" else rest + letter
         try:
             await story.api.create(LONGEST[kind](name))
         except ApiError as refused:
@@ -169,3 +174,20 @@ async def longest(story: Story, kind: str, last: str, size: int) -> str:
             size -= 1
         else:
             return name
+
+
+async def test_names_that_are_cut_to_the_same_are_named(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Two LeaderWorkerSets of one template whose names differ in what is cut: the second one has an Event with what helps."""
+    await story.create(*racks("r0", "r1"))
+    common = "w" * (TAKEN_MAX["LeaderWorkerSet"] - 1)
+    await story.api.create(LONGEST["LeaderWorkerSet"](f"{common}a"))
+    await story.until_bound(2)
+    await until_groups(story, 3)
+    second = await story.api.create(LONGEST["LeaderWorkerSet"](f"{common}b"))
+    text = await until_event_about(story, second, "NameTaken")
+    assert f"was not made for LeaderWorkerSet default/{common}b" in text
+    assert "give the workload another name" in text
+    await until_groups(story, 3)
+    await story.check_events()
