@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -18,6 +18,7 @@ from extender.control.log.leader import Leader
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
     Wanted,
+    contested_groups,
     frozen_differences,
     group_write,
     is_blocked,
@@ -56,6 +57,7 @@ class GroupController:
         self._workloads = workloads
         self._leader = leader
         self._wanted: dict[GroupKey, Wanted] = {}
+        self._contested: dict[str, GroupProblem] = {}  # by the UID of the workload
         self._seen: object = None  # the trees that `_wanted` was made of
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
@@ -78,6 +80,7 @@ class GroupController:
         """
         if trees is not self._seen:
             self._seen, self._wanted = trees, wanted_groups(trees.values())
+            self._contested = dict(_contested(trees.values(), self._wanted))
         groups = self._cluster.view().groups
         for key in self._wanted:
             if self._write(key) is not None:
@@ -180,7 +183,22 @@ class GroupController:
                 problem = _problem(wanted, group) or problem
             if problem is not None:
                 found.setdefault(wanted.tree.uid, []).append(problem)
+        for uid, contested in self._contested.items():
+            found.setdefault(uid, []).append(contested)
         return {uid: tuple(problems) for uid, problems in found.items()}
+
+
+def _contested(
+    trees: Iterable[WorkloadTree], wanted: Mapping[GroupKey, Wanted]
+) -> Iterator[tuple[str, GroupProblem]]:
+    """Yield a problem, with the UID of the workload, for each tree whose group has the name of another tree's."""
+    for tree, key in contested_groups(trees, wanted):
+        other = wanted[key].tree
+        text = (
+            f"{key} is the group of {other.kind} {other.workload}, so pods of {tree.kind} {tree.workload} are in it too: "
+            "give one of the workloads another name"
+        )
+        yield tree.uid, GroupProblem(reason="NameTaken", message=text)
 
 
 def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:

@@ -226,7 +226,7 @@ async def test_a_group_whose_name_another_one_has_is_made_when_that_one_is_gone(
     operator: None,
     kubelet: Kubelet,
 ) -> None:
-    """NameTaken: the group of somebody else stays as it is; deleted, its place is taken, and the tree is placed."""
+    """NameTaken: the group of another owner stays as it is; deleted, its place is taken, and the tree is placed."""
     await story.create(*racks("r0", "r1", nodes=3))
     await story.create(a_group("serve-0-router", gang=7))
     before = (await groups(story))["serve-0-router"]

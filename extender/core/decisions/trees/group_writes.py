@@ -46,6 +46,18 @@ def wanted_groups(trees: Iterable[WorkloadTree]) -> dict[GroupKey, Wanted]:
     return found
 
 
+def contested_groups(
+    trees: Iterable[WorkloadTree], wanted: Mapping[GroupKey, Wanted]
+) -> Iterator[tuple[WorkloadTree, GroupKey]]:
+    """Yield the trees with a group that is wanted for another tree, because both have one name for it, and the group."""
+    for tree in trees:
+        namespace = tree.workload.partition("/")[0]
+        for spec in tree.groups:
+            key = GroupKey(namespace, spec.name, spec.kind)
+            if wanted[key].tree is not tree:
+                yield tree, key
+
+
 def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> GroupWrite | None:
     """Return the write that a group needs now, or None.
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from extender.control.trees.tree_controller import TreeController
-from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.errors import ClusterUnavailable, CorruptLog
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
@@ -196,54 +195,6 @@ async def test_a_group_of_another_client_is_not_changed():
             ),
             "our own",
         )
-
-
-@pytest.mark.parametrize("ours", [True, False])
-async def test_no_group_is_created_below_a_composite_that_is_going_or_of_another_owner(ours):
-    """A composite that is being deleted stays while groups name it: both would wait for ever."""
-    stage, workloads = await started(stage=Stage())
-    async with stage:
-        name = "train-worker-01234567"
-        composite = {
-            "apiVersion": "gang-extender.dev/v1alpha1", "kind": "CompositePodGroup",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"schedulingPolicy": {"gang": {"minGroupCount": 2}}},
-        }  # fmt: skip
-        stage.cluster.add(composite)
-        if ours:
-            stage.cluster.change_group(name, deleting=True, owner_uid=UID, managed_by=MANAGED_BY)
-        workloads.put(a_jobset())
-        others = {"train-01234567", "train-driver-01234567"}
-        await until(lambda: groups(stage).keys() == {name} | others, "the groups beside it")
-        await idle()
-        assert groups(stage).keys() == {name} | others
-        workloads._delete(groups(stage)[name].key)
-        await until(lambda: groups(stage).keys() == NAMES, "all groups")
-        assert groups(stage)[name].owner_uid == UID
-
-
-async def test_a_group_of_an_earlier_owner_that_is_being_deleted_is_named():
-    """Its pods keep it; the Event has what helps, and the group is created when it is gone."""
-    stage, workloads = await started(stage=Stage())
-    async with stage:
-        leaf = {
-            "apiVersion": "gang-extender.dev/v1alpha1", "kind": "PodGroup",
-            "metadata": {"name": "train-driver-01234567", "namespace": "default"},
-            "spec": {"schedulingPolicy": {"gang": {"minCount": 7}}},
-        }  # fmt: skip
-        stage.cluster.add(leaf)
-        stage.cluster.change_group("train-driver-01234567", deleting=True)
-        workloads.put(a_jobset())
-        (event,) = await until(
-            lambda: [n for n in stage.cluster.notices if n.reason == "NameTaken"], "Event"
-        )
-        assert (
-            "train-driver-01234567 was made for another object and is being deleted"
-            in event.message
-        )
-        assert "the group of JobSet default/train is created then" in event.message
-        workloads._delete(groups(stage)["train-driver-01234567"].key)
-        await until(lambda: groups(stage).keys() == NAMES, "our own")
 
 
 async def test_a_job_follows_its_remaining_work_downwards():
