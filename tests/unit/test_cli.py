@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import yaml
 
+from extender.cli.output.printing import console, print_table
 from tests.support.planning import spec_vectors
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import (
@@ -237,6 +238,14 @@ def test_another_program_on_the_port_is_exit_2(run, some_server):
     code, out, err = run("gangs", "--server", some_server)
     assert (code, out) == (2, "")
     assert some_server in err
+
+
+def test_brackets_in_a_text_are_printed_as_they_are(capsys):
+    """A field such as metadata.annotations[KEY] is no markup."""
+    text = "metadata.annotations[example.com/key]: '[/red]' is not a number"
+    print_table(("reason",), [(text,)], empty="")
+    console().print(text)
+    assert capsys.readouterr().out.count(text) == 2
 
 
 def test_a_folder_that_cannot_be_used_is_not_a_port(run, write):

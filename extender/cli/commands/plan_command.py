@@ -136,16 +136,20 @@ def _print(result: PlanAnswer, *, files: bool) -> None:
 
 
 def _print_gang(gang: GangVerdict) -> None:
+    from rich.text import Text
+
     out = console()
     proof = "proved" if gang.search.exhausted else "not proved"
     name = f"{gang.kind} {gang.gang}"
     if gang.workload and gang.groups:
         name = f"{gang.workload} ({name})"
-    out.print(
-        f"[bold]{name}: {gang.verdict}[/bold] "
-        f"({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
-        f"{counted(gang.search.nodes, 'search node')}, {proof})"
+    head = Text(f"{name}: {gang.verdict}", style="bold")
+    head.append(
+        f" ({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
+        f"{counted(gang.search.nodes, 'search node')}, {proof})",
+        style="not bold",
     )
+    out.print(head)
     for reason in gang.reasons:
         out.print(f"  {reason}")
     for conflict in gang.conflict:

@@ -23,10 +23,14 @@ class Output(enum.StrEnum):
 
 
 def console() -> Console:
-    """Return a console; it is wide when the output is a pipe, so that lines are not wrapped."""
+    """Return a console; it is wide when the output is a pipe, so that lines are not wrapped.
+
+    Brackets are printed as they are: a text may have a field such as metadata.annotations[KEY].
+    """
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200, soft_wrap=False)
+    width = None if sys.stdout.isatty() else 200
+    return Console(highlight=False, markup=False, width=width, soft_wrap=False)
 
 
 def print_value(value: object, output: Output) -> None:

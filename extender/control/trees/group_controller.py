@@ -16,15 +16,21 @@ from immutables import Map
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
+from extender.control.trees.group_problems import (
+    GroupProblem,
+    by_workload,
+    contested_problem,
+    group_problem,
+    link_problem,
+)
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
     Link,
     Wanted,
     WantedGroups,
     changed_keys,
-    frozen_differences,
     group_write,
-    is_taken,
+    is_blocked,
     link_write,
     may_delete,
     wanted_links,
@@ -46,13 +52,6 @@ UNSEEN_S = 3.0
 POLICY = RetryPolicy(first_s=0.2, max_s=30.0, after_failure="continue")
 
 
-class GroupProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a group of a workload is not as it should be."""
-
-    reason: str  # CamelCase, the reason of the Event
-    message: str
-
-
 class GroupController:
     """Writes the groups of workloads; no other code does."""
 
@@ -65,7 +64,7 @@ class GroupController:
         self._seen: object = None  # the trees that the links are of
         self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
         self._owners: AbstractSet[str] = frozenset()
-        # keys to look at again although nothing changed: a write is not seen yet, or its owner is not known
+        # keys to look at again although nothing changed: the owner is not known, the parent is going, or was refused
         self._open: set[GroupKey] = set()
         self._problem_of: dict[GroupKey, dict[str, GroupProblem]] = {}  # by the UID of the workload
         # What the view showed at the last write, and when that was, in seconds of the event loop.
@@ -119,11 +118,19 @@ class GroupController:
         link = self._links.get(key)
         if link is not None:
             return link_write(key, link, group)
-        write = group_write(key, self._wanted.get(key, group), group)
-        if write is not None and write.tree is not None and self._owner(write.tree) is None:
+        wanted = self._wanted.get(key, group)
+        write = group_write(key, wanted, group)
+        if write is None or wanted is None:
+            return write
+        if self._owner(wanted.tree) is None or (group is None and self._is_blocked(key, wanted)):
             self._open.add(key)
             return None
         return write
+
+    def _is_blocked(self, key: GroupKey, wanted: Wanted) -> bool:
+        above = composite_key(key.namespace, wanted.spec.parent)
+        parent = self._cluster.view().groups.get(above)
+        return is_blocked(parent, self._wanted.get(above, parent))
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)
@@ -205,13 +212,16 @@ class GroupController:
         if link is not None:
             problem = self._rejected.get(key)
             if group is not None and not group.deleting:
-                problem = _link_problem(link, group) or problem
+                problem = link_problem(link, group) or problem
             if problem is not None:
                 found[link.tree.uid] = problem
+        chosen = self._wanted.get(key, group)
         for wanted in self._wanted.of(key):
             problem = self._rejected.get(key)
-            if group is not None and not group.deleting:
-                problem = _problem(wanted, group) or problem
+            if chosen is not None and wanted is not chosen:
+                problem = contested_problem(key, wanted.tree, chosen.tree)
+            elif group is not None:
+                problem = group_problem(wanted, group) or problem
             if problem is not None:
                 found[wanted.tree.uid] = problem
         if found == self._problem_of.get(key, {}):
@@ -220,44 +230,7 @@ class GroupController:
             self._problem_of[key] = found
         else:
             del self._problem_of[key]
-        by_workload: dict[str, list[GroupProblem]] = {}
-        for problems in self._problem_of.values():
-            for uid, problem in problems.items():
-                by_workload.setdefault(uid, []).append(problem)
-        self.problems = {uid: tuple(several) for uid, several in by_workload.items()}
-
-
-def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
-    if is_taken(wanted, group):
-        text = (
-            f"{group.key} exists already and was not made for {wanted.tree.kind} {wanted.tree.workload}; "
-            "it is not changed: delete it, or give the workload another name"
-        )
-        return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(wanted.spec, group)
-    if fields:
-        text = (
-            f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
-            f"delete {wanted.tree.kind} {wanted.tree.workload} and create it again to change them"
-        )
-        return GroupProblem(reason="ShapeChanged", message=text)
-    return None
-
-
-def _link_problem(link: Link, group: Group) -> GroupProblem | None:
-    if group.source != "builtin":
-        text = (
-            f"{group.key} of gang-extender.dev hides the group of the same name that was made for "
-            f"{link.tree.kind} {link.tree.workload}; delete it"
-        )
-        return GroupProblem(reason="NameTaken", message=text)
-    if group.parent in (None, link.parent):
-        return None
-    text = (
-        f"{group.key} is below {group.parent} and not below {link.parent}; its parent is not changed: delete "
-        f"{link.tree.kind} {link.tree.workload} and create it again, or remove what names {group.parent}"
-    )
-    return GroupProblem(reason="ShapeChanged", message=text)
+        self.problems = by_workload(self._problem_of)
 
 
 def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.control.trees.group_controller import GroupProblem
+from extender.control.trees.group_problems import GroupProblem
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.trees.leaf_uses import WorkloadName
 from extender.core.decisions.trees.unused_labels import unused_label

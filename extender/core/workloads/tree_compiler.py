@@ -368,8 +368,7 @@ def _one_priority_class(workload: WorkloadObject, root: Part) -> str:
         (first, of_first), (second, of_second) = list(by_class.items())[:2]
         text = (
             f"{of_first} has {first!r}, {of_second} has {second!r}, but all pods of one tree have one "
-            "priority; give them the same priorityClassName, or use the annotation "
-            "gang-extender.dev/gang to make several trees"
+            f"priority; give them the same priorityClassName, or make a {workload.kind} of each"
         )
         raise _invalid(workload, "PrioritiesDiffer", "priorityClassName", text)
     return next(iter(by_class), "")

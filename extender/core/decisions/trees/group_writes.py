@@ -55,14 +55,10 @@ class WantedGroups:
         if trees is before:
             return changed
         for uid in changed_keys(before, trees):
-            old, new = before.get(uid), trees.get(uid)
-            for tree in (old, new):
-                changed.update(_keys(tree))
-            for key in _keys(old):
-                self._keep(key, [one for one in self._by_key[key] if one.tree is not old])
-            for key, spec in _keys(new).items():
-                assert new is not None
-                self._keep(key, [*self._by_key.get(key, ()), Wanted(spec, new)])
+            old, new = _keys(before.get(uid)), _keys(trees.get(uid))
+            for key in old.keys() | new.keys():
+                self._replace(key, uid, new.get(key))
+                changed.add(key)
         return changed
 
     def of(self, key: GroupKey) -> tuple[Wanted, ...]:
@@ -75,18 +71,24 @@ class WantedGroups:
         mine = [one for one in found if group is not None and not is_taken(one, group)]
         return next(iter((*mine, *found)), None)
 
-    def _keep(self, key: GroupKey, wanted: list[Wanted]) -> None:
-        if wanted:
-            self._by_key[key] = tuple(wanted)
+    def _replace(self, key: GroupKey, uid: str, wanted: Wanted | None) -> None:
+        """Put the wanted group of a workload where its last one was, so that the first to come stays the first."""
+        several = {one.tree.uid: one for one in self._by_key.get(key, ())}
+        if wanted is not None:
+            several[uid] = wanted
         else:
-            del self._by_key[key]
+            several.pop(uid, None)
+        if several:
+            self._by_key[key] = tuple(several.values())
+        else:
+            self._by_key.pop(key, None)
 
 
-def _keys(tree: WorkloadTree | None) -> dict[GroupKey, GroupSpec]:
+def _keys(tree: WorkloadTree | None) -> dict[GroupKey, Wanted]:
     if tree is None:
         return {}
     namespace = tree.workload.partition("/")[0]
-    return {GroupKey(namespace, spec.name, spec.kind): spec for spec in tree.groups}
+    return {GroupKey(namespace, s.name, s.kind): Wanted(s, tree) for s in tree.groups}
 
 
 def changed_keys(before: Mapping[Key, object], now: Mapping[Key, object]) -> Iterator[Key]:
@@ -148,6 +150,20 @@ def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> Gr
 def is_taken(wanted: Wanted, group: Group) -> bool:
     """Return whether the name of a wanted group belongs to an object of another owner."""
     return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
+
+
+def is_blocked(parent: Group | None, above: Wanted | None) -> bool:
+    """Return whether a group cannot be created yet, because its parent is being deleted or belongs to another owner.
+
+    A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
+
+    Args:
+        parent: The group that has the name of the parent; None: there is none.
+        above: The parent as it is wanted; None: it is no group of a workload.
+    """
+    if parent is None:
+        return False
+    return parent.deleting or (above is not None and is_taken(above, parent))
 
 
 def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from immutables import Map
@@ -25,12 +25,15 @@ class WorkloadName(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+_Use = tuple[WorkloadName, LeafUse]
+
+
 class LeafUses:
     """The leaves that pods with a tree label name, by workload; leaves without a change are not looked at again."""
 
     def __init__(self) -> None:
         self._seen: Map[GroupKey, Members] | None = None
-        self._known: dict[GroupKey, tuple[Members, WorkloadName | None, LeafUse]] = {}
+        self._known: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
         self._by_workload: dict[WorkloadName, tuple[LeafUse, ...]] = {}
 
     def of(self, members: Map[GroupKey, Members]) -> Mapping[WorkloadName, tuple[LeafUse, ...]]:
@@ -41,15 +44,16 @@ class LeafUses:
         """
         if members is self._seen:
             return self._by_workload
-        known: dict[GroupKey, tuple[Members, WorkloadName | None, LeafUse]] = {}
+        known: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
         found: dict[WorkloadName, list[LeafUse]] = {}
         for key, pods in members.items():
             entry = self._known.get(key)
             if entry is None or entry[0] is not pods:
-                entry = (pods, *_use(key, pods, entry[2] if entry else None))
+                last = dict(entry[1]) if entry else {}
+                entry = (pods, tuple(_uses(key, list(pods.values()), last)))
             known[key] = entry
-            if entry[1] is not None:
-                found.setdefault(entry[1], []).append(entry[2])
+            for name, use in entry[1]:
+                found.setdefault(name, []).append(use)
         fresh = {}
         for name, uses in found.items():
             now = tuple(sorted(uses, key=_by_name))
@@ -63,24 +67,31 @@ def _by_name(use: LeafUse) -> str:
     return use.name
 
 
-def _use(
-    key: GroupKey, pods: Members, before: LeafUse | None
-) -> tuple[WorkloadName | None, LeafUse]:
-    """Return the workload of a leaf's pods, and how they use it; None if they were not made from a workload."""
-    pod = min(pods.values(), key=lambda one: (one.created_us, one.uid))
-    kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
-    if kind is None:
-        return None, LeafUse(name=key.name)
-    read = {LEAF_LABEL}
-    for rule in kind.name_rules:
-        read.update(rule.label_keys, (condition.key for condition in rule.when))
-    use = LeafUse(
-        name=key.name,
-        pods=sum(not one.deleting for one in pods.values()),
-        labels={label: pod.labels[label] for label in sorted(read) if label in pod.labels},
-    )
-    workload = WorkloadName(kind.kind, key.namespace, pod.labels[kind.name_label])
-    return workload, before if before == use else use
+def _uses(key: GroupKey, pods: list[Pod], before: Mapping[WorkloadName, LeafUse]) -> Iterator[_Use]:
+    """Yield the workloads of a leaf's pods, and how they use it; nothing if they were not made from a workload.
+
+    Two workloads use one leaf where their long names are cut to the same.
+    """
+    while pods:
+        pod = min(pods, key=lambda one: (one.created_us, one.uid))
+        kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
+        if kind is None:
+            return
+        named = pod.labels[kind.name_label]
+        mine = [one for one in pods if one.labels.get(kind.name_label) == named]
+        read = {LEAF_LABEL}
+        for rule in kind.name_rules:
+            read.update(rule.label_keys, (condition.key for condition in rule.when))
+        use = LeafUse(
+            name=key.name,
+            pods=sum(not one.deleting for one in mine),
+            labels={label: pod.labels[label] for label in sorted(read) if label in pod.labels},
+        )
+        workload = WorkloadName(kind.kind, key.namespace, named)
+        yield workload, before[workload] if before.get(workload) == use else use
+        if len(mine) == len(pods):
+            return
+        pods = [one for one in pods if one.labels.get(kind.name_label) != named]
 
 
 def with_finished_pods(

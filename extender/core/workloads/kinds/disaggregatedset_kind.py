@@ -16,7 +16,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     PLANNED,
     TAIL,
     Replica,
-    exclusive_topologies,
+    exclusive_topology,
     leaf_label,
     observed_replicas,
     replica_kept_out,
@@ -149,7 +149,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
     for index, role in enumerate(workload.spec.get("roles") or ()):
         annotations = (role.get("metadata") or {}).get("annotations") or {}
         place = f"spec.roles[{index}].metadata"
-        found += exclusive_topologies(workload, place, annotations, role.get("spec") or {})
+        found += exclusive_topology(workload, place, annotations, role.get("spec") or {})
     return (*found, *only_whole(workload))
 
 

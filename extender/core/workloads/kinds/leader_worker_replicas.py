@@ -39,7 +39,6 @@ GROUP_INDEX: Final = f"{PREFIX}/group-index"
 SUBGROUP_INDEX: Final = f"{PREFIX}/subgroup-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 EXCLUSIVE: Final = f"{PREFIX}/exclusive-topology"
-SUBGROUP_EXCLUSIVE: Final = f"{PREFIX}/subgroup-exclusive-topology"
 # Values of LEAF_LABEL; without it, one leaf holds a replica.
 ROLE: Final = "role"  # the leader, and all workers
 SUBGROUP: Final = "subgroup"  # a subgroup; the leader is in the first one
@@ -323,7 +322,7 @@ def _subgroups(
 # --- what both kinds refuse
 
 
-def exclusive_topologies(
+def exclusive_topology(
     workload: WorkloadObject,
     place: str,
     annotations: Mapping[str, str],
@@ -331,25 +330,24 @@ def exclusive_topologies(
 ) -> Iterable[TreeRefusal]:
     """Yield a refusal where the controller makes the workers only when the leader has a node.
 
+    The annotation of subgroups is no such case (pkg/controllers/pod_controller.go looks only at the other one): it is
+    affinity and anti-affinity between pods, which are there at once, and a gang is placed by it.
+
     Args:
         workload: For messages.
         place: Where the annotations are.
         annotations: Of the LeaderWorkerSet.
         spec: The LeaderWorkerSetSpec.
     """
-    split = leaf_label({"spec": spec}) != ""
-    for annotation, level in (
-        (EXCLUSIVE, "root" if split else "leaf"),
-        (SUBGROUP_EXCLUSIVE, "leaf"),
-    ):
-        key = annotations.get(annotation)
-        if key:
-            field = f"{place}.annotations[{annotation}]"
-            text = (
-                f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
-                f"a node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: {level}={key} instead"
-            )
-            yield refusal_of(workload, "ExclusiveTopology", field, text)
+    key = annotations.get(EXCLUSIVE)
+    if key:
+        level = "root" if leaf_label({"spec": spec}) else "leaf"
+        field = f"{place}.annotations[{EXCLUSIVE}]"
+        text = (
+            f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
+            f"a node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: {level}={key} instead"
+        )
+        yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
 def replica_kept_out(spec: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     PLANNED,
     TAIL,
     Replica,
-    exclusive_topologies,
+    exclusive_topology,
     leaf_label,
     observed_replicas,
     replica_kept_out,
@@ -72,7 +72,7 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    exclusive = exclusive_topologies(workload, "metadata", workload.annotations, workload.spec)
+    exclusive = exclusive_topology(workload, "metadata", workload.annotations, workload.spec)
     return (*exclusive, *only_whole(workload))
 
 

@@ -89,7 +89,7 @@ def _check_shape(workload: WorkloadObject, leaves: Iterable[Leaf], observed: Obs
     if then and then != now:
         text = (
             f"they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
-            "as it is until the PodGang is made anew"
+            "as it is until the PodGang and its pods are made anew"
         )
         raise InvalidPolicy(refusal_of(workload, "ShapeChanged", "spec.podgroups", text))
 

@@ -235,6 +235,17 @@ def test_two_priorities_in_one_tree_are_refused():
     result = compiled(jobset(*jobs))
     assert (result.outcome, result.refusal.reason) == ("refused", "PrioritiesDiffer")
     assert "high has 'high', low has 'low'" in result.refusal.message
+    assert result.refusal.message.endswith(
+        "give them the same priorityClassName, or make a JobSet of each"
+    )
+
+
+@pytest.mark.parametrize("gang", ["per-replicated-job", "per-job"])
+def test_no_mode_makes_several_trees_of_one_jobset(gang):
+    """So the annotation is no way out of two priorities."""
+    jobs = [replicated(name, spec={"template": template(name)}) for name in ("high", "low")]
+    result = compiled(annotated(*jobs, gang=gang))
+    assert (result.outcome, result.refusal.reason) == ("refused", "PrioritiesDiffer")
 
 
 def test_exclusive_topology_is_refused_with_the_annotation_to_use_instead():

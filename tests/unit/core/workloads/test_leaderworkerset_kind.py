@@ -345,18 +345,26 @@ def test_the_recorded_exclusive_topology_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("annotation", "spec", "expected"),
+    ("spec", "expected"),
     [
-        ("exclusive-topology", {"startup": "LeaderReady"}, "root=net/rack"),
-        ("exclusive-topology", {"subGroupPolicy": {"subGroupSize": 1}}, "root=net/rack"),
-        ("subgroup-exclusive-topology", {"subGroupPolicy": {"subGroupSize": 1}}, "leaf=net/rack"),
+        ({"startup": "LeaderReady"}, "root=net/rack"),
+        ({"subGroupPolicy": {"subGroupSize": 1}}, "root=net/rack"),
     ],
 )
-def test_exclusive_topology_names_the_level_that_is_the_same(annotation, spec, expected):
-    key = f"{PREFIX}/{annotation}"
+def test_exclusive_topology_names_the_level_that_is_the_same(spec, expected):
+    key = f"{PREFIX}/exclusive-topology"
     result = compiled(lws(annotations={key: "net/rack"}, **spec))
     assert result.refusal.field == f"metadata.annotations[{key}]"
     assert f"use gang-extender.dev/topology: {expected} instead" in result.refusal.message
+
+
+def test_exclusive_topology_of_subgroups_alone_is_compiled():
+    """LeaderWorkerSet makes the workers at once: only the annotation of whole replicas waits for the leader's node."""
+    subgroups = {"subGroupPolicy": {"subGroupSize": 1}}
+    key = f"{PREFIX}/subgroup-exclusive-topology"
+    result = compiled(lws(annotations={key: "net/rack"}, **subgroups), use("serve-0-a-s0"))
+    assert result == compiled(lws(**subgroups), use("serve-0-a-s0"))
+    assert result.outcome == "compiled"
 
 
 @pytest.mark.parametrize("which", ["leaderTemplate", "workerTemplate"])
