@@ -167,8 +167,8 @@ class Runnable(Cluster, Protocol):
         ...
 
     @property
-    def workloads(self) -> Workloads | None:
-        """Return the port to workload objects; None for manifests."""
+    def workloads(self) -> Workloads:
+        """Return the port to workload objects."""
         ...
 
     async def start(self) -> None:
@@ -199,7 +199,8 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     if settings.cluster:
         from extender.cluster.manifests.manifest_cluster import ManifestCluster
 
-        return ManifestCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
+        folder = Path(settings.data_dir)
+        return ManifestCluster([*settings.cluster], folder, clock=clock, fence=fence)
     from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
@@ -243,6 +244,7 @@ class Service:
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
         from extender.control.monitors.state_verifier import StateVerifier
+        from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
@@ -265,11 +267,7 @@ class Service:
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
         self.finalizers = FinalizerController(seen, self.leader)
-        self.trees = (
-            TreeController(seen, seen.workloads, writer, opened.inputs, settings)
-            if seen.workloads
-            else None
-        )
+        self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         self.parts = loop_parts(
             cluster=seen,
             leader=self.leader,
@@ -279,6 +277,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.parts.requests.is_held = AdoptionHold(seen.workloads, writer)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
             cluster=seen,
@@ -349,9 +348,8 @@ class Service:
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
+            asyncio.create_task(self.trees.run(), name="trees"),
         }
-        if self.trees is not None:
-            loops.add(asyncio.create_task(self.trees.run(), name="trees"))
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")

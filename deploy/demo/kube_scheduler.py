@@ -45,7 +45,7 @@ class Player:
     def reload(self) -> None:
         """Read the manifests."""
         entries = manifest_entries.read([str(self.manifests)], manifest_entries.Role.CLUSTER)
-        found = manifest_loader.complete(entries, expand_cluster=True)
+        found = manifest_loader.complete(entries, serving=True)
         self.view = manifest_loader.build(found).world.view
         self.raw = {
             entry.thing.key: without_nulls(msgspec.to_builtins(entry.thing))

@@ -23,6 +23,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
         Map()
     )  # Workloads of users, by namespace and name
     synced: frozenset[str] = frozenset()  # kinds whose objects are all known
+    absent: frozenset[str] = (
+        frozenset()
+    )  # kinds that are not served in any version: there are no objects
     pending: frozenset[str] = (
         frozenset()
     )  # kinds that are served and whose objects are not all known yet
@@ -47,6 +50,15 @@ class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
         return GroupKey(self.namespace, self.spec.name, self.spec.kind)
 
 
+class GroupLink(msgspec.Struct, frozen=True, kw_only=True):
+    """The composite above a group that another controller made."""
+
+    key: GroupKey
+    uid: str
+    api_version: str
+    parent: str  # name of a CompositePodGroup
+
+
 class Workloads(Protocol):
     """The view of workloads, and the writes of their groups."""
 
@@ -68,11 +80,20 @@ class Workloads(Protocol):
         ...
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
-        """Apply the fields of a group that exists; `uid` is a precondition.
+        """Apply the fields of a group that exists; `uid` is a precondition, and a field without a value stays.
 
         Raises:
-            RequestRejected: It is gone or was recreated, or a field is immutable.
-            ClusterUnavailable: Try again later.
+            RequestRejected: A field is immutable, or the API server refuses it for good.
+            ClusterUnavailable: Try again later; also if it is gone or was recreated, which the view will show.
+        """
+        ...
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the composite above a group of another controller on it; nothing else of it is changed.
+
+        Raises:
+            RequestRejected: The API server refuses it for good: a right is missing, or a webhook rejects it.
+            ClusterUnavailable: Try again later; also if it is gone, was recreated, or another client wrote the parent.
         """
         ...
 
@@ -80,7 +101,6 @@ class Workloads(Protocol):
         """Delete a group; `uid` is a precondition. A group that is gone is a success.
 
         Raises:
-            RequestRejected: It was recreated.
-            ClusterUnavailable: Try again later.
+            ClusterUnavailable: Try again later; also if it was recreated, which the view will show.
         """
         ...

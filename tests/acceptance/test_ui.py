@@ -27,6 +27,7 @@ from tests.support.service.manifest_builders import (
     a_node,
     a_pod,
 )
+from tests.support.service.workload_builders import a_job, a_template
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -93,6 +94,24 @@ async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, 
         await strange_names(service, browser, tmp_path)
     finally:
         await player.close()
+
+
+async def test_a_gang_shows_the_workload_that_it_was_made_for(service, browser):
+    """Of a Job in a file; a gang that a user wrote has no such line."""
+    template = a_template({GPU: 1}, schedulerName="gang-scheduler")
+    job = a_job(parallelism=2, template=template, metadata={"uid": "01234567"})
+    write(service, "fit", [job])
+    write(service, "tree", a_service_tree("tree"))
+    service.start()
+    browser.open(f"{service.url}/ui/")
+    for name in ("fit-01234567", "tree"):
+        await seen(browser, lambda name=name: gang_row(browser, name), f"{name} in the list")
+    browser.click("#gang-list .name", "default/fit-01234567")
+    await seen(browser, lambda: browser.texts("#detail .workload") == ["made for Job default/fit"],
+               "its workload")  # fmt: skip
+    browser.click("#gang-list .name", "default/tree")
+    await seen(browser, lambda: "default/tree" in browser.text("#detail h2"), "the other gang")
+    assert browser.texts("#detail .workload") == []
 
 
 async def placed(service, player, browser, folder):

@@ -36,6 +36,7 @@ BENCHES = {
     "memory": "tests.bench.memory",
     "gang": "tests.bench.gang",
     "trees": "tests.bench.trees",
+    "workloads": "tests.bench.workloads",
     "storms": "tests.bench.storms",
 }
 PLOTTED = ("gang", "trees")

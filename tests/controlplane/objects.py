@@ -22,8 +22,8 @@ KINDS = {
     "ClusterTrainingRuntime": ("clustertrainingruntimes", False),
     "CompositePodGroup": ("compositepodgroups", True),
     "ConfigMap": ("configmaps", True),
-    "CustomResourceDefinition": ("customresourcedefinitions", False),
     "CSINode": ("csinodes", False),
+    "CustomResourceDefinition": ("customresourcedefinitions", False),
     "DeviceClass": ("deviceclasses", False),
     "DisaggregatedSet": ("disaggregatedsets", True),
     "Job": ("jobs", True),
@@ -50,6 +50,7 @@ KINDS = {
     "StatefulSet": ("statefulsets", True),
     "StorageClass": ("storageclasses", False),
     "TrainJob": ("trainjobs", True),
+    "TreeProfile": ("treeprofiles", False),
     "Workload": ("workloads", True),
 }
 

@@ -24,6 +24,7 @@ BENCHES = {
     "memory": 6,
     "gang": 7,
     "trees": 3,
+    "workloads": 2,
     "storms": 13,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 
@@ -73,6 +73,38 @@ def ask_service(
         raise BadInput(msg) from error
 
 
+def show_list(
+    server: str | None,
+    path: str,
+    kind: type[list[T]],
+    output: Output,
+    *,
+    columns: Mapping[str, Callable[[T], str]],
+    empty: str,
+) -> None:
+    """Print a list of a running service, see `ask_service`: as a table with these columns, or as it is.
+
+    Args:
+        server: URL of the service, or None.
+        path: Path and query of the list.
+        kind: Its type.
+        output: Form of the output.
+        columns: Titles, and what each has of a line.
+        empty: What is printed in place of a table without lines.
+    """
+    lines = ask_service(server, path, kind)
+    if output is not Output.table:
+        print_value(lines, output)
+        return
+    rows = ([text(line) for text in columns.values()] for line in lines)
+    print_table(tuple(columns), rows, empty=empty)
+
+
+def in_namespace(path: str, namespace: str) -> str:
+    """Return the path of a list, restricted to a namespace unless that is empty."""
+    return path + ("?" + urlencode({"namespace": namespace}) if namespace else "")
+
+
 def root_path(name: str, namespace: str) -> str:
     """Return NAMESPACE/NAME of a root group; `namespace` is the default.
 
@@ -94,26 +126,22 @@ def gangs(
     output: Form = Output.table,
 ) -> None:
     """List the gangs of the service, with their state."""
-    query = f"?namespace={namespace}" if namespace else ""
-    lines = ask_service(server, f"/v1/gangs{query}", list[GangAt])
-    if output is not Output.table:
-        print_value(lines, output)
-        return
-    print_table(
-        ("gang", "kind", "priority", "state", "reserved", "bound", "reason"),
-        (
-            (
-                line.gang,
-                line.kind,
-                str(line.priority),
-                line.state,
-                str(line.reserved),
-                str(line.bound),
-                line.reasons[0] if line.reasons else "",
-            )
-            for line in lines
-        ),
-        empty="No gangs.",
+    show_list(
+        server,
+        in_namespace("/v1/gangs", namespace),
+        list[GangAt],
+        output,
+        columns={
+            "gang": lambda line: line.gang,
+            "kind": lambda line: line.kind,
+            "priority": lambda line: str(line.priority),
+            "state": lambda line: line.state,
+            "reserved": lambda line: str(line.reserved),
+            "bound": lambda line: str(line.bound),
+            "workload": lambda line: workload_text(line.workload),
+            "reason": lambda line: line.reasons[0] if line.reasons else "",
+        },
+        empty=f"No gangs in namespace {namespace!r}." if namespace else "No gangs.",
     )
 
 
@@ -135,6 +163,8 @@ def explain(
         print_value(line, output)
         return
     print(f"{line.kind} {line.gang}: {line.state}, {line.bound} bound, {line.reserved} reserved")
+    if line.workload:
+        print(f"  made for {workload_text(line.workload)}")
     for group in sorted(line.groups, key=lambda group: group.name):
         if group.domain:
             print(f"  {group.name} in " + ", ".join(f"{k}={v}" for k, v in group.domain.items()))
@@ -144,6 +174,11 @@ def explain(
         ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
         empty="No members are reserved or bound.",
     )
+
+
+def workload_text(workload: str) -> str:
+    """Return `Kind namespace/name` of a workload `Kind/namespace/name`."""
+    return workload.replace("/", " ", 1)
 
 
 def _reasons(reasons: Sequence[str]) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.commands.gang_commands import Form, Server, ask_service
-from extender.cli.output.printing import Output, print_table, print_value
+from extender.cli.commands.gang_commands import Form, Server, in_namespace, show_list
+from extender.cli.output.printing import Output
 from extender.queries.state.workload_trees import TreeAt
 
 ROOTS_SHOWN_MAX = 3
@@ -21,27 +21,27 @@ def trees(
     output: Form = Output.table,
 ) -> None:
     """List workloads with a tree label: their root groups and states, or why no tree can be made."""
-    query = f"?namespace={namespace}" if namespace else ""
-    lines = ask_service(server, f"/v1/trees{query}", list[TreeAt])
-    if output is not Output.table:
-        print_value(lines, output)
-        return
-    print_table(
-        ("workload", "kind", "profile", "outcome", "groups", "roots", "reason"),
-        (
-            (
-                line.workload,
-                line.kind,
-                line.profile,
-                line.outcome,
-                str(line.groups),
-                _roots(line),
-                line.message or "; ".join(notice.message for notice in line.notices),
-            )
-            for line in lines
-        ),
-        empty="No workload has the label gang-extender.dev/tree.",
+    show_list(
+        server,
+        in_namespace("/v1/trees", namespace),
+        list[TreeAt],
+        output,
+        columns={
+            "workload": lambda line: line.workload,
+            "kind": lambda line: line.kind,
+            "profile": lambda line: line.profile,
+            "outcome": lambda line: line.outcome,
+            "groups": lambda line: str(line.groups),
+            "roots": _roots,
+            "reason": lambda line: line.message or "; ".join(one.message for one in line.notices),
+        },
+        empty=f"No workload{_there(namespace)} has the label gang-extender.dev/tree; label it, or its namespace, and "
+        "create it again.",
     )
+
+
+def _there(namespace: str) -> str:
+    return f" in namespace {namespace!r}" if namespace else ""
 
 
 def _roots(line: TreeAt) -> str:

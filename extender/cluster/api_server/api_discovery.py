@@ -42,6 +42,10 @@ class _Named(msgspec.Struct):
     name: str
 
 
+class _GroupList(msgspec.Struct):
+    groups: tuple[_Named, ...] = ()
+
+
 class _ResourceList(msgspec.Struct):
     resources: tuple[_Named, ...] = ()
 
@@ -68,6 +72,19 @@ def serves_our_group(found: tuple[Resource, ...]) -> bool:
     """Return whether all kinds of our API group are served."""
     ours = {one.name for one in found if one.api_version.startswith(f"{OURS}/")}
     return ours >= set(GROUP_KINDS)
+
+
+async def served_groups(server: ApiServer) -> frozenset[str]:
+    """Return the names of all API groups that are served.
+
+    Raises:
+        ClusterUnavailable: No answer; the previous result stays valid.
+    """
+    try:
+        body = await server.call(Request(method="GET", path="/apis"))
+        return frozenset(one.name for one in msgspec.json.decode(body, type=_GroupList).groups)
+    except (ApiResponse, msgspec.DecodeError) as problem:
+        raise ClusterUnavailable(f"discovery of API groups: {problem}") from problem
 
 
 async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.api_server.api_discovery import served_resources
+from extender.cluster.api_server.api_discovery import served_groups, served_resources
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
 from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read.tree_profile_conversion import profile_of
@@ -26,7 +26,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import TEMPLATES_KIND
 from extender.ports.log_ports import Clock
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
@@ -104,6 +104,10 @@ class WorkloadInformers:
         """Apply the fields of a group; see the port."""
         await self._writer.apply_group(group, uid)
 
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the parent of a group of another controller; see the port."""
+        await self._writer.link_group(link)
+
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group; see the port."""
         await self._writer.delete_group(key, uid)
@@ -146,8 +150,9 @@ class WorkloadInformers:
                 wanted[resource] = TEMPLATES_KIND
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
             wanted[PROFILES] = "TreeProfile"
+        groups = await served_groups(self._server)
         for kind in self._kinds:
-            served = await self._served(kind)
+            served = await self._served(kind) if kind.group in groups else None
             if served is not None:
                 wanted[served] = kind.kind
         for resource in [one for one in wanted if not await self._allowed(one)]:
@@ -158,6 +163,10 @@ class WorkloadInformers:
             await asyncio.gather(task, return_exceptions=True)
             self._informers.pop(resource).purge()
             log.info("workload kind is not served any more", extra={"resource": resource.label})
+        self._store.set_absent(
+            frozenset(kind.kind for kind in self._kinds if kind.group not in groups)
+        )
+        self._changed.wake()
         if PROFILES not in wanted:  # there are none, and that is known
             self._store.set_synced("TreeProfile", synced=True)
         self._store.set_served(frozenset(wanted.values()))

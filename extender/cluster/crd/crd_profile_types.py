@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from extender.cluster.crd.crd_group_types import LABEL_KEY_PATTERN, Rule, keyed_by
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
-from extender.core.workloads.tree_policy import GangMode
+from extender.core.workloads.tree_policy import GangMode, NativeGroups
 
 
 def _one_of(description: str, *words: str) -> Meta:
@@ -35,6 +35,14 @@ def _rules_of_modes() -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def _rules_of_native_groups() -> tuple[Rule, ...]:
+    """Return the rule that groups are adopted only of kinds whose controllers make groups."""
+    kinds = [one.kind for one in KINDS if one.native_parts is not None]
+    listed = ", ".join(f"'{kind}'" for kind in kinds)
+    rule = f"!has(self.nativeGroups) || self.nativeGroups == 'Ignore' || self.kind in [{listed}]"
+    return (Rule(rule, f"nativeGroups Adopt is for {', '.join(kinds)}"),)
+
+
 TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
 
 
@@ -48,7 +56,7 @@ class ProfileTopology(Struct):
 class KindProfile(Struct, rename="camel", kw_only=True):
     """How the trees of one kind of workload are made; a field that is not set has its default."""
 
-    RULES: ClassVar = _rules_of_modes()
+    RULES: ClassVar = (*_rules_of_modes(), *_rules_of_native_groups())
     kind: Annotated[str, _one_of("Kind of workload.", *BY_KIND)]
     enabled: (
         Annotated[bool, Meta(description="Whether trees are made; unset is true.")] | UnsetType
@@ -62,6 +70,16 @@ class KindProfile(Struct, rename="camel", kw_only=True):
         Annotated[
             str,
             _one_of("Whether gangs are preempted whole; unset is all.", *get_args(DisruptionWord)),
+        ]
+        | UnsetType
+    ) = UNSET
+    native_groups: (
+        Annotated[
+            str,
+            _one_of(
+                "Whether groups that the controller of a workload makes get a composite above them; unset is Ignore.",
+                *get_args(NativeGroups),
+            ),
         ]
         | UnsetType
     ) = UNSET

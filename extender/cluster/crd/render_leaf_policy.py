@@ -20,6 +20,7 @@ import yaml
 from extender.cluster.crd import tree_policy_expressions as cel
 from extender.cluster.crd.render_tree_policies import binding, json_patch, variable
 from extender.core.workloads.kind_table import NAME_RULES
+from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
 from extender.core.workloads.name_rules import NameRule, cel_of
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 
@@ -101,17 +102,35 @@ def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
                 raise ValueError(
                     f"variable {one['name']} is there twice: {policy['metadata']['name']}"
                 )
+    found["unasked"] = _unasked()
     found["leaf"] = (
-        f"has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels)\n"
+        f"!variables.unasked && (has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels))\n"
         f"? ''\n: {cel_of(rules)}"
     )
     return "".join(variable(name, expression) for name, expression in found.items())
 
 
+def _unasked() -> str:
+    """Return the condition that a pod names a group that its Job did not ask for.
+
+    With the gate WorkloadWithJob the Job controller makes a basic group for every Job without `spec.scheduling` and a
+    group of its own (KEP-5547), named `<Job>-<hash>-<Job>-pgt-0-<hash>`; the pods of a tree would be placed one by one.
+    Another policy may have copied its name into our label already.
+    """
+    named, key = "object.spec.schedulingGroup.podGroupName", cel.text(GROUP_LABEL)
+    return (
+        "has(object.spec.schedulingGroup) && has(object.spec.schedulingGroup.podGroupName)\n"
+        f"&& {cel.text(JOB_NAME)} in variables.labels\n"
+        f"&& {named}.contains('-' + variables.labels[{cel.text(JOB_NAME)}] + '-pgt-0-')\n"
+        f"&& (!({key} in variables.labels) || variables.labels[{key}] == {named})"
+    )
+
+
 def _add_leaf() -> str:
     return (
         'variables.leaf == \'\' ? [] : [JSONPatch{op: "add", path: "/metadata/labels/" '
-        f'+ jsonpatch.escapeKey("{GROUP_LABEL}"), value: variables.leaf}}]'
+        f'+ jsonpatch.escapeKey("{GROUP_LABEL}"), value: variables.leaf}}]\n'
+        '+ (variables.unasked ? [JSONPatch{op: "remove", path: "/spec/schedulingGroup"}] : [])'
     )
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from extender.cluster.crd import tree_policy_expressions as cel
 from extender.core.workloads.kind_table import KINDS
-from extender.core.workloads.workload_kind import ObjectKind, WorkloadKind
-from extender.core.workloads.workload_object import TREE_LABEL
+from extender.core.workloads.workload_kind import ObjectKind, RuntimePatch, WorkloadKind
+from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL
 
 KIND_LABEL = (
     "gang-extender.dev/kind"  # on the objects for one kind, to apply or leave out: kubectl apply -l
@@ -42,7 +42,7 @@ def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
 
 def has_policy(kind: WorkloadKind) -> bool:
     """Return whether objects of a kind are changed when they are written."""
-    return bool(kind.template_paths or kind.labels_from)
+    return bool(kind.template_paths or kind.labels_from or kind.label_patch)
 
 
 def block(expression: str, indent: int) -> str:
@@ -100,6 +100,11 @@ def _policy(kind: WorkloadKind) -> str:
 
 
 def _comment(kind: WorkloadKind) -> str:
+    if kind.label_patch is not None:
+        return (
+            f"# {kind.kind} has no pod templates, and its labels do not reach its pods: its own label is added to\n"
+            f"# spec.{kind.label_patch.field}. That of the namespace reaches what its controller makes by itself.\n"
+        )
     if not kind.template_paths:
         makers = ", ".join(one.kind for one in kind.labels_from)
         return f"# {kind.kind} has no pod templates: it has the label itself, and pods get that of {makers}.\n"
@@ -120,6 +125,8 @@ def _stamps(kind: WorkloadKind) -> tuple[list[tuple[str, str]], str]:
     """Return the variables and the mutation of the policy of a kind."""
     if kind.template_paths:
         return _stamp_templates(kind)
+    if kind.label_patch is not None:
+        return _stamp_patch(kind.label_patch)
     return _stamp_object()
 
 
@@ -159,6 +166,35 @@ def _stamp_object() -> tuple[list[tuple[str, str]], str]:
         f"+ {cel.add_source()}"
     )
     return [*_labels_and_profile(), ("profile", profile), ("source", cel.source())], mutation
+
+
+def _stamp_patch(patch: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
+    """Add an entry with the label when the object is created; an update keeps what the object had."""
+    field, mine = f"spec.{patch.field}", f"p, p.{patch.key} == {cel.text(PATCH_MANAGER)}"
+    entry = f"{{{cel.text(TREE_LABEL)}: value}}"
+    for name in reversed(patch.path):
+        entry = f"{{{cel.text(name)}: dyn({entry})}}"
+    entry = f"{{{cel.text(patch.key)}: dyn({cel.text(PATCH_MANAGER)}), {entry[1:]}"
+    missing = (
+        f"variables.patches.exists({mine}) ? []\n"
+        f": request.operation == 'UPDATE' ? variables.oldPatches.filter({mine})\n"
+        f": {cel.value_of(cel.labels_of('object'), TREE_LABEL)}\n.map(value, {entry})"
+    )
+    variables = [
+        ("patches", f"has(object.{field}) ? object.{field} : []"),
+        (
+            "oldPatches",
+            f"request.operation == 'UPDATE' && has(oldObject.{field}) ? oldObject.{field} : []",
+        ),
+        ("missing", missing),
+    ]
+    path = f'"/spec/{patch.field}'
+    mutation = (
+        f"(size(variables.missing) > 0 && !has(object.{field})\n"
+        f'? [JSONPatch{{op: "add", path: {path}", value: []}}] : [])\n'
+        f'+ variables.missing.map(p, JSONPatch{{op: "add", path: {path}/-", value: p}})'
+    )
+    return variables, mutation
 
 
 if __name__ == "__main__":

@@ -43,6 +43,20 @@ rules:
     resources: [workloads]
     verbs: [list, watch]
 """
+_ADOPTION = """\
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: gang-extender-tree-adoption
+  labels: {labels}
+rules:
+  # nativeGroups: Adopt. The annotation gang-extender.dev/parent on a PodGroup that the controller of a workload made; a
+  # patch with its UID, so none is created. Not needed while no TreeProfile has it.
+  - apiGroups: [scheduling.k8s.io]
+    resources: [podgroups]
+    verbs: [patch]
+"""
 _KIND = """\
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -81,6 +95,9 @@ def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
         _GROUPS.format(labels=labels),
         _BINDING.format(name="gang-extender-trees", labels=labels),
     ]
+    labels = _labels("adoption")
+    found.append(_ADOPTION.format(labels=labels))
+    found.append(_BINDING.format(name="gang-extender-tree-adoption", labels=labels))
     for kind in kinds:
         name = f"gang-extender-tree-{kind.kind.lower()}"
         labels = _labels(kind.kind)

@@ -79,7 +79,7 @@ class FileWatcher:
             entries += stored[1]
         for name in self._stored.keys() - marks.keys():
             del self._stored[name]
-        found = complete(entries, self._memory, expand_cluster=True)
+        found = complete(entries, self._memory, serving=True)
         for text in build(found).warnings:  # raises before any state is changed
             logger.info("A manifest has a warning", extra={"text": text})
         return found

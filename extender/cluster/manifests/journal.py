@@ -15,10 +15,13 @@ Each line is an object with `type` and `at_us` (microseconds since the epoch):
     {"type":"disruption-target","at_us":6,"namespace":"default","name":"p-0","uid":"...","message":"..."}
     {"type":"evicted","at_us":7,"namespace":"default","name":"p-0","uid":"..."}
     {"type":"deleted","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
+    {"type":"pod-group","at_us":9,"namespace":"default","name":"p","uid":"...","object":{...}}
+    {"type":"composite-pod-group","at_us":9,"namespace":"default","name":"p","uid":"...","object":{...}}
 
 `evicted`: the pod is removed at once, because there is no kubelet, though its manifest may still
-exist. `gone`: the object was removed from the manifests; an object of its name that is added later is a new
-one, with a new UID unless the manifest has one. Readers may follow the file while it grows: only lines that
+exist. `deleted`: the object was removed from the manifests, or is a group that the service deleted; an object of its name
+that is added later is a new one, with a new UID unless the manifest has one. `pod-group` and `composite-pod-group`: the
+service created or changed a group of a workload. Readers may follow the file while it grows: only lines that
 end in a newline are complete, and unknown types must be skipped.
 
 Note: a line truncated by a crash is closed with a newline at the next start and then skipped; it
@@ -36,6 +39,7 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster import types as api
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.cluster_ports import Condition
 
@@ -99,8 +103,20 @@ class EventRecorded(_Line, frozen=True, kw_only=True, tag="event"):
     related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID
 
 
+class PodGroupWritten(_Line, frozen=True, kw_only=True, tag="pod-group"):
+    """A leaf of a workload was created or changed; the object as it is stored."""
+
+    object: api.PodGroup
+
+
+class CompositeWritten(_Line, frozen=True, kw_only=True, tag="composite-pod-group"):
+    """A composite of a workload was created or changed; the object as it is stored."""
+
+    object: api.CompositePodGroup
+
+
 class DeletedObject(_Line, frozen=True, kw_only=True, tag="deleted"):
-    """An object was removed from the manifests."""
+    """An object was removed from the manifests, or a group was deleted."""
 
     kind: str
     source: str = ""
@@ -115,6 +131,8 @@ Record = (
     | Evicted
     | Conditions
     | EventRecorded
+    | PodGroupWritten
+    | CompositeWritten
     | DeletedObject
 )
 

@@ -7,6 +7,7 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.manifests.journal import (
     Bound,
+    CompositeWritten,
     Conditions,
     DeletedObject,
     EventRecorded,
@@ -14,8 +15,10 @@ from extender.cluster.manifests.journal import (
     GateRemoved,
     MarkedDisrupted,
     Nominated,
+    PodGroupWritten,
     Record,
 )
+from extender.cluster.manifests.manifest_entries import ident_of
 from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
@@ -31,6 +34,7 @@ class JournalOverlay:
         self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
         self.evicted: set[str] = set()
         self.conditions: dict[str, dict[str, Condition]] = {}
+        self.groups: dict[str, api.Group] = {}  # of workloads: those that the service wrote
         # UID -> kind, source, namespace, name
         self.where: dict[str, tuple[str, str, str, str]] = {}
         # how often an object of a name was deleted
@@ -58,26 +62,36 @@ class JournalOverlay:
                 self.disrupted[uid] = record.message
             case Evicted():
                 self.evicted.add(uid)
-            case Conditions():
-                known = self.conditions.setdefault(uid, {})
-                known.update({one.type: one for one in record.conditions})
-                self.where[uid] = (record.kind, record.source, record.namespace, record.name)
+            case Conditions() | PodGroupWritten() | CompositeWritten():
+                self._apply_to_group(record)
                 return True
             case EventRecorded():
                 return False
             case DeletedObject():
-                self._forget(record)
-                return False
+                return self._forget(record)
         self.where[uid] = ("Pod", "", record.namespace, record.name)
         return True
 
-    def _forget(self, record: DeletedObject) -> None:
+    def _apply_to_group(self, record: Conditions | PodGroupWritten | CompositeWritten) -> None:
+        uid = record.uid
+        if isinstance(record, Conditions):
+            known = self.conditions.setdefault(uid, {})
+            known.update({one.type: one for one in record.conditions})
+            self.where[uid] = (record.kind, record.source, record.namespace, record.name)
+            return
+        self.groups[uid] = record.object
+        self.where[uid] = ident_of(record.object)
+        for owner in record.object.metadata.owner_references:
+            self.where[owner.uid] = (owner.kind, "", record.namespace, owner.name)
+
+    def _forget(self, record: DeletedObject) -> bool:
         ident = (record.kind, record.source, record.namespace, record.name)
         self.gone[ident] = self.gone.get(ident, 0) + 1
         self.ungated.discard(record.uid)
         self.evicted.discard(record.uid)
         for table in (self.bound, self.nominated, self.disrupted, self.conditions, self.where):
             table.pop(record.uid, None)
+        return self.groups.pop(record.uid, None) is not None
 
 
 def with_writes(thing: api.Readable, overlay: JournalOverlay) -> api.Readable:

@@ -1,7 +1,7 @@
 """The `Cluster` port on a cluster that is read from files, for `serve --cluster PATH...`.
 
 Manifests are never written, and are read again when they change. Writes to the cluster (bindings,
-nominations, removed gates, conditions, Kubernetes Events) go to one append-only file in the data directory,
+nominations, removed gates, conditions, groups of workloads, Kubernetes Events) go to one append-only file in the data directory,
 `cluster.jsonl`, whose lines `journal` describes; so they survive a SIGKILL. This is for trying the
 service out, not an API server: there is no admission (pods have the gates and markers of their
 manifests) and no kubelet, and a bound pod counts as running until it is removed from the manifests or
@@ -10,7 +10,7 @@ its manifest has a phase that means it ended.
 A program that simulates users and controllers writes manifests (best under another name, then renamed)
 and reads `cluster.jsonl`. A pod that is removed from the manifests is deleted; one of the same name that
 is added later is a new pod, unless both have the same UID. A removal and addition within two polls is
-not detected if neither has a UID.
+not detected if neither has a UID. Only the replica that leads records removals.
 
 Note: when a manifest becomes invalid, the last valid state stays in use and a warning is logged; the view
 is not ready only if the manifests were never valid.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -44,8 +44,10 @@ from extender.cluster.manifests.journal import (
     Record,
 )
 from extender.cluster.manifests.journal_overlay import JournalOverlay, with_writes
-from extender.cluster.manifests.manifest_entries import Ident
+from extender.cluster.manifests.manifest_entries import Ident, ident_of
 from extender.cluster.manifests.manifest_loader import CompleteManifest, in_feed_order
+from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
+from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
@@ -87,7 +89,13 @@ class ManifestCluster:
     """A cluster of manifests and the writes to it."""
 
     def __init__(
-        self, paths: Sequence[str], data_dir: Path, *, clock: Clock, poll_s: float = POLL_S
+        self,
+        paths: Sequence[str],
+        data_dir: Path,
+        *,
+        clock: Clock,
+        fence: Callable[[], bool] = lambda: True,
+        poll_s: float = POLL_S,
     ) -> None:
         """Check the paths; nothing is read before `start`.
 
@@ -95,6 +103,7 @@ class ManifestCluster:
             paths: Files and directories; standard input is refused, it cannot be read again.
             data_dir: Directory of `cluster.jsonl`; created if it does not exist.
             clock: For the time in each line.
+            fence: Returns whether this process may record what was removed from the files.
             poll_s: Seconds between checks of the files.
 
         Raises:
@@ -109,13 +118,16 @@ class ManifestCluster:
                 raise BadInput(msg)
         self._watcher = FileWatcher(paths)
         self._clock = clock
+        self._fence = fence
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
         self._anchor = data_dir / LOG_HEAD_FILE
         self._overlay = JournalOverlay()
         self._world = ObjectStore()
         self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
-        self._by_uid: dict[str, Ident] = {}
+        self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
+        self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
+        self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._was_valid = False
         self._fault = "the manifests were not read yet"
         self._view_changed = Wakeup()
@@ -123,7 +135,6 @@ class ManifestCluster:
         self._polling: asyncio.Task[None] | None = None
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
-    workloads: Final = None  # a workload in a file is expanded when the file is read
 
     # --- life
 
@@ -136,8 +147,7 @@ class ManifestCluster:
             OSError: The data directory cannot be written.
         """
         await self._journal.open()
-        self._catch_up()
-        await self._look()
+        await self._poll()
         self._polling = asyncio.create_task(self._poll_forever(), name="cluster-files")
 
     async def broken(self) -> None:
@@ -157,8 +167,12 @@ class ManifestCluster:
     async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            self._catch_up()
-            await self._look()
+            await self._poll()
+
+    async def _poll(self) -> None:
+        self._catch_up()
+        await self._look()
+        await self._record_removals()
 
     # --- reading
 
@@ -168,8 +182,8 @@ class ManifestCluster:
             found = await self._watcher.changed(self._overlay.gone)
             if found is None:
                 return
-            await self._take(found)
-        except (BadInput, OSError, ClusterUnavailable) as fault:
+            self._take(found)
+        except (BadInput, OSError) as fault:
             if not isinstance(fault, BadInput):
                 self._watcher.read_again()
             if str(fault) != self._fault:
@@ -179,23 +193,23 @@ class ManifestCluster:
         else:
             self._was_valid, self._fault = True, ""
 
-    async def _take(self, found: CompleteManifest) -> None:
-        """Replace the objects of the cluster by those of the manifests."""
+    def _take(self, found: CompleteManifest) -> None:
+        """Replace the objects of the cluster by those of the manifests; groups of workloads go with their owners."""
         things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
-        there = {thing.metadata.uid for thing in things.values()}
-        known = self._overlay.where | self._by_uid
-        left = {uid: ident for uid, ident in known.items() if uid not in there}
-        at_us = self._clock.now_us()
-        await asyncio.gather(
-            *(self._write(_deleted(uid, ident, at_us)) for uid, ident in sorted(left.items()))
-        )
-        self._watcher.forget(left.values())
+        workloads = {one.metadata.uid: _workload_ident(one) for one in found.served.manifests}
+        for group in self._overlay.groups.values():
+            if owner_uid(group) in workloads:
+                things.setdefault(ident_of(group), group)
+        known = self._left | self._overlay.where | self._by_uid
         self._things = things
-        self._by_uid = {
+        self._by_uid = workloads | {
             thing.metadata.uid: ident
             for ident, thing in things.items()
             if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
         }
+        there = self._by_uid.keys()
+        self._left = {uid: ident for uid, ident in known.items() if uid not in there}
+        self._watcher.forget(self._left.values())
         for kind, source in _KINDS:
             of_kind = [
                 with_writes(thing, self._overlay)
@@ -204,7 +218,20 @@ class ManifestCluster:
             ]
             for fault in self._world.replace(kind, of_kind, source=source):
                 logger.warning("An object is left out", extra={"fault": str(fault)})
+        self.workloads.take(found.served)
         self._wake_waiting()
+
+    async def _record_removals(self) -> None:
+        """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
+        if not self._left or not self._fence():
+            return
+        at_us = self._clock.now_us()
+        try:
+            await asyncio.gather(
+                *(self._write(_deleted(uid, one, at_us)) for uid, one in sorted(self._left.items()))
+            )
+        except ClusterUnavailable as fault:
+            logger.warning("Removals are not recorded yet", extra={"fault": str(fault)})
 
     def _catch_up(self) -> None:
         """Apply the lines that were added since the last call, by this or another process."""
@@ -212,12 +239,33 @@ class ManifestCluster:
         for record in self._journal.unread():
             if self._overlay.apply(record):
                 changed.add(record.uid)
+            if isinstance(record, DeletedObject):
+                self._left.pop(record.uid, None)
+                if record.uid in self._by_uid and record.uid not in changed:
+                    self._watcher.read_again()  # another process did not find it: it has a new UID
         for uid in sorted(changed):
-            ident = self._by_uid.get(uid)
-            if ident is not None:
-                self._world.upsert(with_writes(self._things[ident], self._overlay))
+            self._refresh(uid)
         if changed:
             self._wake_waiting()
+
+    def _refresh(self, uid: str) -> None:
+        """Apply the writes to one object; a group of a workload may be new, or deleted."""
+        group = self._overlay.groups.get(uid)
+        if group is not None and owner_uid(group) in self._by_uid:
+            there = self._things.get(ident_of(group), group)
+            if there.metadata.uid == uid:
+                self._things[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
+        ident = self._by_uid.get(uid)
+        if ident is None:
+            return
+        if uid not in self._overlay.where:
+            del self._by_uid[uid]
+            self._world.delete(self._things.pop(ident))
+            return
+        try:
+            self._world.upsert(with_writes(self._things[ident], self._overlay))
+        except BadInput as fault:
+            logger.warning("An object is left out", extra={"fault": str(fault)})
 
     async def _write(self, record: Record) -> None:
         await self._journal.append(record)
@@ -456,6 +504,10 @@ def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:
     return DeletedObject(
         at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid
     )
+
+
+def _workload_ident(found: api.WorkloadManifest) -> Ident:
+    return (found.kind, "", *found.key)
 
 
 def _source(thing: api.Readable) -> Source:

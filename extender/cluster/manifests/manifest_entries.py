@@ -7,6 +7,7 @@ file, document, object, field and value.
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar, cast
@@ -30,6 +31,7 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
+_UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _CLUSTER_WIDE: Final = (
     api.Node,
     api.PersistentVolume,
@@ -212,6 +214,13 @@ def ident_of(thing: api.Readable) -> Ident:
     if isinstance(thing, api.PodGroup | api.CompositePodGroup):
         source = source_of(thing)
     return (type(thing).__name__, source, *thing.key)
+
+
+def filled_in_uid(ident: Ident, times: int) -> str:
+    """Return the UID of an object without one; `times`: how often an object of its name was deleted."""
+    kind, group, *rest = ident
+    name = "/".join((kind, *rest) if group != "builtin" else (kind, group, *rest))
+    return str(uuid.uuid5(_UIDS, f"{name}#{times}" if times else name))
 
 
 def with_metadata(thing: T, **changes: object) -> T:

@@ -5,14 +5,14 @@ them, so this module fills in what an API server would: namespace, UID, creation
 value of a priority class, `allocatable` from `capacity`. What an API server would refuse is
 `BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
 added to pods of the files: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that. Workloads
-(Job, JobSet, ...) are replaced by the groups and pods that they become, see `workload_expansion`.
+(Job, JobSet, ...) of -f are replaced by the groups and pods that they become, see `workload_expansion`; those of
+a service are kept, with the pods that their controllers would make, see `served.workload_player`.
 
 Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -26,14 +26,16 @@ from extender.cluster.manifests.manifest_entries import (
     Ident,
     Role,
     SomeEntry,
+    filled_in_uid,
     read,
     with_metadata,
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
+from extender.cluster.manifests.served.workload_player import ServedWorkloads, served_workloads
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.read.disruption_budget_conversion import with_status
-from extender.cluster.read.object_decoding import OUR_GROUP, key_of
+from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
@@ -44,7 +46,6 @@ from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
-_UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
     api.PriorityClass,
     api.PersistentVolume,
@@ -99,6 +100,7 @@ class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
     warnings: tuple[str, ...]
+    served: ServedWorkloads = ServedWorkloads()  # of a service
     origins: Mapping[GroupKey, GroupOrigin] = {}
     refused: tuple[RefusedWorkload, ...] = ()
 
@@ -107,7 +109,7 @@ def complete(
     entries: Iterable[AnyEntry],
     memory: Memory | None = None,
     *,
-    expand_cluster: bool = False,
+    serving: bool = False,
     live: LiveSources = NO_LIVE_SOURCES,
 ) -> CompleteManifest:
     """Return the objects with the fields that an API server or a kubelet would fill in, and what workloads become.
@@ -115,7 +117,7 @@ def complete(
     Args:
         entries: In file order, --cluster before -f; of several entries of one object the last counts.
         memory: Gets the creation times that are filled in, for the next call.
-        expand_cluster: Make groups and pods from the workloads of --cluster too; otherwise only from those of -f.
+        serving: Keep the workloads for a service, and make their pods; otherwise groups and pods are made from those of -f.
         live: The cluster of the service: pods of a workload of -f that exist already, and profiles.
 
     Raises:
@@ -132,8 +134,13 @@ def complete(
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     known = [_identified(entry, memory) for entry in last.values()]
-    expansion = expand(known, of_cluster=expand_cluster, live=live)
-    filled = [_identified(entry, memory) for entry in _with_made(known, expansion)]
+    if serving:
+        known = list(_dated(known, memory))
+        expansion, served = Expansion(), served_workloads(known)
+    else:
+        expansion, served = expand(known, live=live), ServedWorkloads()
+    made = {**expansion.made, **served.pods}
+    filled = [_identified(entry, memory) for entry in _with_made(known, made)]
     filled = list(_dated(filled, memory))
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
@@ -147,22 +154,25 @@ def complete(
     return CompleteManifest(
         entries=tuple(converted),
         warnings=(*warnings, *expansion.warnings),
+        served=served,
         origins=expansion.origins,
         refused=tuple(expansion.refused),
     )
 
 
-def _with_made(entries: Sequence[AnyEntry], expansion: Expansion) -> list[Entry]:
+def _with_made(
+    entries: Sequence[AnyEntry], made_of: Mapping[Ident, tuple[Entry, ...]]
+) -> list[Entry]:
     """Return the entries, with what was made from each workload in its place and in place of the same objects."""
     plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
-    made = {one.ident: one for found in expansion.made.values() for one in found}
+    made = {one.ident: one for found in made_of.values() for one in found}
     result: list[Entry] = []
     for entry in entries:
         if isinstance(entry, Entry):
             if entry.ident not in made:
                 result.append(entry)
             continue
-        for one in expansion.made.get(entry.ident, ()):
+        for one in made_of.get(entry.ident, ()):
             before = plain.get(one.ident)
             result.append(one if before is None else _inherited(one, before))
     return result
@@ -182,14 +192,11 @@ def _inherited(entry: SomeEntry, before: AnyEntry) -> SomeEntry:
 def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
     if entry.thing.metadata.uid:
         return entry
-    kind, group, *rest = entry.ident
-    name = "/".join((kind, *rest) if group != "builtin" else (kind, group, *rest))
-    times = memory.incarnation.get(entry.ident, 0)
-    uid = str(uuid.uuid5(_UIDS, f"{name}#{times}" if times else name))
+    uid = filled_in_uid(entry.ident, memory.incarnation.get(entry.ident, 0))
     return msgspec.structs.replace(entry, thing=with_metadata(entry.thing, uid=uid))
 
 
-def _dated(entries: Sequence[Entry], memory: Memory) -> Iterator[Entry]:
+def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
     """Yield the objects; those without a creation time get one after all others, a second apart, in file order."""
     known = [e.thing.metadata.creation_timestamp for e in entries]
     last = max([at for at in known if at] + list(memory.created.values()), default=_BEGINNING)

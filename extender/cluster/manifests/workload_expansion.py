@@ -30,6 +30,7 @@ from extender.core.workloads.tree_compiler import (
     CompiledTree,
     CompileRequest,
     GroupSpec,
+    adopts_groups,
     compile_tree,
     workload_parts,
 )
@@ -59,14 +60,11 @@ class Expansion(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
 
 
-def expand(
-    entries: Sequence[AnyEntry], *, of_cluster: bool = False, live: LiveSources = NO_LIVE_SOURCES
-) -> Expansion:
+def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) -> Expansion:
     """Return the groups and pods of all workloads of -f.
 
     Args:
         entries: All objects, each once; workloads have UIDs.
-        of_cluster: Expand the workloads of --cluster too, if they or their namespaces have the tree label.
         live: What is not in the files.
 
     Raises:
@@ -77,9 +75,7 @@ def expand(
     if any(isinstance(entry.thing, api.WorkloadManifest) for entry in sources):
         files = WorkloadSources(entries, live)
         for entry in sources:
-            if isinstance(entry.thing, api.WorkloadManifest) and (
-                of_cluster or entry.role is Role.WANTED
-            ):
+            if isinstance(entry.thing, api.WorkloadManifest) and entry.role is Role.WANTED:
                 _WorkloadExpansion(entry, entry.thing, files, found).run()
     return found
 
@@ -98,7 +94,6 @@ class _WorkloadExpansion:
         self._manifest = manifest
         self._files = files
         self._found = found
-        self._wanted = entry.role is Role.WANTED
         self._kind = BY_KIND[manifest.kind]
         self._workload = workload_of(manifest)
         self._owner = files.owner_of(self._workload)
@@ -123,8 +118,6 @@ class _WorkloadExpansion:
             self._check_relatives()
             return
         label, requested = self._coverage()
-        if not label:
-            return
         if kind.finished(workload) or workload.deleting:
             self._warn("is finished or being deleted: it needs no pods any more")
             return
@@ -148,6 +141,11 @@ class _WorkloadExpansion:
                 (workload.namespace, self._policy_source().annotations.get(WORKLOAD_ANNOTATION, ""))
             ),
         )
+        if adopts_groups(kind, request):
+            self._leave_alone(
+                "spec.scheduling: the groups that its controller makes are not in the files"
+            )
+            return
         self._take(request, compile_tree(kind, request))
 
     def _take(self, request: CompileRequest, tree: CompiledTree) -> None:
@@ -162,10 +160,9 @@ class _WorkloadExpansion:
         if text:
             self._found.warnings.append(f"{text}; its pods are placed one by one")
         self._found.warnings.extend(notice.message for notice in tree.notices)
-        suspended = self._kind.suspended(request.workload)
-        if suspended:
+        if self._kind.suspended(request.workload):
             self._warn("is suspended; planned as if it were resumed")
-        roots = _roots(self._kind, request)
+        roots = roots_of(self._kind, request)
         roles = {part.name: part.role for root in roots for part in _parts_of(root)}
         origin = str(self._workload)
         groups = [self._group(spec) for spec in tree.groups]
@@ -173,8 +170,7 @@ class _WorkloadExpansion:
             key = GroupKey(self._workload.namespace, spec.name, spec.kind)
             self._found.origins[key] = GroupOrigin(origin, roles.get(spec.name, ""))
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
-        pods = [] if suspended and not self._wanted else self._pods(leaves, members=True)
-        self._add((*groups, *pods))
+        self._add((*groups, *self._pods(leaves, members=True)))
 
     # --- who decides
 
@@ -185,8 +181,6 @@ class _WorkloadExpansion:
     def _check_relatives(self) -> None:
         """Raise BadInput if the object that is planned for this one is not in the files."""
         workload, owner = self._workload, self._workload.owner
-        if not self._wanted:
-            return
         if self._is_part():
             if self._owner is None:
                 assert owner is not None
@@ -218,17 +212,12 @@ class _WorkloadExpansion:
             return label, is_requested(self._workload, source)
         if label := self._files.namespaces.get(self._workload.namespace, {}).get(TREE_LABEL):
             return label, False
-        if not self._wanted:
-            return "", False
         self._warn(f"{_TREE_FIELD}: is not set; planned as if it were {DEFAULT_PROFILE.name}")
         return DEFAULT_PROFILE.name, True
 
     # --- results
 
     def _refuse(self, text: str) -> None:
-        if not self._wanted:
-            self._found.warnings.append(f"{self._entry.where}: {text}; nothing is made from it")
-            return
         workload = self._workload
         self._found.refused.append(
             RefusedWorkload(
@@ -242,19 +231,17 @@ class _WorkloadExpansion:
     def _leave_alone(self, reason: str) -> None:
         """Add the pods of a workload that no tree is made from, as its controller makes them."""
         self._warn(f"{reason}; its pods are planned as they are")
-        if self._wanted:
-            request = CompileRequest(
-                workload=_plain(self._workload),
-                profile=None,
-                profile_name="",
-                uses=self._files.uses_of(self._kind, self._workload),
-            )
-            leaves = [leaf for root in _roots(self._kind, request) for leaf in leaves_of(root)]
-            self._add(tuple(self._pods(leaves, members=False)))
+        request = CompileRequest(
+            workload=_plain(self._workload),
+            profile=None,
+            profile_name="",
+            uses=self._files.uses_of(self._kind, self._workload),
+        )
+        leaves = [leaf for root in roots_of(self._kind, request) for leaf in leaves_of(root)]
+        self._add(tuple(self._pods(leaves, members=False)))
 
     def _warn(self, text: str) -> None:
-        if self._wanted:
-            self._found.warnings.append(f"{self._workload}: {text}")
+        self._found.warnings.append(f"{self._workload}: {text}")
 
     def _add(self, made: tuple[Entry, ...]) -> None:
         before = self._found.made.get(self._entry.ident, ())
@@ -293,7 +280,7 @@ def _plain(workload: WorkloadObject) -> WorkloadObject:
     return msgspec.structs.replace(workload, annotations={})
 
 
-def _roots(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
+def roots_of(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
     """Return the parts of a workload; those of the default policy where its own cannot be read."""
     source = request.owner or request.workload
     profile = request.profile or DEFAULT_PROFILE

@@ -313,6 +313,8 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
     workload, template = (ref.workload_name, ref.template_name) if ref is not None else ("", "")
     if ref is None and old is not None and old.workload is not None:
         workload, template = old.workload.workload_name, old.workload.pod_group_template_name
+    if _is_linked(found):
+        workload = ""
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
     basic, minimum = _policy(found)
     parent, source = parent_of(found), source_of(found)
@@ -361,6 +363,19 @@ def parent_of(found: api.Group) -> str:
         return found.spec.parent_composite_pod_group_name
     annotations = found.metadata.annotations
     return next((annotations[name] for name in PARENT_ANNOTATIONS if annotations.get(name)), "")
+
+
+def _is_linked(found: api.Group) -> bool:
+    """Return whether our annotation hangs a group of another controller below a composite.
+
+    It references the Workload of that controller, which is not the one of the tree: SPEC B8 does not count it.
+    """
+    return (
+        source_of(found) == "builtin"
+        and not found.spec.parent_composite_pod_group_name
+        and bool(found.metadata.annotations.get(PARENT_ANNOTATIONS[0]))
+        and any(owner.controller for owner in found.metadata.owner_references)
+    )
 
 
 def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:

@@ -27,11 +27,16 @@ def profile_of(found: api.TreeProfile) -> TreeProfile:
         if one.gang not in kind.gang_modes:
             modes = ", ".join(kind.gang_modes)
             raise BadInput(f"{field}.gang: {one.gang!r} is not for {one.kind}; it has {modes}")
+        if one.native_groups != "Ignore" and kind.native_parts is None:
+            able = ", ".join(name for name, one in BY_KIND.items() if one.native_parts is not None)
+            text = f"{one.native_groups!r} is not for {one.kind}, whose controller makes no groups; it is for {able}"
+            raise BadInput(f"{field}.nativeGroups: {text}")
         kinds[one.kind] = KindPolicy(
             enabled=one.enabled,
             gang=one.gang,
             root_topology=one.topology.root,
             leaf_topology=one.topology.leaf,
             disruption_mode=one.disruption_mode,
+            native_groups=one.native_groups,
         )
     return TreeProfile(name=found.metadata.name, kinds=kinds)

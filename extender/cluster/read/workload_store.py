@@ -18,6 +18,7 @@ from extender.cluster.read.workload_conversion import workload_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import (
+    GROUP_TEMPLATE_ANNOTATION,
     TREE_LABEL,
     WorkloadObject,
     pod_templates,
@@ -89,6 +90,11 @@ class WorkloadStore:
         if (kinds, pending) != (self.view.synced, self.view.pending):
             self._change(synced=kinds, pending=pending)
 
+    def set_absent(self, kinds: frozenset[str]) -> None:
+        """Set the kinds that are not served in any version."""
+        if kinds != self.view.absent:
+            self._change(absent=kinds)
+
     def _remove(self, workload: WorkloadObject) -> None:
         self._change(
             objects=self.view.objects.delete(workload.uid),
@@ -121,6 +127,8 @@ def is_covered(found: api.WorkloadManifest) -> bool:
         return False
     if TREE_LABEL in found.metadata.labels or kind.parts is None:
         return True
+    if kind.part_of and GROUP_TEMPLATE_ANNOTATION in found.metadata.annotations:
+        return True  # a group that it owns belongs to its own owner
     return any(
         TREE_LABEL in _labels(template)
         for template in pod_templates(kind.template_paths, found.spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
-from extender.core.workloads.tree_policy import Disruption, GangMode
+from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups
 
 
 class ProfileTopology(Part, frozen=True, kw_only=True):
@@ -21,6 +21,7 @@ class KindProfile(Part, frozen=True, kw_only=True):
     gang: GangMode = "all"
     topology: ProfileTopology = ProfileTopology()
     disruption_mode: Disruption = "all"
+    native_groups: NativeGroups = "Ignore"
 
 
 class TreeProfileSpec(Part, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Create, change and delete the groups of workloads.
+"""Create, change and delete the groups of workloads, and link groups of other controllers.
 
 A group is created with POST, which never changes a group of the same name that another client made; afterwards its
 fields are applied by server-side apply under one field manager. Its controlling owner is the workload, so that the
@@ -24,9 +24,10 @@ from extender.cluster.read.object_decoding import MANAGED_BY_LABEL
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.decisions.trees.group_writes import MANAGED_BY
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.core.workloads.workload_object import TREE_LABEL
-from extender.ports.workload_ports import GroupManifest
+from extender.core.workloads.workload_object import PARENT_ANNOTATION, TREE_LABEL
+from extender.ports.workload_ports import GroupLink, GroupManifest
 
 API_VERSION: Final = "gang-extender.dev/v1alpha1"
 
@@ -61,7 +62,26 @@ class TreeGroupWriter:
                 {"fieldManager": MANAGED_BY, "force": "true"},
             )
         except ApiResponse as refusal:
-            raise fault_of(f"apply {group.key}", refusal) from refusal
+            raise _fault_of(f"apply {group.key}", refusal) from refusal
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Annotate a group with its parent; see the port. Not forced: the annotation of another client stays."""
+        key = link.key
+        body = {
+            "apiVersion": link.api_version,
+            "kind": key.kind,
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "uid": link.uid,
+                "annotations": {PARENT_ANNOTATION: link.parent},
+            },
+        }
+        path = _path(key, link.api_version)
+        try:
+            await self._call("PATCH", path, body, APPLY_PATCH, {"fieldManager": MANAGED_BY})
+        except ApiResponse as refusal:
+            raise _fault_of(f"link {key} to {link.parent}", refusal) from refusal
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group; see the port."""
@@ -70,7 +90,7 @@ class TreeGroupWriter:
             await self._call("DELETE", _path(key), body, JSON)
         except ApiResponse as refusal:
             if refusal.status != HTTPStatus.NOT_FOUND:
-                raise fault_of(f"delete {key}", refusal) from refusal
+                raise _fault_of(f"delete {key}", refusal) from refusal
 
     async def _call(
         self,
@@ -135,9 +155,21 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     }
 
 
-def _collection(key: GroupKey) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{key.namespace}/{PLURALS[key.kind]}"
+def _fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
+    """Return the fault for an error response; a group that is gone or was made again is for the next look at the view.
+
+    Sources: an apply with a UID gets 409 from the registry without an object, 422 from validation with another one; a
+    delete with another UID gets 409.
+    """
+    is_other = refusal.status == HTTPStatus.CONFLICT or (
+        refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid:" in refusal.message
+    )
+    return ClusterUnavailable(f"{what}: {refusal}") if is_other else fault_of(what, refusal)
 
 
-def _path(key: GroupKey) -> str:
-    return f"{_collection(key)}/{key.name}"
+def _collection(key: GroupKey, api_version: str = API_VERSION) -> str:
+    return f"/apis/{api_version}/namespaces/{key.namespace}/{PLURALS[key.kind]}"
+
+
+def _path(key: GroupKey, api_version: str = API_VERSION) -> str:
+    return f"{_collection(key, api_version)}/{key.name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.node_rejections import NodeRejections
@@ -13,7 +13,7 @@ from extender.core.decisions.preempt.preemption_planning import preemption_reque
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.planner.plan_types import PlanRequest
 
 Hints = Mapping[PodUid, NodeName]
@@ -28,6 +28,9 @@ class RequestBuilder:
         Args:
             budget: Search nodes that a request may cost.
         """
+        # returns whether a tree with this root is not to be planned yet; set before the loop runs
+        self.is_held: Callable[[Group], bool] = lambda _: False
+        self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
         self.rows = NodeRowCache()
         self._budget = budget
         self._rules = InterpodRules()
@@ -43,10 +46,14 @@ class RequestBuilder:
     ) -> Iterator[tuple[Tree, TreePart | None]]:
         """Yield the trees that are invalid or have members to place, highest priority first, then oldest.
 
-        An invalid tree has no part: it is never planned, and its depth is not limited.
+        An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out.
         """
         found: list[tuple[Tree, TreePart | None]] = []
+        self.holds_back = False
         for tree in forest.trees.values():
+            if self.is_held(tree.root):
+                self.holds_back = True
+                continue
             part = None if tree.problems else self.part(state, tree, hints)
             if part is None or part.wanting:
                 found.append((tree, part))

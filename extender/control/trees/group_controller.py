@@ -8,31 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
+from immutables import Map
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.trees.group_writes import (
     GroupWrite,
+    Link,
     Wanted,
-    contested_groups,
+    WantedGroups,
+    changed_keys,
     frozen_differences,
     group_write,
     is_blocked,
     is_taken,
-    superfluous,
-    wanted_groups,
+    link_write,
+    may_delete,
+    wanted_links,
 )
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
-from extender.ports.workload_ports import GroupManifest, Workloads
+from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +61,14 @@ class GroupController:
         self._cluster = cluster
         self._workloads = workloads
         self._leader = leader
-        self._wanted: dict[GroupKey, Wanted] = {}
-        self._contested: dict[str, GroupProblem] = {}  # by the UID of the workload
-        self._seen: object = None  # the trees that `_wanted` was made of
+        self._wanted = WantedGroups()
+        self._links: Mapping[GroupKey, Link] = {}
+        self._seen: object = None  # the trees that the links are of
+        self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
+        self._owners: AbstractSet[str] = frozenset()
+        # keys to look at again although they did not change: a write is not seen yet, its owner is not known, its parent goes
+        self._open: set[GroupKey] = set()
+        self._problem_of: dict[GroupKey, dict[str, GroupProblem]] = {}  # by the UID of the workload
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
         self._rejected: dict[GroupKey, GroupProblem] = {}
@@ -78,35 +88,52 @@ class GroupController:
             trees: The committed trees, by the UID of the workload.
             owners: UIDs of owners whose groups may be deleted.
         """
-        if trees is not self._seen:
-            self._seen, self._wanted = trees, wanted_groups(trees.values())
-            self._contested = dict(_contested(trees.values(), self._wanted))
         groups = self._cluster.view().groups
-        for key in self._wanted:
-            if self._write(key) is not None:
-                self._queue.add(key)
-        for key in superfluous(groups, self._wanted, owners):
-            if self._write(key) is not None:
-                self._queue.add(key)
-        self._rejected = {key: one for key, one in self._rejected.items() if key in self._wanted}
-        self.problems = self._problems(groups)
+        due = self._wanted.update(trees) | self._open | self._written.keys()
+        due.update(changed_keys(self._groups, groups))
+        if trees is not self._seen:
+            before, self._links, self._seen = self._links, wanted_links(trees.values()), trees
+            due.update(before, self._links)
+        if owners != self._owners:
+            changed = owners ^ self._owners
+            due.update(key for key, group in groups.items() if may_delete(group, changed))
+        self._groups, self._owners, self._open = groups, owners, set()
+        for key in due:
+            group = groups.get(key)
+            is_wanted = key in self._links or self._wanted.of(key)
+            if is_wanted or (group is not None and may_delete(group, owners)):
+                if self._write(key) is not None:
+                    self._queue.add(key)
+            else:
+                self._rejected.pop(key, None)
+                self._written.pop(key, None)
+            self._note_problems(key, group)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
-        """Return the write that a group needs; None while the view does not show the last one yet."""
+        """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""
         group = self._cluster.view().groups.get(key)
         if key in self._written:
             seen, at_s = self._written[key]
             if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
-        wanted = self._wanted.get(key)
+        link = self._links.get(key)
+        if link is not None:
+            return link_write(key, link, group)
+        wanted = self._wanted.get(key, group)
         if group is None and wanted is not None and self._is_blocked(key, wanted):
+            self._open.add(key)
             return None
-        return group_write(key, wanted, group)
+        write = group_write(key, wanted, group)
+        if write is not None and write.tree is not None and self._owner(write.tree) is None:
+            self._open.add(key)
+            return None
+        return write
 
     def _is_blocked(self, key: GroupKey, wanted: Wanted) -> bool:
         parent = composite_key(key.namespace, wanted.spec.parent)
-        return is_blocked(self._cluster.view().groups.get(parent), self._wanted.get(parent))
+        own = any(one.tree is wanted.tree for one in self._wanted.of(parent))
+        return is_blocked(wanted, self._cluster.view().groups.get(parent), own=own)
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)
@@ -117,12 +144,14 @@ class GroupController:
             await self._execute(write, seen)
         except RequestRejected as error:
             self._rejected[key] = GroupProblem(reason="GroupRejected", message=str(error))
+            self._open.add(key)
             log.warning("group of a workload rejected", extra={"error": str(error)})
             return Retry(POLICY.max_s)
         except ClusterUnavailable as error:
             log.warning("group of a workload not written yet", extra={"error": str(error)})
             return Retry(error.retry_after_s)
-        self._rejected.pop(key, None)
+        if self._rejected.pop(key, None) is not None:
+            self._open.add(key)
         self._written[key] = (seen, asyncio.get_running_loop().time())
         return None
 
@@ -130,29 +159,35 @@ class GroupController:
         if write.action == "delete":
             await self._workloads.delete_group(write.key, write.uid)
             return
+        if write.action == "link":
+            assert seen is not None
+            link = GroupLink(
+                key=write.key, uid=write.uid, api_version=seen.api_version, parent=write.parent
+            )
+            await self._workloads.link_group(link)
+            return
         assert write.spec is not None
         assert write.tree is not None
-        manifest = self._manifest(write)
-        if manifest is None:
-            return
+        manifest = self._manifest(write.key.namespace, write.tree, write.spec)
         if write.action == "create":
             await self._workloads.create_group(manifest)
         else:
             assert seen is not None
             await self._workloads.apply_group(_with_frozen_fields(manifest, seen), write.uid)
 
-    def _manifest(self, write: GroupWrite) -> GroupManifest | None:
-        """Return the group to write; None if its owner is gone."""
-        assert write.spec is not None
-        assert write.tree is not None
-        owner = self._workloads.view().objects.get(write.tree.owner_uid)
-        if owner is None or owner.deleting:
-            return None
+    def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:
+        """Return the owner of the groups of a tree; None: it is gone, or its kind is switched off or not served."""
+        owner = self._workloads.view().objects.get(tree.owner_uid)
+        return None if owner is None or owner.deleting else owner
+
+    def _manifest(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> GroupManifest:
+        owner = self._owner(tree)
+        assert owner is not None, "looked up when the write was decided"
         return GroupManifest(
-            namespace=owner.namespace,
-            spec=write.spec,
-            template_of=self._template_of(write.key.namespace, write.tree, write.spec),
-            profile=write.tree.profile,
+            namespace=namespace,
+            spec=spec,
+            template_of=self._template_of(namespace, tree, spec),
+            profile=tree.profile,
             owner_api_version=owner.api_version,
             owner_kind=owner.kind,
             owner_name=owner.name,
@@ -174,31 +209,32 @@ class GroupController:
         parent = self._cluster.view().groups.get(composite_key(namespace, above))
         return (parent.workload if parent is not None else None) or above
 
-    def _problems(self, groups: Mapping[GroupKey, Group]) -> Mapping[str, tuple[GroupProblem, ...]]:
-        found: dict[str, list[GroupProblem]] = {}
-        for key, wanted in self._wanted.items():
-            group = groups.get(key)
+    def _note_problems(self, key: GroupKey, group: Group | None) -> None:
+        found: dict[str, GroupProblem] = {}
+        link = self._links.get(key)
+        if link is not None:
+            problem = self._rejected.get(key)
+            if group is not None and not group.deleting:
+                problem = _link_problem(link, group) or problem
+            if problem is not None:
+                found[link.tree.uid] = problem
+        for wanted in self._wanted.of(key):
             problem = self._rejected.get(key)
             if group is not None:
                 problem = _problem(wanted, group) or problem
             if problem is not None:
-                found.setdefault(wanted.tree.uid, []).append(problem)
-        for uid, contested in self._contested.items():
-            found.setdefault(uid, []).append(contested)
-        return {uid: tuple(problems) for uid, problems in found.items()}
-
-
-def _contested(
-    trees: Iterable[WorkloadTree], wanted: Mapping[GroupKey, Wanted]
-) -> Iterator[tuple[str, GroupProblem]]:
-    """Yield a problem, with the UID of the workload, for each tree whose group has the name of another tree's."""
-    for tree, key in contested_groups(trees, wanted):
-        other = wanted[key].tree
-        text = (
-            f"{key} is the group of {other.kind} {other.workload}, so pods of {tree.kind} {tree.workload} are in it too: "
-            "give one of the workloads another name"
-        )
-        yield tree.uid, GroupProblem(reason="NameTaken", message=text)
+                found[wanted.tree.uid] = problem
+        if found == self._problem_of.get(key, {}):
+            return
+        if found:
+            self._problem_of[key] = found
+        else:
+            del self._problem_of[key]
+        by_workload: dict[str, list[GroupProblem]] = {}
+        for problems in self._problem_of.values():
+            for uid, problem in problems.items():
+                by_workload.setdefault(uid, []).append(problem)
+        self.problems = {uid: tuple(several) for uid, several in by_workload.items()}
 
 
 def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
@@ -216,7 +252,7 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
             "it is not changed: delete it, or give the workload another name"
         )
         return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(wanted, group)
+    fields = frozen_differences(wanted.spec, group)
     if fields:
         text = (
             f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
@@ -224,6 +260,22 @@ def _problem(wanted: Wanted, group: Group) -> GroupProblem | None:
         )
         return GroupProblem(reason="ShapeChanged", message=text)
     return None
+
+
+def _link_problem(link: Link, group: Group) -> GroupProblem | None:
+    if group.source != "builtin":
+        text = (
+            f"{group.key} of gang-extender.dev hides the group of the same name that was made for "
+            f"{link.tree.kind} {link.tree.workload}; delete it"
+        )
+        return GroupProblem(reason="NameTaken", message=text)
+    if group.parent in (None, link.parent):
+        return None
+    text = (
+        f"{group.key} is below {group.parent} and not below {link.parent}; its parent is not changed: delete "
+        f"{link.tree.kind} {link.tree.workload} and create it again, or remove what names {group.parent}"
+    )
+    return GroupProblem(reason="ShapeChanged", message=text)
 
 
 def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:

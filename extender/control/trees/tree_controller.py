@@ -8,6 +8,7 @@ afterwards, from the committed state (`group_writer`). So a restart at any momen
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,12 +19,14 @@ from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
 from extender.control.trees.workload_notifier import WorkloadNotifier
 from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
+from extender.core.decisions.trees.native_owners import NativeOwners, native_groups_of
 from extender.core.decisions.trees.tree_events import (
     TreeEvent,
     compile_request,
     decide_tree,
     profile_name,
     retire,
+    with_native_groups,
 )
 from extender.core.log.events import NewEvent, RetireReason
 from extender.core.log.reservation_state import WorkloadTree
@@ -50,7 +53,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 SETTLE_S = 0.05  # changes come in bursts, and a tree is compiled once for all of them
-SLICE = 32  # workloads compiled before other tasks run
+SLICE = 128  # workloads compiled before other tasks run
 _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
 
@@ -58,6 +61,23 @@ class _Compiled(msgspec.Struct, frozen=True):
     """What a workload was compiled from last."""
 
     inputs: tuple[object, ...]
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What is read of a workload alone, which changes only with it."""
+
+    workload: WorkloadObject
+    profile: str
+    retire_reason: RetireReason | None
+
+
+def _of_adopted(
+    before: WorkloadTree, name: str, reason: RetireReason | None
+) -> tuple[str, RetireReason | None]:
+    """Return profile and reason to retire of a workload with adopted groups: composites above groups of others stay."""
+    if reason == "opted-out" or (reason == "finished" and before.groups):
+        reason = None
+    return name or before.profile, reason
 
 
 class _Waiting(Exception):
@@ -81,7 +101,9 @@ class TreeController:
         self._inputs = inputs
         self._settings = settings
         self._uses = LeafUses()
+        self._native = NativeOwners()
         self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
+        self._readings: dict[str, _Reading] = {}  # by the UID of the workload
         self._terms = -1  # of the leader, when `_compiled` was filled
         self.groups = GroupController(cluster, workloads, leader)
         self.notifier = WorkloadNotifier(cluster, leader)
@@ -129,7 +151,9 @@ class TreeController:
         if not view.objects and not self._leader.pending_state.trees:
             return
         uses = self._uses.of(self._cluster.view().members)
-        self._compiled = {uid: seen for uid, seen in self._compiled.items() if uid in view.objects}
+        for uid in [uid for uid in self._readings if uid not in view.objects]:
+            del self._readings[uid]
+            self._compiled.pop(uid, None)
         due = [one for one in view.objects.values() if self._is_root(one)]
         for start in range(0, len(due), SLICE):
             await self._record(self._decided(view, due[start : start + SLICE], uses))
@@ -152,10 +176,14 @@ class TreeController:
     ) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield the events of workloads that have changed, with their inputs."""
         trees = self._leader.pending_state.trees
+        native = self._native.of(self._cluster.view().groups)
         for workload in workloads:
             kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
-            name = profile_name(kind, workload)
-            if reason := self._retire_reason(kind, workload, name):
+            reading = self._read(workload)
+            name, reason = reading.profile, reading.retire_reason
+            if before is not None and before.adopted:
+                name, reason = _of_adopted(before, name, reason)
+            if reason:
                 if before is not None:
                     yield retire(before, reason), b""
                 continue
@@ -171,7 +199,8 @@ class TreeController:
             if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
                 continue
             templates = view.templates.get((workload.namespace, wanted))
-            inputs = (workload, owner, view.profiles, used, owned, before, templates)
+            made = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
+            inputs = (workload, owner, view.profiles, used, owned, before, templates, *made)
             last = self._compiled.get(workload.uid)
             if last is not None and same_objects(inputs, last.inputs):
                 continue
@@ -185,7 +214,8 @@ class TreeController:
                 before=before,
                 templates=templates,
             )
-            event, encoded = decide_tree(request, before)
+            made_by_others = native_groups_of(native, (workload.uid, *owned))
+            event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
             self._compiled[workload.uid] = _Compiled(inputs)
             if event is not None:
                 yield event, encoded
@@ -206,20 +236,24 @@ class TreeController:
             raise _Waiting
         return found
 
-    @staticmethod
-    def _retire_reason(
-        kind: WorkloadKind, workload: WorkloadObject, name: str
-    ) -> RetireReason | None:
-        if workload.deleting:
-            return "deleted"
-        if kind.finished(workload):
-            return "finished"
-        return None if name else "opted-out"
+    def _read(self, workload: WorkloadObject) -> _Reading:
+        known = self._readings.get(workload.uid)
+        if known is None or known.workload is not workload:
+            kind = BY_KIND[workload.kind]
+            name = profile_name(kind, workload)
+            reason: RetireReason | None = None if name else "opted-out"
+            if workload.deleting:
+                reason = "deleted"
+            elif kind.finished(workload):
+                reason = "finished"
+            known = self._readings[workload.uid] = _Reading(workload, name, reason)
+        return known
 
     def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield an event for each recorded workload that is gone."""
         for uid, tree in self._leader.pending_state.trees.items():
-            if uid not in view.objects and tree.kind in view.synced:
+            is_known = tree.kind in view.synced or tree.kind in view.absent
+            if uid not in view.objects and is_known:
                 yield retire(tree, "deleted"), b""
 
     async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:
@@ -233,11 +267,8 @@ class TreeController:
         ]
         heads = [encoded for _, encoded in found if encoded]
 
-        async def save() -> None:
-            for head in heads:
-                await self._inputs.save(
-                    DecisionInput(digest=digest_of(head, ()), head=head, parts=())
-                )
+        async def save() -> None:  # at once: the store writes those that wait together
+            await asyncio.gather(*(self._inputs.save(_input(head)) for head in heads))
 
         await self._leader.append_nowait(drafts, save if heads else None)
 
@@ -247,7 +278,8 @@ class TreeController:
         """Queue the writes of groups, and the messages to users, from the committed state."""
         trees = self._leader.committed.trees
         self.groups.sync(trees, self._settled_owners(view, trees))
-        self.notifier.sync(view, trees, uses, self.groups.problems)
+        native = self._native.of(self._cluster.view().groups)
+        self.notifier.sync(view, trees, uses, native, self.groups.problems)
 
     def _settled_owners(
         self, view: WorkloadView, trees: Mapping[str, WorkloadTree]
@@ -266,7 +298,11 @@ class TreeController:
                 owner = workload.owner
                 is_owned = owner is not None and owner.kind in kind.policy_from
                 owner_uid = owner.uid if owner is not None and is_owned else workload.uid
-                name = profile_name(kind, workload)
-                is_settled = self._retire_reason(kind, workload, name) is not None
+                is_settled = self._read(workload).retire_reason is not None
             (settled if is_settled else unsettled).add(owner_uid)
         return frozenset(settled - unsettled)
+
+
+def _input(head: bytes) -> DecisionInput:
+    hashes = (hashlib.sha256(head).digest(),)
+    return DecisionInput(digest=digest_of(head, ()), head=head, parts=(), hashes=hashes)

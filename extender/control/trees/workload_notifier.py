@@ -13,12 +13,17 @@ from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupProblem
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.trees.leaf_uses import WorkloadName
+from extender.core.decisions.trees.unused_labels import unused_label
+from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
+from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
+from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_kind import Notice
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.workload_ports import WorkloadView
@@ -33,6 +38,7 @@ class WorkloadNotifier:
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
         self._noticed: dict[str, tuple[K8sEvent, ...]] = {}  # by the UID of the workload
+        self._shown: dict[str, tuple[object, ...]] = {}  # what `_noticed` was made of
         self._pods: dict[PodUid, tuple[Pod, str]] = {}  # that wait, and why
         self._explained: dict[PodUid, str] = {}
         self._events: WorkQueue[K8sEvent] = WorkQueue(
@@ -51,6 +57,7 @@ class WorkloadNotifier:
         view: WorkloadView,
         trees: Mapping[str, WorkloadTree],
         uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        native: Mapping[str, tuple[NativeGroup, ...]],
         problems: Mapping[str, tuple[GroupProblem, ...]],
     ) -> None:
         """Queue what is new.
@@ -59,11 +66,21 @@ class WorkloadNotifier:
             view: The workloads.
             trees: The committed trees, by the UID of the workload.
             uses: The leaves that pods of workloads name.
+            native: The groups that other controllers made, by the UID of the owner.
             problems: What is wrong with groups, by the UID of the workload.
         """
         for uid, workload in view.objects.items():
             tree = trees.get(uid)
-            events = tuple(_events(workload, tree, problems.get(uid, ()))) if tree else ()
+            owned = view.owned.get(uid)
+            shown = (workload, tree, owned, problems.get(uid, ()))
+            if uid in self._shown and same_objects(self._shown[uid], shown):
+                continue
+            self._shown[uid] = shown
+            if tree is not None:
+                events = tuple(_events(workload, tree, problems.get(uid, ())))
+            else:
+                unused = unused_label(workload, owned.values() if owned else ())
+                events = (_event(workload, unused, warning=True),) if unused else ()
             for event in events:
                 if event not in self._noticed.get(uid, ()):
                     self._events.add(event)
@@ -71,8 +88,10 @@ class WorkloadNotifier:
                 self._noticed[uid] = events
             else:
                 self._noticed.pop(uid, None)
-        self._noticed = {uid: one for uid, one in self._noticed.items() if uid in view.objects}
-        self._pods = dict(self._waiting(view, trees, uses))
+        for uid in [uid for uid in self._shown if uid not in view.objects]:
+            del self._shown[uid]
+            self._noticed.pop(uid, None)
+        self._pods = dict(self._waiting(view, trees, uses, native))
         for uid, (_, message) in self._pods.items():
             if self._explained.get(uid) != message:
                 self._conditions.add(uid)
@@ -83,6 +102,7 @@ class WorkloadNotifier:
         view: WorkloadView,
         trees: Mapping[str, WorkloadTree],
         uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        native: Mapping[str, tuple[NativeGroup, ...]],
     ) -> Iterator[tuple[PodUid, tuple[Pod, str]]]:
         """Yield the gated pods of refused workloads, with the reason."""
         members = self._cluster.view().members
@@ -91,8 +111,10 @@ class WorkloadNotifier:
             if tree.outcome != "refused" or workload is None:
                 continue
             name = WorkloadName(workload.kind, workload.namespace, workload.name)
-            for use in uses.get(name, ()):
-                for pod in members.get(leaf_key(workload.namespace, use.name), {}).values():
+            leaves = [use.name for use in uses.get(name, ())]
+            leaves += [group.name for group in native.get(workload.uid, ())]
+            for leaf in leaves:
+                for pod in members.get(leaf_key(workload.namespace, leaf), {}).values():
                     if GATE in pod.gates and not pod.deleting:
                         yield pod.uid, (pod, tree.message)
 
@@ -121,27 +143,31 @@ def _events(
 ) -> Iterator[K8sEvent]:
     """Yield the Events about a workload, as its tree is now."""
     if tree.reason:
-        yield _event(workload, tree.reason, tree.message, warning=True)
+        yield _event(workload, NoticeRecord(reason=tree.reason, message=tree.message), warning=True)
     for notice in tree.notices:
-        yield _event(workload, notice.reason, notice.message, warning=False)
+        yield _event(workload, notice, warning=False)
     for problem in problems:
-        yield _event(workload, problem.reason, problem.message, warning=True)
+        yield _event(workload, problem, warning=True)
     if tree.outcome == "compiled":
         roots = [group.name for group in tree.groups if not group.parent]
+        roots += [group.name for group in tree.adopted if not group.parent]
         if roots:
-            text = f"{len(tree.groups)} groups, roots: {', '.join(roots[:3])}"
-            yield _event(workload, "TreeCompiled", text, warning=False)
+            count = len(tree.groups) + len(tree.adopted)
+            text = f"{count} groups, roots: {', '.join(roots[:3])}"
+            yield _event(workload, NoticeRecord(reason="TreeCompiled", message=text), warning=False)
 
 
-def _event(workload: WorkloadObject, reason: str, message: str, *, warning: bool) -> K8sEvent:
+def _event(
+    workload: WorkloadObject, notice: Notice | NoticeRecord | GroupProblem, *, warning: bool
+) -> K8sEvent:
     return K8sEvent(
         kind=workload.kind,
         api_version=workload.api_version,
         namespace=workload.namespace,
         name=workload.name,
         uid=workload.uid,
-        reason=reason,
-        message=message,
+        reason=notice.reason,
+        message=notice.message,
         warning=warning,
         action="Compile",
     )

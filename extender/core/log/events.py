@@ -14,6 +14,7 @@ import msgspec
 
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
+from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
 ReleaseReason = Literal[
@@ -426,6 +427,9 @@ class TreeCompiled(EventData, frozen=True, kw_only=True, omit_defaults=True):
     owner: str = ""
     owner_uid: str = ""
     groups: tuple[GroupSpec, ...] = ()  # parents first
+    adopted: tuple[
+        AdoptedGroup, ...
+    ] = ()  # made by the workload's own controller; annotated after this event
     basic: bool = False  # no gang could be made, for the reason in `reason` and `message`: its pods are placed one by one
     suspended: bool = (
         False  # its controller keeps its pods away, so no capacity is held for lost members

@@ -21,6 +21,7 @@ from immutables import Map
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord, NoticeRecord
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
@@ -152,6 +153,7 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     position: Position
     at_us: int
     suspended: bool = False  # its controller keeps its pods away
+    adopted: tuple[AdoptedGroup, ...] = ()  # groups of the workload's own controller
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):

@@ -617,6 +617,7 @@ def _tree(
             position=event.position,
             at_us=event.at_us,
             suspended=data.suspended,
+            adopted=data.adopted,
         )
     return WorkloadTree(
         kind=data.kind,
@@ -635,4 +636,5 @@ def _tree(
         position=event.position,
         at_us=event.at_us,
         suspended=before.suspended if before else False,
+        adopted=before.adopted if before else (),
     )

@@ -389,7 +389,7 @@ def forest_with_moves(
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.orphans, moved)
     cut = {forest.root_of[key] for key in moved if key in forest.root_of}
-    for key in loose:
+    for key in loose.union(moved):  # also where a group hangs now that was in another tree before
         group = groups.get(key)
         if group is not None and group.parent is not None:
             root_key = forest.root_of.get(composite_key(key.namespace, group.parent))

@@ -23,6 +23,12 @@ def has_condition(workload: WorkloadObject, *types: str) -> bool:
     return any(one.get("type") in types and one.get("status") == "True" for one in conditions)
 
 
+def never(workload: WorkloadObject) -> bool:
+    """Return False: for a kind whose objects never finish, or cannot be suspended."""
+    del workload
+    return False
+
+
 def number(fields: Mapping[str, Any], name: str, default: int) -> int:
     """Return a field that is a number; `default` where it is not set."""
     value = fields.get(name)

@@ -87,6 +87,50 @@ def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
     return ""
 
 
+def labels_of_leaf(
+    rules: Iterable[NameRule], labels: Mapping[str, str], name: str
+) -> Mapping[str, str]:
+    """Return labels with which a pod has this leaf, for who makes pods as a controller does: the inverse of `leaf_name`.
+
+    Args:
+        rules: Of the kind of the workload.
+        labels: Those that are known of the pod; they stay as they are.
+        name: Of the leaf.
+
+    Returns:
+        The labels with those that were missing; only the known ones if no rule gives the name.
+    """
+    rules = tuple(rules)
+    for rule in rules:
+        found = _labels_by_rule(rule, labels, name)
+        if leaf_name(rules, found) == name:
+            return found
+    return dict(labels)
+
+
+def _labels_by_rule(rule: NameRule, labels: Mapping[str, str], name: str) -> dict[str, str]:
+    found = dict(labels)
+    for condition in rule.when:
+        if condition.value is not None and not condition.absent:
+            found.setdefault(condition.key, condition.value)
+    if not rule.rest:
+        found.setdefault(rule.head.key, name)
+        return found
+    unknown: list[str] = []
+    pattern = ""
+    for piece in rule.rest:
+        if isinstance(piece, str) or piece.key in found:
+            pattern += re.escape(_piece(found, piece).replace(".", "-"))
+        else:
+            unknown.append(piece.key)
+            pattern += "(.+)"
+    head = _piece(found, rule.head) if rule.head.key in found else ""
+    matched = split_name(re.compile(pattern), head, name)
+    if matched is not None:
+        found.update(zip(unknown, matched.groups(), strict=True))
+    return found
+
+
 def _meets(labels: Mapping[str, str], condition: LabelCondition) -> bool:
     if condition.value is None:
         found = condition.key in labels

@@ -15,6 +15,15 @@ import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 from extender.core.workloads.name_rules import NAME_MAX
+from extender.core.workloads.native.native_groups import (
+    AdoptedGroup,
+    NativeGroup,
+    adopted_groups,
+    adopts,
+    has_native_groups,
+    native_notices,
+    native_roots,
+)
 from extender.core.workloads.tree_minima import with_minima
 from extender.core.workloads.tree_parts import (
     BASIC,
@@ -76,6 +85,10 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     existing: tuple[ExistingGroup, ...] = ()  # in order of kind and name
     # The Workload that the annotation gang-extender.dev/workload names; None: it does not exist, or there is no annotation.
     templates: WorkloadObject | None = None
+    native: tuple[
+        NativeGroup, ...
+    ] = ()  # made by the controller of the workload, in order of the names
+    adopted: bool = False  # groups of its controller were adopted before, and stay so
 
 
 class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +101,7 @@ class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     groups: tuple[GroupSpec, ...] = ()  # parents first
+    adopted: tuple[AdoptedGroup, ...] = ()  # made by the controller of the workload
     refusal: TreeRefusal | None = None
     notices: tuple[Notice, ...] = ()
 
@@ -100,6 +114,8 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         request: The workload and what was seen of it.
     """
     workload = request.workload
+    if adopts_groups(kind, request):
+        return _adopting(kind, request)
     if reason := kind.kept_out(workload):
         refusal = refusal_of(workload, "ScheduledByOther", "spec", reason)
         return CompiledTree(outcome="kept-out", refusal=refusal)
@@ -107,7 +123,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         policy = _policy(request)
     except InvalidPolicy as invalid:
         return _refused(kind, request, None, invalid.refusal)
-    if not _kind_policy(request).enabled:
+    if not _kind_policy(request).enabled and not _has_tree(request):
         text = f"TreeProfile {request.profile_name!r} has the kind switched off: no gang is made"
         field = "metadata.labels[gang-extender.dev/tree]"
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
@@ -121,6 +137,33 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _refused(kind, request, policy, invalid.refusal)
     groups = _never_raised(groups, request)
     return CompiledTree(outcome="compiled", groups=groups, notices=plan.notices)
+
+
+def adopts_groups(kind: WorkloadKind, request: CompileRequest) -> bool:
+    """Return whether the groups that the controller of the workload makes become its leaves."""
+    workload = request.workload
+    if request.adopted and has_native_groups(kind, workload):
+        return True
+    return adopts(kind, workload, request.profile)
+
+
+def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
+    """Return the composites that are missing above the groups of the controller; these keep what they have."""
+    workload, settings = request.workload, _kind_policy(request)
+    try:
+        policy = _policy(request)
+        for refusal in kind.refusals(workload, policy):
+            return CompiledTree(outcome="refused", refusal=refusal)
+        roots = native_roots(kind, workload, request.owner or workload, policy)
+        groups = _groups(workload, roots, policy)
+        adopted = adopted_groups(workload, groups, request.native, policy.parent)
+    except InvalidPolicy as invalid:
+        return CompiledTree(outcome="refused", refusal=invalid.refusal)
+    composites = tuple(
+        one for one in _never_raised(groups, request) if one.kind == "CompositePodGroup"
+    )
+    notices = native_notices(workload, groups, adopted, settings)
+    return CompiledTree(outcome="compiled", groups=composites, adopted=adopted, notices=notices)
 
 
 def workload_parts(
@@ -147,6 +190,11 @@ def _policy(request: CompileRequest) -> TreePolicy:
 def _kind_policy(request: CompileRequest) -> KindPolicy:
     source = request.owner or request.workload
     return (request.profile or TreeProfile(name="")).of(source.kind)
+
+
+def _has_tree(request: CompileRequest) -> bool:
+    """Return whether a workload has more than Basic leaves; its leaves keep their parents, so nothing is taken from it."""
+    return any(not one.basic or one.kind != "PodGroup" for one in request.existing)
 
 
 def _refused(

@@ -23,6 +23,7 @@ from extender.core.workloads.workload_object import (
 
 GangMode = Literal["all", "per-replicated-job", "per-job"]
 Disruption = Literal["single", "all"]
+NativeGroups = Literal["Ignore", "Adopt"]
 
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -58,6 +59,8 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     root_topology: str = ""  # node label of the domain of the whole tree; empty: anywhere
     leaf_topology: str = ""  # node label of the domain of each leaf with more than one pod
     disruption_mode: Disruption = "all"  # of gangs
+    # what becomes of the groups that the controller of a workload with a scheduling block makes
+    native_groups: NativeGroups = "Ignore"
 
 
 class TreeProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,6 +50,14 @@ class ObjectKind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plural: str
 
 
+class RuntimePatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An entry of a list in `spec` by which a kind writes a label on the workload that its controller makes."""
+
+    field: str  # of `spec`: the list
+    key: str  # of its items: who wrote the item
+    path: tuple[str, ...]  # of its items: where the labels are
+
+
 class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the table: everything that the service knows about a kind of workload."""
 
@@ -71,12 +79,17 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     leaf_label_cel: str = ""
     # where a workload has no pod templates: the objects whose labels its pods get from its controller
     labels_from: tuple[ObjectKind, ...] = ()
+    # for a kind whose own label does not reach what its controller makes
+    label_patch: RuntimePatch | None = None
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()
     manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
     gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
+    # The parts of a workload whose controller makes the groups: a leaf for each, named as its template. Empty: each of
+    # these groups is a root. None: the kind has no scheduling block of its own.
+    native_parts: Callable[[WorkloadObject, TreePolicy], tuple[Part, ...]] | None = None
     # The leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not.
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None
     finished: Callable[[WorkloadObject], bool]  # all its work is done: its groups are deleted

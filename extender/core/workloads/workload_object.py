@@ -20,8 +20,13 @@ GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
+PATCH_MANAGER = (
+    "gang-extender.dev/trees"  # the writer of an entry in a list of patches, see `RuntimePatch`
+)
 TEMPLATES_KIND = "Workload"  # what that annotation names
 PARENT_ANNOTATION = "gang-extender.dev/parent"
+# of upstream (KEP-5547), on the Jobs of a workload whose controller made the Workload of their groups
+GROUP_TEMPLATE_ANNOTATION = "scheduling.k8s.io/group-template-name"
 # names in spec.schedulerName that no kube-scheduler with this extender has
 OTHER_SCHEDULERS = ("kai-scheduler", "runai-scheduler", "volcano", "yunikorn")
 SOURCE_ANNOTATION = "gang-extender.dev/tree-from"  # on workloads, set when they are created

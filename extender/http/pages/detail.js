@@ -61,6 +61,7 @@ export class Detail {
     this.fill(
       this.head("Gang", gang.gang),
       el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved`),
+      gang.workload ? el("p", { class: "workload" }, `made for ${gang.workload.replace("/", " ")}`) : null,
       this.decision(gang),
       preemption ? this.preempting(preemption) : null,
       this.levels(gang, tree),

@@ -19,6 +19,7 @@ from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
+from extender.queries.state.workload_trees import RootKey, workloads_of_roots
 
 
 class GangExplanation(msgspec.Struct):
@@ -77,6 +78,7 @@ class GangApi:
         self._inputs = inputs
         self._state = state
         self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
+        self._workloads: IdentityMemo[Mapping[RootKey, str]] = IdentityMemo()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -96,13 +98,14 @@ class GangApi:
             if not namespace or root.gang.startswith(f"{namespace}/")
         ]
         roots.sort(key=lambda root: (root.gang, root.uid))
-        pieces = await listed(gang_at(root, with_members=False) for root in roots)
+        made_for = self._made_for()
+        pieces = await listed(gang_at(root, made_for, with_members=False) for root in roots)
         return await answer(request, pieces, state.position)
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with its members."""
         position = self._state.committed.position
-        body = msgspec.json.encode(gang_at(self._root(request)))
+        body = msgspec.json.encode(gang_at(self._root(request), self._made_for()))
         return await answer(request, [body], position)
 
     def _root(self, request: web.Request) -> GangState:
@@ -132,13 +135,18 @@ class GangApi:
         roots = self._state.committed.gangs
         return self._index.get(lambda: _by_name(roots.values()), same=(roots,))
 
+    def _made_for(self) -> Mapping[RootKey, str]:
+        """Return the workloads of root groups; made again when the trees have changed."""
+        trees = self._state.committed.trees
+        return self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
+
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with the newest decision about it."""
         root = self._root(request)
         found = await self._reader.page(
             EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
-        explained = GangExplanation(gang=gang_at(root))
+        explained = GangExplanation(gang=gang_at(root, self._made_for()))
         if found.events:
             (event,) = found.events
             explained.event = event_line(event)

@@ -232,8 +232,11 @@ def _cancelled(data: PreemptionCancelled) -> str:
 def _tree(data: TreeCompiled) -> str:
     roots = [group.name for group in data.groups if not group.parent]
     names = ", ".join(roots[:NAMED_MAX]) + (" and more" if len(roots) > NAMED_MAX else "")
-    text = f"{data.kind} {data.workload} becomes {_count(len(data.groups), 'group')}"
+    count = len(data.groups) + len(data.adopted)
+    text = f"{data.kind} {data.workload} becomes {_count(count, 'group')}"
+    text += f", {len(data.adopted)} of its own controller," if data.adopted else ""
     text += f" below {names}" if roots else ""
+    text = text.removesuffix(",")
     return text + (f", each for itself ({data.reason}): {data.message}" if data.basic else "")
 
 

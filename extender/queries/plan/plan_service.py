@@ -42,7 +42,7 @@ class ClusterSource(Protocol):
 
     @property
     def workloads(self) -> Workloads | None:
-        """Return the workloads of the cluster; None where they are in files."""
+        """Return the workloads of the cluster; None: they are not read."""
         ...
 
 

@@ -65,6 +65,8 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plan: str  # of the newest admission or extension; empty: none
     groups: list[GroupAt]
     members: list[MemberAt]
+    # Kind/namespace/name of the workload that the service made the root group for; empty: none
+    workload: str = ""
 
 
 class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

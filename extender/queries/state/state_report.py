@@ -37,6 +37,7 @@ from extender.queries.state.state_dto import (
     Totals,
     VictimAt,
 )
+from extender.queries.state.workload_trees import RootKey, workloads_of_roots
 
 _NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
@@ -54,7 +55,8 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
     wanted = _wanted_nodes(scope, labels)
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
-    gangs = sorted((gang_at(root) for root in roots), key=_BY_GANG)
+    made_for = workloads_of_roots(state.trees.values())
+    gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
     nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
     holding = [g for g in gangs if g.state in ("admitted", "scheduled")]
     totals = Totals(
@@ -131,8 +133,16 @@ def topology_of(
     return found
 
 
-def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
-    """Return a gang in the form of the API, with or without its members."""
+def gang_at(
+    root: GangState, made_for: Mapping[RootKey, str], *, with_members: bool = True
+) -> GangAt:
+    """Return a gang in the form of the API, with or without its members.
+
+    Args:
+        root: The gang.
+        made_for: The workloads of root groups, see `workloads_of_roots`.
+        with_members: Whether its members are wanted.
+    """
     answer = root.last_decision
     return GangAt(
         gang=root.gang,
@@ -151,6 +161,7 @@ def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
         plan=root.plan or "",
         groups=_groups(root),
         members=_members(root) if with_members else [],
+        workload=made_for.get(RootKey(root.gang, root.kind), ""),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -38,13 +38,35 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: (
         str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
     )
-    groups: int
+    groups: int  # with those of the workload's own controller
     roots: tuple[TreeRoot, ...]
     reason: str  # of outcomes basic and refused
     message: str
     notices: tuple[TreeNotice, ...]
     position: int  # of the event; `gang-extender decision replay POSITION` compiles it again
     time: str  # RFC 3339, UTC
+
+
+class RootKey(msgspec.Struct, frozen=True, gc=False):
+    """A root group: namespace/name and kind."""
+
+    gang: str
+    kind: str
+
+
+def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, str]:
+    """Return Kind/namespace/name of the workload that each root group was made for.
+
+    A root that a user wrote, above the groups of workloads, is not there.
+    """
+    return {
+        RootKey(f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): (
+            f"{tree.kind}/{tree.workload}"
+        )
+        for tree in trees
+        for group in tree.groups
+        if not group.parent
+    }
 
 
 def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
@@ -67,7 +89,9 @@ def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
 def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
     namespace = tree.workload.partition("/")[0]
     names = {group.name for group in tree.groups}
-    roots = [group for group in tree.groups if group.parent not in names]
+    found = [(group.kind, group.name, group.parent) for group in tree.groups]
+    found += [("PodGroup", group.name, group.parent) for group in tree.adopted]
+    roots = [one for one in found if one[2] not in names]
     return TreeAt(
         workload=tree.workload,
         kind=tree.kind,
@@ -76,14 +100,10 @@ def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
         profile=tree.profile,
         outcome=tree.outcome,
         owner=tree.owner,
-        groups=len(tree.groups),
+        groups=len(found),
         roots=tuple(
-            TreeRoot(
-                name=root.name,
-                kind=root.kind,
-                state=_state(gangs.get(f"{namespace}/{root.parent or root.name}")),
-            )
-            for root in roots
+            TreeRoot(name=name, kind=kind, state=_state(gangs.get(f"{namespace}/{parent or name}")))
+            for kind, name, parent in roots
         ),
         reason=tree.reason,
         message=tree.message,

@@ -35,6 +35,7 @@ BUILT_IN = (
     "garbage-collector-controller",
     "namespace-controller",
 )
+NATIVE_GROUPS = ("podgroup-protection-controller",)  # takes the finalizer off built-in groups
 # Where its pod webhooks may look: other pods can be created while a controller is away.
 PODS_OF = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
@@ -139,12 +140,15 @@ class WorkloadControllers:
         self._folder.mkdir(exist_ok=True)
         # Before kube-controller-manager: its garbage collector looks for new kinds only every 30 s.
         crds = [file for name in self._builds for file in self.manifests(name, "crds")]
-        create_kinds(self.plane, crds)
-        self.plane.start_controller_manager(BUILT_IN, self._gates)
+        if crds:
+            create_kinds(self.plane, crds)
+        groups = NATIVE_GROUPS if self._gates.get("GenericWorkload") else ()
+        self.plane.start_controller_manager((*BUILT_IN, *groups), self._gates)
         certificate = self._make_certificate()
         for name in self._builds:
             self._start(name, certificate)
-        self._apply("webhooks.yaml", self._webhooks)
+        if self._webhooks:
+            self._apply("webhooks.yaml", self._webhooks)
         for name, process in self.processes.items():
             process.wait_until(partial(answers, self._health[name]), READY_TIMEOUT_S)
         self._wait_for_webhooks()

@@ -167,6 +167,8 @@ class FakeApi:
             return web.Response(text="ok")
         if parts[0] == "api":
             return await self._resource(request, "v1", parts[2:])
+        if parts == ["apis"]:
+            return web.json_response({"groups": [{"name": name} for name in self._group_names()]})
         version = "/".join(parts[1:3])
         if len(parts) == 3:
             return self._discovery(version)
@@ -179,6 +181,9 @@ class FakeApi:
         ):
             return await self._resource(request, version, parts[3:])
         return failure(404, "NotFound", "no such resource")
+
+    def _group_names(self) -> list[str]:
+        return sorted({version.partition("/")[0] for version in self.groups})
 
     def _discovery(self, version: str) -> web.Response:
         if version not in self.groups:

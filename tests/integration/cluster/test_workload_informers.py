@@ -9,11 +9,11 @@ import pytest
 
 from extender.cluster.api_server import workload_informers
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.integration.cluster.fake_api import FakeApi, Fault, until
 
 TREE = "gang-extender.dev/tree"
@@ -85,6 +85,7 @@ async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     """Its workloads come and go with it, and the view of the cluster stays ready."""
     await until(lambda: "Job" in seen(served).synced)
     assert "LeaderWorkerSet" not in seen(served).synced
+    assert "LeaderWorkerSet" in seen(served).absent
     fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
     workload = a_job("serve", labels={TREE: "default"})
     fake.put("leaderworkersets", workload)
@@ -92,8 +93,22 @@ async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     del fake.groups["leaderworkerset.x-k8s.io/v1"]
     fake.cut_watches("leaderworkersets")
     await until(lambda: "serve" not in names(served))
+    await until(lambda: "LeaderWorkerSet" in seen(served).absent)
     assert "LeaderWorkerSet" not in seen(served).synced
     assert served.not_ready_reason() == ""
+    fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
+    await until(lambda: "serve" in names(served))
+    assert "LeaderWorkerSet" not in seen(served).absent
+
+
+async def test_a_kind_in_another_version_is_not_absent(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """There may be objects, which are not read: nothing is concluded from them."""
+    fake.groups["leaderworkerset.x-k8s.io/v2"] = ["leaderworkersets"]
+    fake.groups["ray.io/v1"] = ["rayclusters"]
+    await until(lambda: "RayCluster" in seen(served).synced)
+    assert "LeaderWorkerSet" not in seen(served).synced | seen(served).absent
 
 
 async def test_a_kind_without_its_role_is_switched_off(
@@ -170,8 +185,41 @@ async def test_fields_are_applied_to_one_object_only(
     await served.workloads.apply_group(a_manifest(), "g1")
     query = next(query for method, _, query in fake.calls if method == "PATCH")
     assert query == {"fieldManager": "gang-extender-trees", "force": "true"}
-    with pytest.raises(RequestRejected, match="immutable"):
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
         await served.workloads.apply_group(a_manifest(), "g2")
+
+
+async def test_a_link_is_one_annotation_on_one_object(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Server-side apply of the annotation alone, with the UID, in the version of the group, and not by force."""
+    fake.groups["scheduling.k8s.io/v1beta1"] = ["podgroups"]
+    fake.put("podgroups", {"metadata": {"name": LEAF.name, "namespace": "default", "uid": "g1"}})
+    link = GroupLink(key=LEAF, uid="g1", api_version="scheduling.k8s.io/v1beta1", parent="search")
+    await served.workloads.link_group(link)
+    (call,) = [call for call in fake.calls if call[0] == "PATCH"]
+    folder = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+    assert call[1:] == (f"{folder}/{LEAF.name}", {"fieldManager": "gang-extender-trees"})
+    (body,) = [body for path, body in fake.bodies if path == f"{folder}/{LEAF.name}"]
+    annotations = {"gang-extender.dev/parent": "search"}
+    metadata = {"name": LEAF.name, "namespace": "default", "uid": "g1", "annotations": annotations}
+    assert body == {
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": metadata,
+    }  # fmt: skip
+    again = GroupLink(key=LEAF, uid="g2", api_version="scheduling.k8s.io/v1beta1", parent="search")
+    with pytest.raises(ClusterUnavailable, match="immutable"):  # the view will show the other one
+        await served.workloads.link_group(again)
+
+
+async def test_a_job_that_a_jobset_maps_to_a_group_is_read(
+    served: KubernetesCluster, fake: FakeApi
+) -> None:
+    """It may own a group that belongs to the tree of the JobSet; it has no tree label itself."""
+    mapped = {"scheduling.k8s.io/group-template-name": "worker"}
+    fake.put("jobs", a_job("mapped", labelled=False, annotations=mapped))
+    fake.put("jobs", a_job("other", labelled=False))
+    await until(lambda: "Job" in seen(served).synced)
+    await until(lambda: names(served) == {"mapped"})
 
 
 async def test_a_group_that_is_gone_is_deleted_already(

@@ -8,7 +8,9 @@ import msgspec
 
 from extender.cli.commands import gang_commands
 from extender.cli.output.printing import Output
-from extender.core.log.events import GangRemoved
+from extender.core.log.events import GangRemoved, NewEvent, TreeCompiled
+from extender.core.model.ids import NIL_GANG
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.state.state_dto import GangAt, Scope
 from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
@@ -69,6 +71,47 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.json)
         (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
         assert [m.pod for m in found.members] == ["default/g-0"]
+
+
+def a_tree_of(workload, uid, name, parent=""):
+    """Return the record of a workload with a root of a name, and a leaf `low` below it."""
+    root = GroupSpec(kind="PodGroup", name=name, parent=parent)
+    leaf = GroupSpec(kind="PodGroup", name="low", parent=name)
+    return TreeCompiled(
+        kind="JobSet", workload=workload, uid=uid, generation=1, table_version=1, profile="default",
+        owner="", owner_uid=uid, groups=(root, leaf), basic=False, reason="", message="", notices=(),
+        input_digest="",
+    )  # fmt: skip
+
+
+async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
+    """By the record, not by names: a root of a user above the trees of workloads, and a leaf of them, have none."""
+    async with (
+        Stage(*NODES, *lows("n0", "n1"), *preemptor_tree()) as stage,
+        asking(stage) as client,
+    ):
+        await stage.lead()
+        await stage.settled()
+        drafts = [
+            NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor="me")
+            for data in (a_tree_of("default/train", "w-1", "hi"), a_tree_of("default/other", "w-2", "trial", parent="low"))
+        ]  # fmt: skip
+        await stage.leader.append_nowait(drafts, None)
+        wanted = {"default/hi": "JobSet/default/train", "default/low": ""}
+        assert {name: one["workload"] for name, one in as_state(stage).items()} == wanted
+        listed = await got(client, "/v1/gangs")
+        assert {one["gang"]: one["workload"] for one in listed} == wanted
+        for name, workload in wanted.items():
+            assert (await got(client, f"/v1/gangs/{name}"))["workload"] == workload
+            assert (await got(client, f"/v1/gangs/{name}/explain"))["gang"]["workload"] == workload
+        url = str(client.make_url("")).rstrip("/")
+        await asyncio.to_thread(gang_commands.gangs, "default", url, Output.table)
+        table = capsys.readouterr().out
+        assert "JobSet default/train" in next(s for s in table.splitlines() if "default/hi" in s)
+        await asyncio.to_thread(gang_commands.explain, "hi", "default", "", url, Output.table)
+        assert capsys.readouterr().out.splitlines()[1] == "  made for JobSet default/train"
+        await asyncio.to_thread(gang_commands.explain, "low", "default", "", url, Output.table)
+        assert "made for" not in capsys.readouterr().out
 
 
 async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):

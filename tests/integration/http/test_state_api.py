@@ -63,7 +63,7 @@ STATE = {
 }
 GANG = {
     "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "last_decision_time",
-    "last_decision_position", "observed", "admitted", "plan", "groups", "members",
+    "last_decision_position", "observed", "admitted", "plan", "groups", "members", "workload",
 }  # fmt: skip
 NODE = {"node", "topology", "reserved", "bound", "preemption_claims", "replacement_holds", "pods"}
 

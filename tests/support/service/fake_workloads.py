@@ -12,13 +12,16 @@ from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.types import WorkloadManifest
 from extender.cluster.write.tree_group_writer import manifest
+from extender.core.decisions.trees.group_writes import frozen_differences
 from extender.core.model.cluster_view import without_group
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
-from extender.ports.workload_ports import GroupManifest, WorkloadView
+from extender.core.workloads.workload_object import PARENT_ANNOTATION
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
 from tests.support.service.fakes import FakeCluster
+from tests.support.service.manifest_builders import a_manifest
 
 Object = dict[str, Any]
 
@@ -26,7 +29,7 @@ Object = dict[str, Any]
 class FakeWorkloads:
     """Carries out each call at once and records it; `fault(verb, name)` may return an exception to raise instead.
 
-    Verbs are create, apply and delete; names are those of groups.
+    Verbs are create, apply, link and delete; names are those of groups.
     """
 
     def __init__(self, cluster: FakeCluster, *objects: Object) -> None:
@@ -80,22 +83,48 @@ class FakeWorkloads:
         """Create a group unless its name is taken."""
         await self._called("create", group.key)
         if group.key not in self.cluster.seen.groups:
-            self.cluster.add(manifest(group))
+            body = manifest(group)
+            metadata: Any = body["metadata"]
+            metadata["uid"] = f"{group.spec.name}-{len(self.calls)}"  # another one each time
+            self.cluster.add(body)
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
-        """Change the minimum of a group."""
+        """Change the minimum of a group; all else is immutable."""
         await self._called("apply", group.key)
         found = self.cluster.seen.groups.get(group.key)
         if found is None or found.uid != uid:
-            raise RequestRejected(f"{group.key} is gone")
+            raise ClusterUnavailable(f"{group.key} is gone")
+        applied = msgspec.structs.replace(
+            group.spec,
+            parent=group.spec.parent or found.parent or "",
+            topology=group.spec.topology or "".join(found.topology),
+            priority_class=group.spec.priority_class or found.priority_class,
+        )
+        if fields := frozen_differences(applied, found):
+            raise RequestRejected(f"{group.key}: {', '.join(fields)}: field is immutable")
         self.cluster.change_group(group.key.name, minimum=group.spec.minimum)
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Write the parent of a group."""
+        await self._called("link", link.key)
+        found = self.cluster.seen.groups.get(link.key)
+        if found is None or found.uid != link.uid:
+            raise ClusterUnavailable(f"{link.key} is gone")
+        for one in self.cluster.objects:
+            if (one["kind"], one["metadata"]["name"]) == (link.key.kind, link.key.name):
+                one["metadata"].setdefault("annotations", {})[PARENT_ANNOTATION] = link.parent
+        read = a_manifest(self.cluster.objects).world.view.groups[link.key]
+        self.cluster.change_group(link.key.name, parent=read.parent, workload=read.workload)
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group."""
         await self._called("delete", key)
         found = self.cluster.seen.groups.get(key)
-        if found is not None and found.uid == uid:
-            self._delete(key)
+        if found is None:
+            return
+        if found.uid != uid:
+            raise ClusterUnavailable(f"{key}: the UID in the precondition does not match")
+        self._delete(key)
 
     def _delete(self, key: GroupKey) -> None:
         self.cluster.objects = [

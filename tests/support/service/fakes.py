@@ -249,6 +249,10 @@ class FakeCluster:
         self.calls.append(("remove_gate", found.path, ""))
         self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
 
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+        await self._asked("explain_waiting", f"{pod.namespace}/{pod.name}")
+        self.calls.append(("explain_waiting", self._found(pod).path, message))
+
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         await self._asked("mark_disrupted", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)

@@ -72,7 +72,8 @@ class PendingTrees:
         for tree in progress.postponed:
             await self._admission.admit(tree, progress, last=True)
         await self._appends.flush()
-        self._idle_filter.end_pass(before if progress.all_stay_refused else None)
+        idle = progress.all_stay_refused and not self._builder.holds_back
+        self._idle_filter.end_pass(before if idle else None)
 
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
         slice_ms = self._clock.monotonic_ms()

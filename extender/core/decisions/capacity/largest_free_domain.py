@@ -44,9 +44,13 @@ def measure_capacity(
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the topology keys to measure, sorted: the configured ones, and those that groups require."""
-    required = {key for group in view.groups.values() for key in group.topology}
-    return tuple(sorted({*configured, *required}))
+    """Return the topology keys to measure, sorted: the configured ones, and those that groups require.
+
+    A required key that no node has is left out: it is a mistake of its group, not a level without free capacity.
+    """
+    required = {key for group in view.groups.values() for key in group.topology} - {*configured}
+    on_nodes = {key for key in required if any(key in n.labels for n in view.nodes.values())}
+    return tuple(sorted({*configured, *on_nodes}))
 
 
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:

@@ -7,26 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import Group, leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
 
+Key = TypeVar("Key")
 MANAGED_BY = "gang-extender-trees"  # label app.kubernetes.io/managed-by, and the field manager
 
 
 class GroupWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One write: `spec` and `tree` of a group to create or apply, the UID of one to apply or delete."""
+    """One write: `spec` and `tree` of a group to create or apply, the UID of one to apply, link or delete.
 
-    action: Literal["create", "apply", "delete"]
+    A link names the `parent` of a group that another controller made.
+    """
+
+    action: Literal["create", "apply", "link", "delete"]
     key: GroupKey
     spec: GroupSpec | None = None
     tree: WorkloadTree | None = None
     uid: str = ""
+    parent: str = ""
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -36,26 +41,92 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     tree: WorkloadTree
 
 
-def wanted_groups(trees: Iterable[WorkloadTree]) -> dict[GroupKey, Wanted]:
-    """Return all groups that the trees have, by key; parents come before their children."""
-    found: dict[GroupKey, Wanted] = {}
+class WantedGroups:
+    """The groups that trees have; only trees that changed are looked at again."""
+
+    def __init__(self) -> None:
+        self._trees: Mapping[str, WorkloadTree] = {}
+        self._by_key: dict[GroupKey, tuple[Wanted, ...]] = {}
+
+    def update(self, trees: Mapping[str, WorkloadTree]) -> set[GroupKey]:
+        """Take over the trees, by the UID of the workload, and return the keys of groups that may have changed."""
+        before, self._trees = self._trees, trees
+        changed: set[GroupKey] = set()
+        if trees is before:
+            return changed
+        for uid in changed_keys(before, trees):
+            old, new = before.get(uid), trees.get(uid)
+            for tree in (old, new):
+                changed.update(_keys(tree))
+            for key in _keys(old):
+                self._keep(key, [one for one in self._by_key[key] if one.tree is not old])
+            for key, spec in _keys(new).items():
+                assert new is not None
+                self._keep(key, [*self._by_key.get(key, ()), Wanted(spec, new)])
+        return changed
+
+    def of(self, key: GroupKey) -> tuple[Wanted, ...]:
+        """Return the wanted groups of a key: several, if workloads claim the same name."""
+        return self._by_key.get(key, ())
+
+    def get(self, key: GroupKey, group: Group | None) -> Wanted | None:
+        """Return the wanted group of a key: that of the owner of the group that exists, else of the first that came."""
+        found = self._by_key.get(key, ())
+        mine = [one for one in found if group is not None and not is_taken(one, group)]
+        return next(iter((*mine, *found)), None)
+
+    def _keep(self, key: GroupKey, wanted: list[Wanted]) -> None:
+        if wanted:
+            self._by_key[key] = tuple(wanted)
+        else:
+            del self._by_key[key]
+
+
+def _keys(tree: WorkloadTree | None) -> dict[GroupKey, GroupSpec]:
+    if tree is None:
+        return {}
+    namespace = tree.workload.partition("/")[0]
+    return {GroupKey(namespace, spec.name, spec.kind): spec for spec in tree.groups}
+
+
+def changed_keys(before: Mapping[Key, object], now: Mapping[Key, object]) -> Iterator[Key]:
+    """Yield the keys whose values are not the same objects."""
+    if before is now:
+        return
+    for key, value in now.items():
+        if before.get(key) is not value:
+            yield key
+    for key in before:
+        if key not in now:
+            yield key
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """The composite above a group that another controller made, and the tree that it belongs to."""
+
+    parent: str
+    tree: WorkloadTree
+
+
+def wanted_links(trees: Iterable[WorkloadTree]) -> dict[GroupKey, Link]:
+    """Return the adopted groups that have a composite above them, by key."""
+    found: dict[GroupKey, Link] = {}
     for tree in trees:
         namespace = tree.workload.partition("/")[0]
-        for spec in tree.groups:
-            found.setdefault(GroupKey(namespace, spec.name, spec.kind), Wanted(spec, tree))
+        for one in tree.adopted:
+            if one.parent:
+                found.setdefault(leaf_key(namespace, one.name), Link(one.parent, tree))
     return found
 
 
-def contested_groups(
-    trees: Iterable[WorkloadTree], wanted: Mapping[GroupKey, Wanted]
-) -> Iterator[tuple[WorkloadTree, GroupKey]]:
-    """Yield the trees with a group that is wanted for another tree, because both have one name for it, and the group."""
-    for tree in trees:
-        namespace = tree.workload.partition("/")[0]
-        for spec in tree.groups:
-            key = GroupKey(namespace, spec.name, spec.kind)
-            if wanted[key].tree is not tree:
-                yield tree, key
+def link_write(key: GroupKey, link: Link, group: Group | None) -> GroupWrite | None:
+    """Return the write that hangs an adopted group below its composite, or None.
+
+    A group that has a parent already keeps it, and one of our kinds is not adopted.
+    """
+    if group is None or group.deleting or group.parent is not None or group.source != "builtin":
+        return None
+    return GroupWrite(action="link", key=key, uid=group.uid, parent=link.parent)
 
 
 def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> GroupWrite | None:
@@ -79,23 +150,21 @@ def is_taken(wanted: Wanted, group: Group) -> bool:
     return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
 
 
-def is_blocked(parent: Group | None, above: Wanted | None) -> bool:
+def is_blocked(wanted: Wanted, parent: Group | None, *, own: bool) -> bool:
     """Return whether a group cannot be created yet, because its parent is being deleted or belongs to another owner.
 
     A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
 
     Args:
-        parent: The group that has the name of the parent; None: there is none.
-        above: The parent as it is wanted; None: it is no group of a workload.
+        wanted: The group.
+        parent: The group that has the name of its parent; None: there is none.
+        own: The parent is a group of the same tree, and not a composite of the user's.
     """
-    if parent is None:
-        return False
-    return parent.deleting or (above is not None and is_taken(above, parent))
+    return parent is not None and (parent.deleting or (own and is_taken(wanted, parent)))
 
 
-def frozen_differences(wanted: Wanted, group: Group) -> tuple[str, ...]:
+def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     """Return the immutable fields in which a group differs from what its workload asks for now."""
-    spec = wanted.spec
     topology = (spec.topology,) if spec.topology else ()
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
@@ -107,20 +176,13 @@ def frozen_differences(wanted: Wanted, group: Group) -> tuple[str, ...]:
     return tuple(field for field, now, then in pairs if now != then)
 
 
-def superfluous(
-    groups: Mapping[GroupKey, Group],
-    wanted: Mapping[GroupKey, Wanted],
-    owners: AbstractSet[str],
-) -> Iterator[GroupKey]:
-    """Yield the groups that this service made and that no tree has any more.
+def may_delete(group: Group, owners: AbstractSet[str]) -> bool:
+    """Return whether a group that no tree has is deleted: one that this service made, of an owner that exists.
 
     Those of an owner that is gone are left to the garbage collector.
 
     Args:
-        groups: All groups of the cluster.
-        wanted: All groups that trees have.
+        group: The group.
         owners: UIDs of owners that exist, and whose workloads are recorded as they are now.
     """
-    for key, group in groups.items():
-        if key not in wanted and group.managed_by == MANAGED_BY and group.owner_uid in owners:
-            yield key
+    return group.managed_by == MANAGED_BY and group.owner_uid in owners

@@ -16,10 +16,12 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.native.native_groups import NativeGroup, has_native_groups
 from extender.core.workloads.tree_compiler import (
     TABLE_VERSION,
     CompiledTree,
     CompileRequest,
+    adopts_groups,
     compile_tree,
 )
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
@@ -38,15 +40,25 @@ _REQUEST = msgspec.json.Decoder(CompileRequest)
 
 
 def profile_name(kind: WorkloadKind, workload: WorkloadObject) -> str:
-    """Return the profile of a workload: as its pod templates have it, else its own label; empty: none, or off."""
+    """Return the profile of a workload: as its pod templates have it, else its own label; empty: none, or off.
+
+    The templates of a workload whose own controller makes the groups are not labelled.
+    """
     for template in pod_templates(kind.template_paths, workload.spec):
         labels = (template.get("metadata") or {}).get("labels") or {}
         if TREE_LABEL in labels:
             name = str(labels[TREE_LABEL])
             break
     else:
-        name = "" if kind.template_paths else workload.labels.get(TREE_LABEL, "")
+        own = not kind.template_paths or has_native_groups(kind, workload)
+        name = workload.labels.get(TREE_LABEL, "") if own else ""
     return "" if name == OFF else name
+
+
+def profile_of_name(name: str, profiles: Mapping[str, TreeProfile]) -> TreeProfile | None:
+    """Return a profile, or None if it does not exist; `default` always does."""
+    built_in = DEFAULT_PROFILE if name == DEFAULT_PROFILE.name else None
+    return profiles.get(name, built_in)
 
 
 def is_requested(workload: WorkloadObject, owner: WorkloadObject | None) -> bool:
@@ -75,9 +87,6 @@ def compile_request(
         before: The last recorded result.
         templates: The Workload that its annotation names, if it exists.
     """
-    profile = profiles.get(name)
-    if profile is None and name == DEFAULT_PROFILE.name:
-        profile = DEFAULT_PROFILE
     existing = tuple(
         ExistingGroup(kind=group.kind, name=group.name, basic=group.basic, minimum=group.minimum)
         for group in (before.groups if before else ())
@@ -85,13 +94,26 @@ def compile_request(
     return CompileRequest(
         workload=workload,
         owner=owner,
-        profile=profile,
+        profile=profile_of_name(name, profiles),
         profile_name=name,
         requested=is_requested(workload, owner),
         uses=uses,
         existing=existing,
         templates=templates,
+        adopted=bool(before and before.adopted),
     )
+
+
+def with_native_groups(request: CompileRequest, groups: tuple[NativeGroup, ...]) -> CompileRequest:
+    """Return an input with the groups that the workload's own controller made, if they are adopted.
+
+    Args:
+        request: The input.
+        groups: All of them, by name.
+    """
+    if not adopts_groups(BY_KIND[request.workload.kind], request):
+        return request
+    return msgspec.structs.replace(request, native=groups)
 
 
 def decide_tree(
@@ -162,6 +184,7 @@ def _event(
         owner=str(owner) if owner else "",
         owner_uid=owner.uid if owner else "",
         groups=result.groups,
+        adopted=result.adopted,
         basic=result.outcome == "basic",
         suspended=BY_KIND[workload.kind].suspended(workload),
         reason=refusal.reason if refusal else "",
@@ -175,13 +198,13 @@ def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
     """Return whether a result is new; a new generation alone does not."""
     now: tuple[object, ...]
     if isinstance(event, TreeRefused):
-        now = ("refused", before.groups, event.reason, event.message, (), before.suspended)
+        now = (
+            "refused", before.groups, before.adopted, event.reason, event.message, (), before.suspended,
+        )  # fmt: skip
     else:
         outcome = "basic" if event.basic else "compiled"
-        now = (
-            outcome, event.groups, event.reason, event.message, event.notices, event.suspended,
-        )  # fmt: skip
-    then = (
-        before.outcome, before.groups, before.reason, before.message, before.notices, before.suspended,
-    )  # fmt: skip
+        shown_now = (event.reason, event.message, event.notices)
+        now = (outcome, event.groups, event.adopted, *shown_now, event.suspended)
+    shown_then = (before.reason, before.message, before.notices)
+    then = (before.outcome, before.groups, before.adopted, *shown_then, before.suspended)
     return now != then or event.profile != before.profile

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import number, only_whole, scheduling_block
+from extender.core.workloads.kind_rules import never, number, only_whole, scheduling_block
 from extender.core.workloads.kinds.leader_worker_replicas import (
     LEAF_LABEL_CEL,
     PLANNED,
@@ -160,11 +160,6 @@ def _kept_out(workload: WorkloadObject) -> str:
     return scheduling_block(workload)
 
 
-def _never(workload: WorkloadObject) -> bool:
-    del workload
-    return False
-
-
 class _RoleFields(ReadFields, frozen=True, kw_only=True):
     name: str
     metadata: LabelFields | None = None
@@ -198,8 +193,8 @@ DISAGGREGATEDSET = WorkloadKind(
     leaf_label_cel=LEAF_LABEL_CEL,
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=_never,
-    suspended=_never,
+    finished=never,
+    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
 )

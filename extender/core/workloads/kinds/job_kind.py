@@ -118,4 +118,5 @@ JOB = WorkloadKind(
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=lambda workload, _: only_whole(workload),
     kept_out=_kept_out,
+    native_parts=lambda _, __: (),
 )

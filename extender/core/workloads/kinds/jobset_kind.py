@@ -8,7 +8,6 @@ root is Basic then, and each step is a gang of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.workloads.kind_rules import (
@@ -21,7 +20,18 @@ from extender.core.workloads.kind_rules import (
     template_label,
 )
 from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
-from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
+from extender.core.workloads.kinds.jobset_native_parts import native_parts
+from extender.core.workloads.kinds.jobset_steps import (
+    ReplicatedJob,
+    group_name,
+    is_initializer,
+    is_one_by_one,
+    job_spec,
+    replicated_jobs,
+    step_parts,
+    steps_of,
+)
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.user_templates import TemplateUser, templated_roots
@@ -37,36 +47,32 @@ PREFIX = "jobset.sigs.k8s.io"
 NAME_LABEL = f"{PREFIX}/jobset-name"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
-INITIALIZERS = ("dataset-initializer", "model-initializer")
 MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
-
-ReplicatedJob = Mapping[str, Any]
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
     finished = {use.name: use.finished for use in observed.uses}
-    jobs = [job for job in _replicated_jobs(workload) if number(job, "replicas", 1) > 0]
+    jobs = [job for job in replicated_jobs(workload) if number(job, "replicas", 1) > 0]
     parts = {job["name"]: _part(workload, job, policy, finished) for job in jobs}
     notices = list(_notices(workload, jobs))
-    steps = _steps(workload, jobs)
+    steps = steps_of(workload, jobs)
     if policy.workload:
-        named = {job["name"]: parts.get(job["name"]) for job in _replicated_jobs(workload)}
+        named = {job["name"]: parts.get(job["name"]) for job in replicated_jobs(workload)}
         step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
         roots = templated_roots(
             TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
             named,
             step_of,
-            lambda template: _name(workload, template),
+            lambda template: group_name(workload, template),
         )
         return WorkloadParts(roots=roots, notices=tuple(notices))
-    root_name = _name(workload)
+    root_name = group_name(workload)
     if steps is None:
         children = tuple(part for part in parts.values() if part is not None)
         minimum = len(children) if policy.gang == "all" else BASIC
     else:
-        children = tuple(_step_parts(workload, steps, parts, policy))
+        children = tuple(step_parts(workload, steps, parts, policy))
         minimum = BASIC
         if policy.gang == "all":
             text = (
@@ -81,18 +87,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         role="",
         children=children,
         minimum=minimum,
-        one_by_one=_one_by_one(jobs),
+        one_by_one=is_one_by_one(jobs),
     )
     return WorkloadParts(roots=(root,), notices=tuple(notices))
-
-
-def _replicated_jobs(workload: WorkloadObject) -> tuple[ReplicatedJob, ...]:
-    return tuple(workload.spec.get("replicatedJobs") or ())
-
-
-def _name(workload: WorkloadObject, *parts: str) -> str:
-    rest = "".join(f"-{part}" for part in (*parts, workload.uid[:UID_PIECE]))
-    return joined_name(workload.name, rest)
 
 
 def _part(
@@ -102,18 +99,18 @@ def _part(
     finished: Mapping[str, int],
 ) -> Part | None:
     """Return the part of a ReplicatedJob; None when all its Jobs are finished."""
-    spec = _job_spec(job)
+    spec = job_spec(job)
     name, replicas, most = job["name"], number(job, "replicas", 1), pods_at_once(spec)
     if most == 0:
         return None
     if _leaf_label(job) == PER_REPLICATED_JOB:
-        gang = all_at_once(spec) and policy.gang != "per-job" and not _is_initializer(job)
-        return _leaf(_name(workload, name), name, job, replicas * most, finished, gang=gang)
-    gang = all_at_once(spec) and not _is_initializer(job)
+        gang = all_at_once(spec) and policy.gang != "per-job" and not is_initializer(job)
+        return _leaf(group_name(workload, name), name, job, replicas * most, finished, gang=gang)
+    gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
         raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
     leaves = [
-        _leaf(_name(workload, name, str(index)), "", job, most, finished, gang=gang)
+        _leaf(group_name(workload, name, str(index)), "", job, most, finished, gang=gang)
         for index in range(replicas)
     ]
     left = tuple(leaf for leaf in leaves if leaf is not None)
@@ -122,7 +119,7 @@ def _part(
     if replicas == 1:
         return _leaf(left[0].name, name, job, most, finished, gang=gang)
     minimum = BASIC if policy.gang == "per-job" else len(left)
-    return Composite(name=_name(workload, name), role=name, children=left, minimum=minimum)
+    return Composite(name=group_name(workload, name), role=name, children=left, minimum=minimum)
 
 
 def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
@@ -146,38 +143,25 @@ def _leaf(
     pods = most - finished.get(name, 0)
     if pods <= 0:
         return None
-    template = _job_spec(job).get("template") or {}
+    template = job_spec(job).get("template") or {}
     minimum = pods if gang else BASIC
     return Leaf(name=name, role=role, pods=pods, most=most, minimum=minimum, template=template)
 
 
-def _job_spec(job: ReplicatedJob) -> Mapping[str, Any]:
-    return (job.get("template") or {}).get("spec") or {}
-
-
 def _leaf_label(job: ReplicatedJob) -> str:
     """Return what one leaf holds, as the pods have it: the name rule goes by the same label."""
-    return template_label(_job_spec(job).get("template") or {}, LEAF_LABEL) or PER_JOB
+    return template_label(job_spec(job).get("template") or {}, LEAF_LABEL) or PER_JOB
 
 
 def _stamped(job: ReplicatedJob) -> str:
     """Return the leaf label for the pod template of a ReplicatedJob; the twin of `leaf_label_cel`."""
-    single = number(_job_spec(job), "parallelism", 1) <= 1
+    single = number(job_spec(job), "parallelism", 1) <= 1
     return PER_REPLICATED_JOB if single or number(job, "replicas", 1) > CHILDREN_MAX else PER_JOB
-
-
-def _is_initializer(job: ReplicatedJob) -> bool:
-    return template_label(job.get("template") or {}, STEP_LABEL) in INITIALIZERS
-
-
-def _one_by_one(jobs: Iterable[ReplicatedJob]) -> bool:
-    """Return whether one of the ReplicatedJobs is no gang; it counts also when it is finished."""
-    return any(_is_initializer(job) or not all_at_once(_job_spec(job)) for job in jobs)
 
 
 def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterable[Notice]:
     for job in jobs:
-        spec = _job_spec(job)
+        spec = job_spec(job)
         if number(spec, "parallelism", 1) > 1 and _leaf_label(job) == PER_REPLICATED_JOB:
             text = (
                 f"{workload}: ReplicatedJob {job['name']} has {job.get('replicas')} Jobs, more than "
@@ -192,46 +176,6 @@ def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterabl
             yield Notice(reason="NotAllAtOnce", message=text)
 
 
-# --- steps
-
-
-def _steps(workload: WorkloadObject, jobs: list[ReplicatedJob]) -> list[list[ReplicatedJob]] | None:
-    """Return the ReplicatedJobs that start together, step by step; None if all start at once."""
-    order = (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder")
-    if order == "InOrder":
-        return [[job] for job in jobs]
-    if not any(job.get("dependsOn") for job in jobs):
-        return None
-    steps: dict[frozenset[tuple[str, str]], list[ReplicatedJob]] = {}
-    for job in jobs:
-        after = job.get("dependsOn") or ()
-        key = frozenset((one.get("name", ""), one.get("status", "")) for one in after)
-        steps.setdefault(key, []).append(job)
-    return list(steps.values())
-
-
-def _step_parts(
-    workload: WorkloadObject,
-    steps: list[list[ReplicatedJob]],
-    parts: Mapping[str, Part | None],
-    policy: TreePolicy,
-) -> Iterable[Part]:
-    """Yield a part per step; ReplicatedJobs that start together are one gang, initializers are not."""
-    for number_, step in enumerate(steps, start=1):
-        of_step = [part for job in step if (part := parts[job["name"]]) is not None]
-        alone = policy.gang != "all" or all(_is_initializer(job) for job in step)
-        if alone or len(step) == 1:
-            yield from of_step
-        elif of_step:  # also when only one of several is left: no group changes its parent
-            yield Composite(
-                name=_name(workload, f"step{number_}"),
-                role="",
-                children=tuple(of_step),
-                minimum=len(of_step),
-                one_by_one=_one_by_one(step),
-            )
-
-
 # --- refusals
 
 
@@ -243,7 +187,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
 def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
     places = [("metadata", workload.annotations)]
-    for index, job in enumerate(_replicated_jobs(workload)):
+    for index, job in enumerate(replicated_jobs(workload)):
         found = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
         places.append((f"spec.replicatedJobs[{index}].template.metadata", found))
     for place, found in places:
@@ -258,8 +202,8 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
 
 
 def _kept_out(workload: WorkloadObject) -> str:
-    for job in _replicated_jobs(workload):
-        if reason := template_kept_out(_job_spec(job).get("template") or {}):
+    for job in replicated_jobs(workload):
+        if reason := template_kept_out(job_spec(job).get("template") or {}):
             return f"ReplicatedJob {job.get('name')}: {reason}"
     return scheduling_block(workload) or managed_by_other(workload, MANAGER)
 
@@ -301,4 +245,5 @@ JOBSET = WorkloadKind(
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=_refusals,
     kept_out=_kept_out,
+    native_parts=native_parts,
 )

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.core.workloads.kind_rules import UID_PIECE, number, only_whole, scheduling_block
+from extender.core.workloads.kind_rules import (
+    UID_PIECE,
+    never,
+    number,
+    only_whole,
+    scheduling_block,
+)
 from extender.core.workloads.kinds.leader_worker_replicas import (
     LEAF_LABEL_CEL,
     NAME_LABEL,
@@ -74,11 +80,6 @@ def _kept_out(workload: WorkloadObject) -> str:
     return scheduling_block(workload) or replica_kept_out(workload.spec)
 
 
-def _never(workload: WorkloadObject) -> bool:
-    del workload
-    return False
-
-
 LEADERWORKERSET = WorkloadKind(
     kind="LeaderWorkerSet",
     group="leaderworkerset.x-k8s.io",
@@ -96,8 +97,9 @@ LEADERWORKERSET = WorkloadKind(
     part_of=("DisaggregatedSet",),
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=_never,
-    suspended=_never,
+    finished=never,
+    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
+    native_parts=lambda _, __: (),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import number, only_whole
+from extender.core.workloads.kind_rules import never, number, only_whole
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import (
@@ -146,11 +146,6 @@ def _kept_out(workload: WorkloadObject) -> str:
     return ""
 
 
-def _never(workload: WorkloadObject) -> bool:
-    del workload
-    return False
-
-
 PODGANG = WorkloadKind(
     kind="PodGang",
     group="scheduler.grove.io",
@@ -164,8 +159,8 @@ PODGANG = WorkloadKind(
         ObjectKind(kind="PodClique", group="grove.io", versions=("v1alpha1",), plural="podcliques"),
     ),
     parts=_parts,
-    finished=_never,
-    suspended=_never,
+    finished=never,
+    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
 )

@@ -15,6 +15,7 @@ import msgspec
 
 from extender.core.workloads.kind_rules import (
     managed_by_other,
+    never,
     number,
     only_whole,
     template_kept_out,
@@ -189,7 +190,7 @@ RAYCLUSTER = WorkloadKind(
     manager=MANAGER,
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=lambda _: False,
+    finished=never,
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=_refusals,
     kept_out=_kept_out,

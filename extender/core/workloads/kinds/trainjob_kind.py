@@ -1,13 +1,14 @@
 """TrainJob: its JobSet is compiled, with the annotations of the TrainJob; the TrainJob owns the groups.
 
-Source: trainer.kubeflow.org/v1alpha1 of Kubeflow Trainer v2.3.0. The pods have the labels of the JobSet, and no label of a
-TrainJob reaches them, so it has neither name rules nor templates of its own.
+Source: trainer.kubeflow.org/v1alpha1 of Kubeflow Trainer v2.3.0. The pods have the labels of the JobSet, so it has neither
+name rules nor templates of its own. Trainer copies no label of a TrainJob to its JobSet, only those of
+`spec.runtimePatches`, where admission may add an entry.
 """
 
 from __future__ import annotations
 
 from extender.core.workloads.kind_rules import has_condition, managed_by_other
-from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_kind import RuntimePatch, WorkloadKind
 
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
 
@@ -17,6 +18,11 @@ TRAINJOB = WorkloadKind(
     versions=("v1alpha1",),
     plural="trainjobs",
     manager=MANAGER,
+    label_patch=RuntimePatch(
+        field="runtimePatches",
+        key="manager",
+        path=("trainingRuntimeSpec", "template", "metadata", "labels"),
+    ),
     gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
     parts=None,
     finished=lambda workload: has_condition(workload, "Complete", "Failed"),

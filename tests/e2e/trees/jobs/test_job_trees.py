@@ -197,3 +197,6 @@ async def test_a_job_from_before_the_label_stays_as_it_is(
     assert len(await until_groups(story, 1)) == 1
     (compiled,) = await story.service.events("TreeCompiled")
     assert compiled["data"]["workload"] == "default/late"
+    described = " ".join((await story.kubectl("describe", "job", "early")).split())
+    assert "LabelNotUsed" in described
+    assert "create the workload again" in described

@@ -276,6 +276,31 @@ async def test_a_kind_without_templates_has_the_label_itself(
             await cluster.delete(path_to(one, namespace, "w"), AT_ONCE)
 
 
+@pytest.mark.parametrize(
+    "kind", [one for one in KINDS if one.label_patch], ids=lambda one: one.kind
+)
+async def test_a_trainjob_passes_its_label_to_its_jobset(
+    cluster: Api, policies: ControlPlane, kind: WorkloadKind
+) -> None:
+    """As a patch of its runtime, `off` too; an update that lacks the patch keeps it, and a later label adds none."""
+    others = [{"manager": "kueue.x-k8s.io/manager"}]
+    for own, before in ((None, None), ("silver", None), ("off", others), ("silver", others)):
+        labels = {TREE_LABEL: own} if own else {}
+        thing = a_workload(kind, LABELLED, labels=labels)
+        if before:
+            thing["spec"]["runtimePatches"] = before
+        template = {"metadata": {"labels": {TREE_LABEL: own}}}
+        ours = {"manager": "gang-extender.dev/trees", "trainingRuntimeSpec": {"template": template}}
+        expected = [*(before or ()), *([ours] if own else ())]
+        made = await cluster.post(path_to(kind, LABELLED), thing)
+        assert made["spec"].get("runtimePatches", []) == expected
+        thing["metadata"]["labels"] = {} if own else {TREE_LABEL: "gold"}
+        replace(policies, thing)
+        kept = await cluster.get(path_to(kind, LABELLED, "w"))
+        assert kept["spec"].get("runtimePatches", []) == expected
+        await cluster.delete(path_to(kind, LABELLED, "w"), AT_ONCE)
+
+
 # --- profiles and rights
 
 
@@ -295,7 +320,8 @@ async def test_profiles_are_checked_when_they_are_written(
 
     topology = {"root": "net/block", "leaf": "net/rack"}
     jobset = {"kind": "JobSet", "gang": "per-job", "topology": topology, "disruptionMode": "single"}
-    await cluster.post(path, profile({"kind": "Job", "enabled": False}, jobset))
+    job = {"kind": "Job", "enabled": False, "nativeGroups": "Adopt"}
+    await cluster.post(path, profile(job, jobset))
     printed = policies.kubectl("get", "gtp").stdout.splitlines()
     assert printed[0].split() == ["NAME", "JOBSET", "GANG", "AGE"]
     assert printed[1].split()[:2] == ["training", "per-job"]
@@ -305,6 +331,7 @@ async def test_profiles_are_checked_when_they_are_written(
         ([{"kind": "Job"}, {"kind": "Job"}], r"kinds\[1\]: Duplicate value"),
         ([{"kind": "Job", "gang": "per-job"}], r"kinds\[0\].*gang per-job is for JobSet"),
         ([{"kind": "JobSet", "topology": {"root": "no key"}}], r"topology\.root"),
+        ([{"kind": "PodGang", "nativeGroups": "Adopt"}], r"nativeGroups Adopt is for JobSet, Job"),
         ([{"kind": "JobSet", "gang": "some"}], r'gang: Unsupported value: "some"'),
     ):
         with pytest.raises(ApiError, match=error):

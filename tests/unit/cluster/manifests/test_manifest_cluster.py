@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -14,8 +15,10 @@ from extender.cluster.manifests.manifest_cluster import ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from tests.support.service.manifest_builders import a_gang, a_node, a_pod
+from extender.ports.workload_ports import GroupLink, GroupManifest
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
 
 GATE = "gang-extender.dev/admission"
@@ -48,9 +51,13 @@ def write(tmp_path):
 @pytest.fixture
 def running(tmp_path):
     @asynccontextmanager
-    async def running():
+    async def running(fence=lambda: True):
         cluster = ManifestCluster(
-            [str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock(), poll_s=POLL_S
+            [str(tmp_path / "manifests")],
+            tmp_path / "data",
+            clock=StoppedClock(),
+            fence=fence,
+            poll_s=POLL_S,
         )
         await cluster.start()
         try:
@@ -312,13 +319,14 @@ async def test_a_file_that_cannot_be_opened_stops_the_start(write, tmp_path) -> 
 # --- workloads
 
 
-async def test_a_workload_is_its_groups_and_pods(write, running, tmp_path) -> None:
-    """Bound pods stay when the workload grows, and all goes with it; made again, it has new pods."""
+async def test_a_workload_has_its_pods(write, running, tmp_path) -> None:
+    """Bound pods stay when the workload grows, and all goes with it; made again, it and its pods are new ones."""
     write(a_node("n1"), name="nodes.yaml")
     write(a_jobset(), name="work.yaml")
     async with running() as cluster:
         names = sorted(pod.name for pod in cluster.view().pods.values())
-        assert (len(names), len(cluster.view().groups)) == (5, 5)
+        (workload,) = cluster.workloads.view().objects
+        assert (len(names), len(cluster.view().groups)) == (5, 0)
         await cluster.remove_gate(ref(cluster, names[0]))
         await bind(cluster, names[0])
         write(a_jobset(), a_job(parallelism=2), name="work.yaml")
@@ -326,14 +334,127 @@ async def test_a_workload_is_its_groups_and_pods(write, running, tmp_path) -> No
         assert pod_named(cluster, names[0]).node == "n1"
         uid = pod_named(cluster, names[0]).uid
         write(name="work.yaml")
-        await until(cluster, lambda: not cluster.view().pods and not cluster.view().groups)
+        await until(cluster, lambda: not cluster.view().pods)
+        assert not cluster.workloads.view().objects
+        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 9)
         write(a_jobset(), name="work.yaml")
         await until(cluster, lambda: len(cluster.view().pods) == 5)
-        again = pod_named(cluster, names[0])
-        assert (again.node, again.uid == uid) == (None, False)
-    deleted = [line["kind"] for line in lines(tmp_path) if line["type"] == "deleted"]
-    assert sorted(set(deleted)) == ["CompositePodGroup", "Pod", "PodGroup"]
-    assert len(deleted) == 13
+        assert {one.node for one in cluster.view().pods.values()} == {None}
+        assert uid not in cluster.view().pods
+        assert cluster.workloads.view().objects.keys() != {workload}
+    assert Counter(deleted(tmp_path)) == {"Pod": 7, "JobSet": 1, "Job": 1}
+
+
+def deleted(tmp_path):
+    return [line["kind"] for line in lines(tmp_path) if line["type"] == "deleted"]
+
+
+async def until_lines(tmp_path, holds):
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(POLL_S)
+
+
+def a_group_of(cluster, minimum=2, name="fit", priority_class=""):
+    """Return what the service writes for the only workload."""
+    (owner,) = cluster.workloads.view().objects.values()
+    spec = GroupSpec(
+        kind="PodGroup", name=name, minimum=minimum, priority_class=priority_class
+    )  # fmt: skip
+    return GroupManifest(
+        namespace="default", spec=spec, template_of=name, profile="default", owner_uid=owner.uid,
+        owner_api_version=owner.api_version, owner_kind=owner.kind, owner_name=owner.name,
+    )  # fmt: skip
+
+
+async def test_groups_of_workloads_survive_a_restart_and_go_with_their_owner(
+    write, running, tmp_path
+) -> None:
+    write(a_job(parallelism=2))
+    key = leaf_key("default", "fit")
+    async with running() as cluster:
+        workloads = cluster.workloads
+        await workloads.create_group(a_group_of(cluster))
+        await workloads.create_group(a_group_of(cluster, 9))  # one that exists stays as it is
+        uid = cluster.view().groups[key].uid
+        await workloads.apply_group(a_group_of(cluster, 3), uid)
+        assert cluster.view().groups[key].minimum == 3
+        await cluster.set_conditions(
+            key, uid, [Condition(type="Scheduled", status="True", reason="r", message="m")]
+        )
+    async with running() as cluster:
+        group = cluster.view().groups[key]
+        assert (group.uid, group.minimum, group.managed_by) == (uid, 3, "gang-extender-trees")
+        assert group.owner_uid in cluster.workloads.view().objects
+        assert group.conditions == (("Scheduled", "True", "r", "m"),)
+        await cluster.workloads.delete_group(key, uid)
+        assert key not in cluster.view().groups
+        await cluster.workloads.delete_group(key, uid)  # gone already
+        await cluster.workloads.create_group(a_group_of(cluster))
+        again = cluster.view().groups[key].uid
+        assert again != uid
+        write(a_node("n"))
+        await until(cluster, lambda: not cluster.view().groups)
+        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 5)
+    assert Counter(deleted(tmp_path)) == {"PodGroup": 2, "Pod": 2, "Job": 1}
+
+
+async def test_writes_of_groups_are_refused_as_by_an_api_server(write, running) -> None:
+    write(a_job(), a_group("mine", gang=1))
+    async with running() as cluster:
+        workloads, key = cluster.workloads, leaf_key("default", "mine")
+        mine = cluster.view().groups[key].uid
+        await workloads.create_group(a_group_of(cluster, 2, "mine"))
+        assert cluster.view().groups[key].minimum == 1
+        with pytest.raises(RequestRejected, match=r"in a file; change or remove it there"):
+            await workloads.apply_group(a_group_of(cluster, 2, "mine"), mine)
+        with pytest.raises(RequestRejected, match=r"in a file; change or remove it there"):
+            await workloads.delete_group(key, mine)
+        await workloads.create_group(a_group_of(cluster))
+        with pytest.raises(RequestRejected, match=r"not found with UID other"):
+            await workloads.apply_group(a_group_of(cluster, 5), "other")
+        late = a_group_of(cluster, 1, "late")
+        write(a_node("n"))
+        await until(cluster, lambda: not cluster.view().pods)
+        with pytest.raises(RequestRejected, match=r"Job fit is not in the files any more"):
+            await workloads.create_group(late)
+
+
+async def test_a_replica_that_does_not_lead_writes_nothing(write, running, tmp_path) -> None:
+    """It sees what the leader writes; what was removed meanwhile is recorded when it leads, once."""
+    leads = False
+    write(a_job(parallelism=2))
+    async with running(lambda: leads) as standby, running() as leader:
+        await leader.workloads.create_group(a_group_of(leader))
+        await until(standby, lambda: standby.view().groups)
+        assert standby.view().groups == leader.view().groups
+        write(a_node("n"))
+        await until(standby, lambda: not standby.view().groups and not standby.view().pods)
+        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 4)
+    async with running(lambda: leads) as standby:
+        write(a_job(parallelism=2))
+        await until(standby, lambda: standby.view().pods)
+        write(a_node("n"))
+        await until(standby, lambda: not standby.view().pods)
+        assert len(deleted(tmp_path)) == 4
+        leads = True
+        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 7)
+    assert Counter(deleted(tmp_path)) == {"PodGroup": 1, "Pod": 4, "Job": 2}
+
+
+async def test_an_unchanged_workload_is_the_same_object(write, running) -> None:
+    """Files that are read again make no work for the service."""
+    write(a_job(), a_profile("mine"), name="work.yaml")
+    async with running() as cluster:
+        before = cluster.workloads.view()
+        write(a_node("n"), name="nodes.yaml")
+        await until(cluster, lambda: cluster.view().nodes)
+        assert cluster.workloads.view() is before
+        write(a_job(parallelism=3), a_profile("mine"), name="work.yaml")
+        assert await cluster.workloads.changed(before.revision) == before.revision + 1
+        (now,) = cluster.workloads.view().objects.values()
+        assert now.spec["parallelism"] == 3
+        assert cluster.workloads.view().profiles is before.profiles
 
 
 async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, caplog) -> None:
@@ -346,3 +467,19 @@ async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, capl
                 await asyncio.sleep(POLL_S)
         assert len(cluster.view().pods) == 2
         assert cluster.not_ready_reason() == ""
+
+
+async def test_a_group_in_a_file_is_not_linked(write, running):
+    """The text has the annotation to write into the file; the group is as it was."""
+    made = a_group("made", gang=2, version="scheduling.k8s.io/v1beta1")
+    write(a_node("n0", cpu=2), made)
+    async with running() as cluster:
+        group = cluster.view().groups[leaf_key("default", "made")]
+        link = GroupLink(
+            key=group.key, uid=group.uid, api_version=group.api_version, parent="search"
+        )
+        with pytest.raises(
+            RequestRejected, match=r"gang-extender.dev/parent.*write 'search' there"
+        ):
+            await cluster.workloads.link_group(link)
+        assert cluster.view().groups[group.key] == group

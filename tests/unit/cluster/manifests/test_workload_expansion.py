@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extender.cluster.manifests.manifest_entries import Role, objects_in
-from extender.cluster.manifests.manifest_loader import build, complete, load
+from extender.cluster.manifests.manifest_loader import complete, load
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput
@@ -47,16 +47,6 @@ EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 GANG = "gang-extender.dev/gang"
 MIN = "gang-extender.dev/min"
 TOPOLOGY = "gang-extender.dev/topology"
-
-
-def expanded(*things):
-    """Expand the workloads of a cluster, as `serve --cluster` does."""
-    entries = [
-        entry
-        for number, thing in enumerate(things, start=1)
-        for entry in objects_in(Document(where=f"object {number}", value=thing), Role.CLUSTER)
-    ]
-    return build(complete(entries, expand_cluster=True))
 
 
 def stored(found):
@@ -333,6 +323,16 @@ def test_what_others_schedule_is_left_alone(workload, words) -> None:
     assert warning.endswith("its pods are planned as they are")
 
 
+def test_groups_that_a_controller_makes_are_not_planned_from_a_file() -> None:
+    """With nativeGroups: Adopt its leaves are groups that are not in the files."""
+    profile = a_profile("mine", {"kind": "Job", "nativeGroups": "Adopt"})
+    job = a_job(labels={TREE_LABEL: "mine"}, scheduling={"schedulingPolicy": {"gang": {}}})
+    found = a_manifest([profile], [job])
+    assert found.groups == ()
+    (warning,) = found.warnings
+    assert "the groups that its controller makes are not in the files" in warning
+
+
 # --- what is there already
 
 
@@ -424,38 +424,7 @@ def test_notices_of_the_compiler_are_warnings() -> None:
     assert pods_by_group(found)["train"] == (0, 0)
 
 
-# --- workloads of --cluster
-
-
 def test_the_cluster_of_plan_has_no_pods_but_its_own() -> None:
     found = a_manifest([a_jobset(), a_job()])
     assert (found.groups, found.pods, stored(found)) == ((), (), ({}, {}))
     assert found.warnings == ()
-
-
-def test_a_served_cluster_has_those_with_a_label() -> None:
-    found = expanded(
-        a_jobset(),
-        a_job("plain", labels={}),
-        a_job("off", labels={TREE_LABEL: "off"}),
-        a_job("other", managedBy="example.com/other"),
-    )
-    assert set(pods_by_group(found)) == {
-        "train", "train-driver", "train-worker", "train-worker-0", "train-worker-1",
-    }  # fmt: skip
-    assert len(found.world.view.pods) == 5
-    assert (found.groups, found.pods, found.warnings) == ((), (), ())
-    paused = expanded(a_job(suspend=True, parallelism=4))
-    assert (len(paused.world.view.groups), len(paused.world.view.pods)) == (1, 0)
-    covered = expanded(a_namespace("default", tree="default"), a_job("plain", labels={}))
-    assert len(covered.world.view.groups) == 1
-
-
-def test_a_refused_workload_of_a_served_cluster_is_a_warning() -> None:
-    found = expanded(a_job(annotations={GANG: "per-job"}), a_jobset())
-    assert len(found.world.view.groups) == 5
-    (warning,) = found.warnings
-    assert warning.startswith(
-        "object 1: Job/default/fit: metadata.annotations[gang-extender.dev/gang]: 'per-job'"
-    )
-    assert warning.endswith("; nothing is made from it")

@@ -351,6 +351,21 @@ def test_a_leaf_of_every_version_reads_the_same() -> None:
     )  # fmt: skip
 
 
+def test_the_workload_of_a_linked_group_is_that_of_its_controller() -> None:
+    """B8 counts the Workload of a group that people hung below a composite, not that of an adopted one."""
+    group = a_group("g", gang=4, version="scheduling.k8s.io/v1beta1")
+    group["spec"]["workloadRef"] = {"workloadName": "fit-1", "templateName": "fit-pgt-0"}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "fit", "uid": "u1", "controller": True}
+    assert group_from(group).workload == "fit-1"
+    group["metadata"]["annotations"] = {"gang-extender.dev/parent": "search"}
+    assert (group_from(group).parent, group_from(group).workload) == ("search", "fit-1")
+    group["metadata"]["ownerReferences"] = [job]
+    linked = group_from(group)
+    assert (linked.parent, linked.workload, linked.template) == ("search", None, "fit-pgt-0")
+    group["spec"]["parentCompositePodGroupName"] = "search"
+    assert group_from(group).workload == "fit-1"
+
+
 @pytest.mark.parametrize("alias", ["key", "level", "topologyKey"])
 def test_spellings_of_topology(alias) -> None:
     """X1: the aliases are read, with a warning."""

@@ -23,6 +23,7 @@ spec:
       gang: per-replicated-job
       topology: {root: net/block, leaf: net/rack}
       disruptionMode: single
+      nativeGroups: Adopt
     - {kind: Job, enabled: false}
 """
 
@@ -42,6 +43,7 @@ def test_each_field_is_read() -> None:
                 root_topology="net/block",
                 leaf_topology="net/rack",
                 disruption_mode="single",
+                native_groups="Adopt",
             ),
             "Job": KindPolicy(enabled=False),
         },
@@ -60,6 +62,9 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job"}, {"kind": "Job"}], r"spec\.kinds\[1\]\.kind: 'Job' is there twice; write one"),
         ([{"kind": "Job", "gang": "per-job"}], r"spec\.kinds\[0\]\.gang: 'per-job' is not for Job; it has all$"),
         ([{"kind": "Job", "gang": "some"}], r"training.*spec\.kinds\[0\]\.gang.*'some'"),
+        ([{"kind": "PodGang", "nativeGroups": "Adopt"}],
+         r"kinds\[0\]\.nativeGroups: 'Adopt' is not for PodGang, .*; it is for JobSet, Job, LeaderWorkerSet$"),
+        ([{"kind": "Job", "nativeGroups": "Take"}], r"training.*nativeGroups.*'Take'"),
         ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*'none'"),
         ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),

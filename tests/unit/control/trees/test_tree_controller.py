@@ -45,6 +45,15 @@ def replicated_job(name, replicas, parallelism, leaf):
     return {"name": name, "replicas": replicas, "template": {"spec": job}}
 
 
+def a_job_of(pods):
+    pod = {"metadata": {"labels": {TREE: "default"}}, "spec": {"containers": []}}
+    return {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "fit", "namespace": "default", "uid": UID, "labels": {TREE: "default"}},
+        "spec": {"parallelism": pods, "completions": pods, "template": pod},
+    }  # fmt: skip
+
+
 def controller(stage, workloads):
     return TreeController(stage.cluster, workloads, stage.leader, stage.inputs, stage.settings)
 
@@ -199,12 +208,7 @@ async def test_a_group_of_another_client_is_not_changed():
 
 async def test_a_job_follows_its_remaining_work_downwards():
     """Completions 4 of parallelism 4, three succeeded: the minimum is lowered, on the same group."""
-    pod = {"metadata": {"labels": {TREE: "default"}}, "spec": {"containers": []}}
-    job = {
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": "fit", "namespace": "default", "uid": UID, "labels": {TREE: "default"}},
-        "spec": {"parallelism": 4, "completions": 4, "template": pod},
-    }  # fmt: skip
+    job = a_job_of(4)
     stage, workloads = await started(job)
     async with stage:
         await until(lambda: "fit-01234567" in groups(stage), "group")
@@ -242,6 +246,89 @@ async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():
         await until(lambda: len(groups(stage)) == 3, "leaves")
         assert all(group.basic for group in groups(stage).values())
         assert stage.event_data(TreeCompiled)[0].reason == "KindDisabled"
+
+
+async def test_a_kind_that_is_switched_off_keeps_the_trees_that_exist():
+    """Leaves keep their parents, so no composite is taken away; a leaf that is deleted comes back as it was."""
+    stage, workloads = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        before = list(workloads.calls)
+        workloads.put_profile(
+            TreeProfile(name="default", kinds={"JobSet": KindPolicy(enabled=False)})
+        )
+        await idle()
+        leaf = groups(stage)["train-worker-0-01234567"]
+        workloads._delete(leaf.key)
+        await until(lambda: groups(stage).keys() == NAMES, "the leaf again")
+        again = groups(stage)[leaf.key.name]
+        assert (again.parent, again.minimum, again.basic) == (leaf.parent, 4, False)
+        assert workloads.calls == [*before, ("create", leaf.key.name)]
+        assert len(stage.event_data(TreeCompiled)) == 1
+
+
+async def test_the_trees_of_a_kind_that_is_not_served_any_more_are_retired():
+    """Its definition went while nothing looked: there are no objects of it. One that is only switched off is kept."""
+    stage, _ = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await stage.stop_leading()
+    second = Stage(
+        database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
+    )
+    async with second:
+        none = FakeWorkloads(stage.cluster)
+        none.store.set_synced("JobSet", synced=False)
+        await second.lead()
+        trees = controller(second, none)
+        await trees.look()
+        assert not second.event_data(TreeRetired)
+        none.store.set_absent(frozenset({"JobSet"}))
+        await trees.look()
+        (event,) = second.event_data(TreeRetired)
+        assert (event.uid, event.reason) == (UID, "deleted")
+
+
+async def test_nothing_is_tried_for_groups_whose_owner_is_not_known():
+    """The role of a kind was removed, and a group by hand: it is written when the owner is known again."""
+    stage, workloads = await started(a_jobset())
+    async with stage:
+        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await stage.stop_leading()
+    workloads._delete(groups(stage)["train-driver-01234567"].key)
+    second = Stage(
+        database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
+    )
+    async with second:
+        none = FakeWorkloads(stage.cluster)
+        none.store.set_synced("JobSet", synced=False)
+        await second.lead()
+        trees = controller(second, none)
+        await trees.look()
+        assert trees.groups._queue.empty()
+        none.store.set_synced("JobSet", synced=True)
+        none.put(a_jobset())
+        await trees.look()
+        assert not trees.groups._queue.empty()
+        second.start(trees.run())
+        await until(lambda: groups(second).keys() == NAMES, "the leaf again")
+        assert none.calls == [("create", "train-driver-01234567")]
+
+
+async def test_a_group_that_was_made_again_meanwhile_is_looked_at_again():
+    """The write was for the other one: it fails, and the next look at the view finds what is to be written."""
+    job = a_job_of(4)
+    stage, workloads = await started(job)
+    async with stage:
+        await until(lambda: "fit-01234567" in groups(stage), "group")
+        failures = [ClusterUnavailable("uid mismatch")]
+        workloads.fault = lambda verb, name: (
+            failures.pop() if verb == "apply" and failures else None
+        )
+        workloads.put(job | {"status": {"succeeded": 3, "active": 1}})
+        await until(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
+        assert not failures
+        assert not any(notice.reason == "GroupRejected" for notice in stage.cluster.notices)
 
 
 async def test_a_recorded_tree_is_compiled_again_from_its_input():

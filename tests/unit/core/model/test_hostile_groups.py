@@ -328,6 +328,18 @@ def test_a_change_of_one_group_leaves_the_others_alone(shape, change, monkeypatc
     assert len(moved) <= 2
 
 
+def test_a_root_that_gets_a_parent_moves_into_its_tree() -> None:
+    """An annotation names the parent of a group that was a tree of its own; both trees are seen as they are now."""
+    before = seen([leaf("alone"), composite("mine"), leaf("mine-leaf", "mine")])
+    forest = forest_of(before)
+    view = with_group(before, leaf("alone", "mine"))
+    after = forest_after(before, forest, view)
+    assert after == forest_of(view)
+    assert [group.key.name for group in after.trees[composite_key(NS, "mine")].groups] == [
+        "mine", "alone", "mine-leaf",
+    ]  # fmt: skip
+
+
 def test_the_reason_of_a_group_that_waits_stays_the_same_object() -> None:
     """A status that we wrote on it is no news about its parents."""
     made = cycle(5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.workloads.kind_table import KINDS, NAME_RULES
+from extender.core.workloads.kind_table import KINDS, NAME_RULES, kind_of_pod, leaf_of_pod
 from extender.core.workloads.name_rules import (
     NAME_MAX,
     LabelCondition,
@@ -16,10 +16,13 @@ from extender.core.workloads.name_rules import (
     NameRule,
     cel_of,
     joined_name,
+    labels_of_leaf,
     leaf_name,
     split_name,
 )
+from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL
 from tests.support.hypothesis_profile import examples
+from tests.support.planning.controller_records import NAMES, record
 
 LABEL_VALUE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 names = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", fullmatch=True)
@@ -124,3 +127,38 @@ def test_every_rule_of_a_kind_needs_the_label_with_the_name_of_the_workload(kind
     for rule in kind.name_rules:
         needed = {*rule.label_keys, *(one.key for one in rule.when if not one.absent)}
         assert kind.name_label in needed
+
+
+# --- the inverse
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_of_a_leaf_name_it_again(name):
+    """Of each recorded pod: its name and UID of the workload and the leaf label are enough to find the others."""
+    for pod in record(name).pods():
+        labels = {TREE_LABEL: "default"} | pod["metadata"].get("labels", {})
+        kind = kind_of_pod(labels)
+        if kind is None:
+            continue
+        leaf = leaf_of_pod(labels)
+        known = {
+            key: labels[key]
+            for key in (kind.name_label, kind.uid_label, LEAF_LABEL)
+            if key in labels
+        }
+        found = labels_of_leaf(kind.name_rules, known, leaf)
+        assert leaf_name(kind.name_rules, found) == leaf
+        assert known.items() <= found.items()
+
+
+def test_labels_of_a_leaf_are_found_in_a_shortened_name():
+    labels = {"kind": "x", "name": "n" * 70, "uid": "0123456789"}
+    rule = NameRule(when=(), head=LabelValue(key="name"), rest=("-", LabelValue(key="index"), "-", LabelValue(key="uid", first=8)))  # fmt: skip
+    name = leaf_name((rule,), labels | {"index": "12"})
+    assert len(name) == NAME_MAX
+    assert labels_of_leaf((rule,), labels, name) == labels | {"index": "12"}
+
+
+def test_a_name_that_no_rule_gives_adds_no_labels():
+    labels = {"kind": "x", "name": "n", "uid": "0123456789"}
+    assert labels_of_leaf((RULE,), labels, "other") == labels

@@ -63,7 +63,15 @@ def test_a_full_cluster_and_an_unlabelled_level_have_a_record():
 def test_levels_are_those_of_settings_and_groups():
     """A key that some group requires is measured, whether it is configured or not."""
     assert levels_of(view_of(*a_gang("g", topo=RACK)), (BLOCK, RACK)) == (BLOCK, RACK)
+    in_rack = view_of(*a_gang("g", topo=RACK), a_node("n", {RACK: "r0"}))
+    assert levels_of(in_rack, (BLOCK,)) == (BLOCK, RACK)
     assert levels_of(ClusterView(), ()) == ()
+
+
+def test_a_misspelt_key_of_a_group_is_not_measured():
+    """It is no level where nothing is free: no node has the label."""
+    view = view_of(*a_gang("g", topo="net/rakc"), a_node("n", {RACK: "r0"}))
+    assert levels_of(view, (RACK,)) == (RACK,)
 
 
 @given(

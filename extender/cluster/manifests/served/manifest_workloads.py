@@ -1,0 +1,200 @@
+"""The `Workloads` port on files: workloads are read from files, their groups are kept in the journal of the cluster.
+
+A group that the service writes is a line of `cluster.jsonl`, so it survives a SIGKILL; groups that are in files are never
+changed. It goes with its owner: that is the garbage collector's part, which `ManifestCluster` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from immutables import Map
+
+from extender.cluster import types as api
+from extender.cluster.manifests.journal import (
+    CompositeWritten,
+    DeletedObject,
+    PodGroupWritten,
+    Record,
+)
+from extender.cluster.manifests.journal_overlay import JournalOverlay
+from extender.cluster.manifests.manifest_entries import filled_in_uid, ident_of, with_metadata
+from extender.cluster.manifests.served.workload_player import ServedWorkloads
+from extender.cluster.read.object_decoding import convert, group_of
+from extender.cluster.read.object_store import ObjectStore
+from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.write.tree_group_writer import manifest
+from extender.core.model.errors import BadInput, RequestRejected
+from extender.core.model.ids import GroupKey
+from extender.core.model.object_identity import same_objects
+from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.workload_object import (
+    PARENT_ANNOTATION,
+    TEMPLATES_KIND,
+    WorkloadObject,
+)
+from extender.ports.log_ports import Clock
+from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
+from extender.runtime.wakeup import Wakeup
+
+K = TypeVar("K")
+V = TypeVar("V")
+_SYNCED: Final = frozenset({*(kind.kind for kind in KINDS), "TreeProfile", TEMPLATES_KIND})
+
+
+class ManifestWorkloads:
+    """The workloads of files, and the writes of their groups."""
+
+    def __init__(
+        self,
+        world: ObjectStore,
+        overlay: JournalOverlay,
+        write: Callable[[Record], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """Start without workloads.
+
+        Args:
+            world: The objects of the cluster.
+            overlay: What the journal has.
+            write: Appends a line to the journal and applies it.
+            clock: For the time in each line.
+        """
+        self._world = world
+        self._overlay = overlay
+        self._write = write
+        self._clock = clock
+        self._manifests: dict[str, api.WorkloadManifest] = {}  # by UID
+        self._view = WorkloadView()
+        self._changed = Wakeup()
+
+    def take(self, served: ServedWorkloads) -> None:
+        """Replace the workloads by those of the files; one that did not change stays the same object."""
+        manifests = {one.metadata.uid: one for one in served.manifests}
+        before = self._view
+        objects = {
+            uid: before.objects[uid] if one == self._manifests.get(uid) else workload_of(one)
+            for uid, one in manifests.items()
+        }
+        view = WorkloadView(
+            objects=_kept(before.objects, objects),
+            owned=_kept(before.owned, _owned(before, objects.values())),
+            profiles=_kept(before.profiles, served.profiles),
+            templates=_kept(before.templates, served.templates),
+            synced=_SYNCED,
+            revision=before.revision,
+        )
+        self._manifests = manifests
+        if not same_objects(msgspec.structs.astuple(view), msgspec.structs.astuple(before)):
+            self._view = msgspec.structs.replace(view, revision=before.revision + 1)
+            self._changed.wake()
+
+    # --- the port
+
+    def view(self) -> WorkloadView:
+        """Return the newest view."""
+        return self._view
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the revision of the view differs from `revision`; return the new one."""
+        while self._view.revision == revision:
+            await self._changed.wait(self._changed.revision)
+        return self._view.revision
+
+    async def create_group(self, group: GroupManifest) -> None:
+        """Create a group; see the port."""
+        if group.key not in self._world.view.groups:
+            owner = self._manifests.get(group.owner_uid)
+            if owner is None:
+                text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
+                raise RequestRejected(f"{group.key}: {text}")
+            found = _stored(group)
+            ident = ident_of(found)
+            await self._put(
+                with_metadata(
+                    found,
+                    uid=filled_in_uid(ident, self._overlay.gone.get(ident, 0)),
+                    creation_timestamp=owner.metadata.creation_timestamp,
+                )
+            )
+
+    async def apply_group(self, group: GroupManifest, uid: str) -> None:
+        """Change a group that was written before; see the port."""
+        before = self._written(group.key, uid).metadata
+        created = before.creation_timestamp
+        await self._put(with_metadata(_stored(group), uid=uid, creation_timestamp=created))
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Reject it: a group that another controller made is in a file, and files are not changed.
+
+        Raises:
+            RequestRejected: Always; names the annotation to write into the file.
+        """
+        field = f"metadata.annotations[{PARENT_ANNOTATION}]"
+        raise RequestRejected(
+            f"{link.key}: {field}: files are not changed; write {link.parent!r} there"
+        )
+
+    async def delete_group(self, key: GroupKey, uid: str) -> None:
+        """Delete a group that was written before; see the port."""
+        if key in self._world.view.groups:
+            found = self._written(key, uid)
+            kind, source, namespace, name = ident_of(found)
+            await self._write(
+                DeletedObject(
+                    at_us=self._clock.now_us(),
+                    kind=kind,
+                    source=source,
+                    namespace=namespace,
+                    name=name,
+                    uid=uid,
+                )
+            )
+
+    # --- details
+
+    def _written(self, key: GroupKey, uid: str) -> api.Group:
+        """Return a group of the journal; raise RequestRejected if it is none, or has another UID."""
+        found = self._overlay.groups.get(uid)
+        there = self._world.view.groups.get(key)
+        if found is None or there is None or there.uid != uid:
+            text = f"not found with UID {uid}, or it is in a file; change or remove it there"
+            raise RequestRejected(f"{key}: {text}")
+        return found
+
+    async def _put(self, found: api.Group) -> None:
+        try:
+            group_of(found, self._world.priorities)
+        except BadInput as fault:
+            raise RequestRejected(str(fault)) from fault
+        at_us, metadata = self._clock.now_us(), found.metadata
+        where = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
+        if isinstance(found, api.PodGroup):
+            await self._write(PodGroupWritten(at_us=at_us, object=found, **where))
+        else:
+            await self._write(CompositeWritten(at_us=at_us, object=found, **where))
+
+
+def _stored(group: GroupManifest) -> api.Group:
+    if group.spec.kind == "PodGroup":
+        return convert(api.PodGroup, manifest(group))
+    return convert(api.CompositePodGroup, manifest(group))
+
+
+def _owned(
+    before: WorkloadView, objects: Iterable[WorkloadObject]
+) -> Mapping[str, Map[str, WorkloadObject]]:
+    """Return the workloads that have an owner, by its UID."""
+    found: dict[str, dict[str, WorkloadObject]] = {}
+    for one in objects:
+        if one.owner is not None:
+            found.setdefault(one.owner.uid, {})[one.uid] = one
+    return {uid: _kept(before.owned.get(uid, Map()), ones) for uid, ones in found.items()}
+
+
+def _kept(before: Map[K, V], now: Mapping[K, V]) -> Map[K, V]:
+    """Return the map that was there before if nothing has changed."""
+    fresh = Map(now)
+    return before if before == fresh else fresh

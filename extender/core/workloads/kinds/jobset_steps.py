@@ -1,0 +1,83 @@
+"""The ReplicatedJobs of a JobSet, and which of them start together: `dependsOn` and the start-up order InOrder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.core.workloads.kind_rules import UID_PIECE, template_label
+from extender.core.workloads.kinds.job_kind import all_at_once
+from extender.core.workloads.name_rules import joined_name
+from extender.core.workloads.tree_parts import Composite, Part
+from extender.core.workloads.tree_policy import TreePolicy
+from extender.core.workloads.workload_object import WorkloadObject
+
+STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
+INITIALIZERS = ("dataset-initializer", "model-initializer")
+
+ReplicatedJob = Mapping[str, Any]
+
+
+def replicated_jobs(workload: WorkloadObject) -> tuple[ReplicatedJob, ...]:
+    """Return the ReplicatedJobs of a JobSet, in their order."""
+    return tuple(workload.spec.get("replicatedJobs") or ())
+
+
+def group_name(workload: WorkloadObject, *parts: str) -> str:
+    """Return the name of a group: of the JobSet, these parts, and a piece of its UID."""
+    rest = "".join(f"-{part}" for part in (*parts, workload.uid[:UID_PIECE]))
+    return joined_name(workload.name, rest)
+
+
+def job_spec(job: ReplicatedJob) -> Mapping[str, Any]:
+    """Return the spec of the Jobs of a ReplicatedJob."""
+    return (job.get("template") or {}).get("spec") or {}
+
+
+def is_initializer(job: ReplicatedJob) -> bool:
+    """Return whether a ReplicatedJob of a TrainJob fetches what the trainer needs."""
+    return template_label(job.get("template") or {}, STEP_LABEL) in INITIALIZERS
+
+
+def is_one_by_one(jobs: Iterable[ReplicatedJob]) -> bool:
+    """Return whether one of the ReplicatedJobs is no gang; it counts also when it is finished."""
+    return any(is_initializer(job) or not all_at_once(job_spec(job)) for job in jobs)
+
+
+def steps_of(
+    workload: WorkloadObject, jobs: list[ReplicatedJob]
+) -> list[list[ReplicatedJob]] | None:
+    """Return the ReplicatedJobs that start together, step by step; None if all start at once."""
+    order = (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder")
+    if order == "InOrder":
+        return [[job] for job in jobs]
+    if not any(job.get("dependsOn") for job in jobs):
+        return None
+    steps: dict[frozenset[tuple[str, str]], list[ReplicatedJob]] = {}
+    for job in jobs:
+        after = job.get("dependsOn") or ()
+        key = frozenset((one.get("name", ""), one.get("status", "")) for one in after)
+        steps.setdefault(key, []).append(job)
+    return list(steps.values())
+
+
+def step_parts(
+    workload: WorkloadObject,
+    steps: list[list[ReplicatedJob]],
+    parts: Mapping[str, Part | None],
+    policy: TreePolicy,
+) -> Iterable[Part]:
+    """Yield a part per step; ReplicatedJobs that start together are one gang, initializers are not."""
+    for number_, step in enumerate(steps, start=1):
+        of_step = [part for job in step if (part := parts[job["name"]]) is not None]
+        alone = policy.gang != "all" or all(is_initializer(job) for job in step)
+        if alone or len(step) == 1:
+            yield from of_step
+        elif of_step:  # also when only one of several is left: no group changes its parent
+            yield Composite(
+                name=group_name(workload, f"step{number_}"),
+                role="",
+                children=tuple(of_step),
+                minimum=len(of_step),
+                one_by_one=is_one_by_one(step),
+            )

@@ -1,0 +1,188 @@
+"""The definition of a kind comes and goes while the service runs: a line in its log, and no crash.
+
+On a control plane of its own, because the other stories of this folder need the definitions all the time. There is no
+JobSet controller: what is looked at are the groups, and the Jobs beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.api import ApiError, Object
+from tests.controlplane.build import find_controllers
+from tests.controlplane.controllers.kinds import create_kinds
+from tests.controlplane.plane import ControlPlane
+from tests.e2e.scenarios.conftest import DEPLOY, Story
+from tests.e2e.trees.conftest import WORKLOAD_MANIFESTS, clear_workloads
+from tests.e2e.trees.workloads import (
+    TREE,
+    a_job,
+    a_jobset,
+    a_replicated_job,
+    groups,
+    racks,
+    until_groups,
+)
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.lived_in("never"),
+    pytest.mark.kubernetes("1.37 --event-ttl=2h"),  # flags of its own: a plane of its own
+]
+
+JOBSETS = "jobsets.jobset.x-k8s.io"
+CONTROLLERS = ("job-controller", "garbage-collector-controller")
+SERVED, GONE = "workload kind is served", "workload kind is not served any more"
+
+
+@pytest.fixture
+def definition() -> Path:
+    """The file with the definition of JobSet; it is built with its controller."""
+    found = find_controllers()
+    if found is None:
+        missing = "the controllers are not built: python -m tests.controlplane.build controllers"
+        if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
+    (file,) = (found["jobset"] / "manifests/jobset/crds").glob("*.yaml")
+    return file
+
+
+@pytest.fixture
+def job_controllers(site: ControlPlane) -> Iterator[None]:
+    """Jobs get their pods, and what is owned goes with its owner; no other controller, and no JobSet."""
+    for name in WORKLOAD_MANIFESTS:
+        path = str(DEPLOY / "workloads" / f"{name}.yaml")
+        done = site.kubectl("apply", "--server-side", "-f", path)
+        assert done.returncode == 0, done.stderr
+    site.start_controller_manager(CONTROLLERS)
+    yield
+    site.stop_controller_manager()
+
+
+async def until_stamped(story: Story) -> None:
+    """Wait until the policy stamps Jobs."""
+
+    async def stamped() -> bool:
+        path = "/apis/batch/v1/namespaces/default/jobs"
+        made = await story.api.post(path, a_job("probe", 1), dryRun="All")
+        return TREE in made["spec"]["template"]["metadata"].get("labels", {})
+
+    await story.until(stamped)
+
+
+def lines_about(story: Story, message: str, resource: str) -> list[dict[str, Any]]:
+    return [line for line in story.service.lines(message) if line["resource"] == resource]
+
+
+async def created(story: Story, workload: Object) -> Object:
+    """Create a workload as soon as the admission policies know its kind; they refuse it before, with 503."""
+
+    async def look() -> Object | None:
+        try:
+            return await story.api.create(workload)
+        except ApiError as refused:
+            if refused.status != 503:
+                raise
+            return None
+
+    made: Object = await story.until(look, every_s=0.2)
+    return made
+
+
+async def until_line(story: Story, message: str, count: int) -> None:
+    async def logged() -> bool:
+        return len(lines_about(story, message, JOBSETS)) == count
+
+    await story.until(logged, every_s=0.1)
+
+
+async def until_compiled(story: Story, workload: Object) -> None:
+    """Wait for the event of a workload and for its five groups."""
+    uid = workload["metadata"]["uid"]
+    event = await story.until_event("TreeCompiled", uid=uid)
+    wanted = {group["name"] for group in event["data"]["groups"]}
+    assert len(wanted) == 5
+
+    async def made() -> bool:
+        return wanted <= set(await groups(story))
+
+    await story.until(made, every_s=0.1)
+
+
+async def a_job_is_placed(story: Story, name: str) -> None:
+    await story.api.create(a_job(name, 2))
+    await story.until_bound(2, f"{name}-")
+
+
+def troubles(story: Story) -> list[str]:
+    """Return the lines of the log above INFO that name JobSets."""
+    lines = story.service.log.read_text().splitlines()
+    levels = ('"level":"WARNING"', '"level":"ERROR"')
+    return [line for line in lines if "jobset" in line and any(level in line for level in levels)]
+
+
+def a_train() -> Object:
+    jobs = [a_replicated_job("driver", 1, 1), a_replicated_job("worker", 2, 2)]
+    return a_jobset("train", jobs)
+
+
+async def test_the_definition_of_a_kind_comes_and_goes(
+    job_controllers: None, definition: Path, story: Story
+) -> None:
+    """Absent: Jobs are placed. There: JobSets are compiled within a minute. Gone: their trees and groups go, Jobs stay."""
+    await until_stamped(story)
+    await story.create(*racks("r0", cpu="40"))
+    assert not lines_about(story, SERVED, JOBSETS)
+    await a_job_is_placed(story, "first")
+
+    await asyncio.to_thread(create_kinds, story.plane, [definition])
+    made = await created(story, a_train())
+    await until_compiled(story, made)
+    await until_line(story, SERVED, 1)
+    await a_job_is_placed(story, "second")
+
+    await story.kubectl("delete", "customresourcedefinition", JOBSETS)
+    await until_line(story, GONE, 1)
+    await story.until_event("TreeRetired", uid=made["metadata"]["uid"], reason="deleted")
+    await until_groups(story, 2)
+    assert await story.service.ready()
+    await a_job_is_placed(story, "third")
+    assert not troubles(story)
+    assert story.service.starts == 1
+    assert story.service.running
+    await clear_workloads(story.api)
+    await until_groups(story, 0)
+    await story.check_events()
+
+
+async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
+    job_controllers: None, definition: Path, story: Story
+) -> None:
+    """What the log has of it is retired after the restart, and Jobs are placed."""
+    await until_stamped(story)
+    await story.create(*racks("r0", cpu="40"))
+    story.service.kill()
+    await asyncio.to_thread(create_kinds, story.plane, [definition])
+    # Its garbage collector looks for new kinds every 30 s, and never deletes what an object of an unknown kind owned.
+    story.plane.stop_controller_manager()
+    story.plane.start_controller_manager(CONTROLLERS)
+    made = await created(story, a_train())
+    await story.service.start()
+    await until_compiled(story, made)
+    story.service.kill()
+    await story.kubectl("delete", "customresourcedefinition", JOBSETS)
+    await story.service.start()
+    await story.until_event("TreeRetired", uid=made["metadata"]["uid"], reason="deleted")
+    await until_groups(story, 0)
+    await a_job_is_placed(story, "later")
+    assert not troubles(story)
+    await clear_workloads(story.api)
+    await until_groups(story, 0)
+    await story.check_events()
