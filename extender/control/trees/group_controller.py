@@ -128,9 +128,9 @@ class GroupController:
         return write
 
     def _is_blocked(self, key: GroupKey, wanted: Wanted) -> bool:
-        above = composite_key(key.namespace, wanted.spec.parent)
-        parent = self._cluster.view().groups.get(above)
-        return is_blocked(parent, self._wanted.get(above, parent))
+        parent = composite_key(key.namespace, wanted.spec.parent)
+        own = any(one.tree is wanted.tree for one in self._wanted.of(parent))
+        return is_blocked(wanted, self._cluster.view().groups.get(parent), own=own)
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)

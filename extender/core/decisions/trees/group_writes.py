@@ -152,18 +152,17 @@ def is_taken(wanted: Wanted, group: Group) -> bool:
     return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
 
 
-def is_blocked(parent: Group | None, above: Wanted | None) -> bool:
+def is_blocked(wanted: Wanted, parent: Group | None, *, own: bool) -> bool:
     """Return whether a group cannot be created yet, because its parent is being deleted or belongs to another owner.
 
     A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
 
     Args:
-        parent: The group that has the name of the parent; None: there is none.
-        above: The parent as it is wanted; None: it is no group of a workload.
+        wanted: The group.
+        parent: The group that has the name of its parent; None: there is none.
+        own: The parent is a group of the same tree, and not a composite of the user's.
     """
-    if parent is None:
-        return False
-    return parent.deleting or (above is not None and is_taken(above, parent))
+    return parent is not None and (parent.deleting or (own and is_taken(wanted, parent)))
 
 
 def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
