@@ -31,7 +31,8 @@ def unused_label(workload: WorkloadObject, owned: Iterable[WorkloadObject]) -> N
     text = (
         f"the label {TREE_LABEL} has no effect: the pods of {workload.kind} {workload.namespace}/{workload.name} do not "
         "get it. It was added after the workload was created, or the admission policy of the kind "
-        "(deploy/kubernetes/workloads/tree-policies.yaml) was not installed then: create the workload again"
+        "(deploy/kubernetes/workloads/tree-policies.yaml) was not installed then, or the workload had a field such as "
+        "spec.scheduling, which keeps the label out, and kube-apiserver dropped it: create the workload again without"
     )
     return Notice(reason="LabelNotUsed", message=text)
 

@@ -18,6 +18,7 @@ from tests.e2e.trees.workloads import (
     groups,
     listed_trees,
     racks,
+    until_event_about,
     until_groups,
 )
 from tests.support.service.manifest_builders import a_group
@@ -29,9 +30,7 @@ BUILT_IN = "/apis/scheduling.k8s.io/v1alpha3/namespaces/default/podgroups"
 NAME_MAX = 63
 
 
-@pytest.mark.parametrize(
-    "how", [LEAF, "scheduling.x-k8s.io/pod-group", "schedulingGroup", "scheduling"]
-)
+@pytest.mark.parametrize("how", [LEAF, "scheduling.x-k8s.io/pod-group", "schedulingGroup"])
 async def test_a_job_that_something_else_schedules_is_left_alone(
     story: Story,
     tree_policies: None,
@@ -48,10 +47,6 @@ async def test_a_job_that_something_else_schedules_is_left_alone(
         await story.api.post(BUILT_IN, {"metadata": {"name": "mine"}, "spec": spec})
         template["spec"]["schedulingGroup"] = {"podGroupName": "mine"}
         own = set()
-    elif how == "scheduling":
-        # the API server drops it without the gate WorkloadWithJob, after the admission policies have seen it
-        job["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}}
-        own = set()
     else:
         await story.create(a_group("mine", gang=2))
         template["metadata"] = {"labels": {how: "mine"}}
@@ -61,6 +56,22 @@ async def test_a_job_that_something_else_schedules_is_left_alone(
         if name.startswith("theirs-"):
             assert pod["metadata"]["labels"].get(LEAF, "mine") == "mine"
     await nothing_of_ours(story, stored, own)
+    await story.check_events()
+
+
+async def test_a_scheduling_block_that_is_dropped_is_named(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Without the gate WorkloadWithJob the API server drops it after the policies have seen it: no tree, and an Event."""
+    await story.create(*racks("r0"))
+    job = a_job("theirs", 2)
+    job["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}}
+    stored = await left_alone(story, job)
+    assert "scheduling" not in stored["spec"]
+    await story.until_bound(2, "theirs-")
+    text = await until_event_about(story, stored, "LabelNotUsed")
+    assert "spec.scheduling, which keeps the label out, and kube-apiserver dropped it" in text
+    await nothing_of_ours(story, stored, set(), "LabelNotUsed")
     await story.check_events()
 
 
@@ -97,20 +108,21 @@ async def left_alone(story: Story, job: Object) -> Object:
     return stored
 
 
-async def nothing_of_ours(story: Story, theirs: Object, own: set[str]) -> None:
+async def nothing_of_ours(story: Story, theirs: Object, own: set[str], *reasons: str) -> None:
     """Check that the service has nothing about a Job, when it has compiled one that was created later.
 
     Args:
         story: Its cast.
         theirs: The Job.
         own: Groups that the user made.
+        reasons: Of Events that it may have.
     """
     await story.api.create(a_job("later", 2))
     await story.until_bound(2, "later-")
     made = await until_groups(story, 1 + len(own))
     (leaf,) = set(made) - own
     assert leaf.startswith("later-")
-    assert set(await events_about(story, theirs)) <= {"SuccessfulCreate"}
+    assert set(await events_about(story, theirs)) <= {"SuccessfulCreate", *reasons}
     compiled = await story.service.events("TreeCompiled", "TreeRefused", "TreeRetired")
     assert {event["data"]["workload"] for event in compiled} == {"default/later"}
     listed = await listed_trees(story)
@@ -191,5 +203,5 @@ async def test_names_that_are_cut_to_the_same_are_named(
         return [found["NameTaken"] for found in texts if "NameTaken" in found]
 
     (text,) = await story.until(named, every_s=0.1)
-    assert "give the workload another name" in text
+    assert "give one of the workloads another name" in text
     await story.check_events()
