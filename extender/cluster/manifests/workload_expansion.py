@@ -257,6 +257,10 @@ class _WorkloadExpansion:
 
     def _pods(self, leaves: Iterable[Leaf], *, members: bool) -> Iterator[Entry]:
         there = self._files.pods_of(self._workload)
+        if not self._kind.template_paths:
+            if not there:
+                self._warn("has no pod templates; give its pods in the files too")
+            return
         name_label = self._kind.name_label
         labels = {name_label: self._workload.name} if name_label else {}
         for leaf in leaves:

@@ -183,3 +183,19 @@ def test_each_kind_with_pod_templates_has_an_example() -> None:
         for thing in yaml.safe_load_all(path.read_text())
     }
     assert {one.kind for one in KINDS if one.template_paths} <= kinds
+
+
+@pytest.mark.parametrize("priority", ["", "prod"])
+def test_a_podgang_without_its_pods_is_not_placed(tmp_path, priority) -> None:
+    """It has no pod templates, so no pod is made for it, and what is missing is named."""
+    spec = {"podgroups": [{"name": "serve-0-router", "minReplicas": 1, "podReferences": []}]}
+    thing = {
+        "apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang",
+        "metadata": {"name": "serve-0", "namespace": "default", "labels": {TREE_LABEL: "default"}},
+        "spec": spec | ({"priorityClassName": priority} if priority else {}),
+    }  # fmt: skip
+    file = tmp_path / "podgang.yaml"
+    file.write_text(yaml.safe_dump(thing))
+    found = load([str(EXAMPLES / "cluster.yaml")], [str(file)])
+    assert not found.pods
+    assert "has no pod templates; give its pods in the files too" in found.warnings[0]
