@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from http import HTTPStatus
 
 import pytest
 
@@ -112,11 +114,7 @@ async def cluster(site: ControlPlane) -> AsyncIterator[Api]:  # noqa: F811
 async def clear_workloads(api: Api) -> None:
     """Delete all workloads and their pods in all namespaces, and wait until they are gone."""
 
-    served = {"v1"} | {
-        version["groupVersion"]
-        for group in (await api.get("/apis"))["groups"]
-        for version in group["versions"]
-    }
+    served = await served_versions(api)
 
     async def gone() -> bool:
         left = 0
@@ -157,7 +155,7 @@ def tree_site(
 
 @pytest.fixture
 async def tree_policies(tree_site: ControlPlane) -> None:
-    """The admission policies work: a Job is stamped."""
+    """The admission policies work: a Job is stamped, and admission knows the kinds of the definitions."""
     async with tree_site.api() as api:
 
         async def stamped() -> bool:
@@ -166,3 +164,24 @@ async def tree_policies(tree_site: ControlPlane) -> None:
             return TREE in made["spec"]["template"]["metadata"].get("labels", {})
 
         await eventually(stamped)
+        served = await served_versions(api)
+        for version, kind in WORKLOADS:
+            if version in served:
+                await eventually(partial(_is_known, api, version, kind))
+
+
+async def _is_known(api: Api, version: str, kind: str) -> bool:
+    """Return whether admission lets objects of a kind through: it answers 503 for some seconds after its definition."""
+    probe = {"apiVersion": version, "kind": kind, "metadata": {"name": "probe"}, "spec": {}}
+    path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
+    try:
+        await api.post(path, probe, dryRun="All")
+    except ApiError as refusal:  # that the probe is not valid is no matter
+        return refusal.status != HTTPStatus.SERVICE_UNAVAILABLE
+    return True
+
+
+async def served_versions(api: Api) -> set[str]:
+    """Return the API versions that are served, such as "batch/v1"."""
+    groups = (await api.get("/apis"))["groups"]
+    return {"v1"} | {one["groupVersion"] for group in groups for one in group["versions"]}
