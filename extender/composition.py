@@ -197,7 +197,7 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         fence: Returns whether this process may write to the cluster; called before each request.
     """
     if settings.cluster:
-        from extender.cluster.manifests.manifest_cluster import ManifestCluster
+        from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 
         folder = Path(settings.data_dir)
         return ManifestCluster([*settings.cluster], folder, clock=clock, fence=fence)

@@ -193,6 +193,12 @@ class Metrics:
             ["resource"],
             registry=self.registry,
         )
+        self.manifest_files_ignored = Gauge(
+            f"{prefix}_manifest_files_ignored",
+            "1 for each file of --cluster that is not valid; its last valid content stays in use.",
+            ["file"],
+            registry=self.registry,
+        )
         self.informer_lists = Counter(
             f"{prefix}_informer_lists",
             "Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.",

@@ -32,7 +32,7 @@ from prometheus_client import Histogram
 
 from extender import settings
 from extender.cluster.connection.api_client import USER_AGENT
-from extender.cluster.manifests.journal import Record
+from extender.cluster.manifests.served.journal import Record
 from extender.cluster.read.dropped_group_fields import WRITTEN
 from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS
 from extender.cluster.read.pod_conversion import GROUP_LABELS, MARKERS, PLAN_ANNOTATION

@@ -97,6 +97,10 @@ class Cluster(PublishedLogHead, Protocol):
         """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
         ...
 
+    def ignored_sources(self) -> tuple[str, ...]:
+        """Return texts for /readyz about parts of the cluster that are not read; decisions use the rest."""
+        ...
+
     async def changed(self, revision: int) -> int:
         """Wait until the revision of the view differs from `revision`; return the new one."""
         ...

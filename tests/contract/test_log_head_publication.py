@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.manifests.manifest_cluster import LOG_HEAD_FILE, ManifestCluster
+from extender.cluster.manifests.served.manifest_cluster import LOG_HEAD_FILE, ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import LogMark

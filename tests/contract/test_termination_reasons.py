@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
-from extender.cluster.manifests.manifest_cluster import ManifestCluster
+from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd

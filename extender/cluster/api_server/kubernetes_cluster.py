@@ -208,6 +208,10 @@ class KubernetesCluster:
                 return reason
         return ""
 
+    def ignored_sources(self) -> tuple[str, ...]:
+        """Return nothing: a resource that is not read makes the view not ready."""
+        return ()
+
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
         return self._world.priorities.documents()

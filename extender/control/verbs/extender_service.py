@@ -40,7 +40,7 @@ from extender.core.decisions.verbs.preempt_verb import (
 )
 from extender.core.decisions.verbs.preempt_verb_input import encode
 from extender.core.log.control_plane_features import features_summary
-from extender.core.log.events import NewEvent
+from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,
@@ -108,8 +108,15 @@ class ExtenderService:
         return (
             ReadinessCheck("lease", led, reason),
             ReadinessCheck("log", not behind, behind or f"followed to position {position}"),
-            ReadinessCheck("cluster", not cluster, cluster),
+            ReadinessCheck(
+                "cluster", not cluster, cluster or "; ".join(self._cluster.ignored_sources())
+            ),
         )
+
+    def _cluster_text(self, features: ControlPlaneFeaturesDetected | None) -> str:
+        """Return what there is to know of a cluster that is ready."""
+        texts = (*self._cluster.ignored_sources(), features_summary(features))
+        return "; ".join(text for text in texts if text)
 
     def reconciling(self) -> bool:
         """Return whether only the first pass after the acquisition of the lease is missing."""
@@ -133,7 +140,9 @@ class ExtenderService:
             ReadinessCheck("lease", not lease, lease),
             ReadinessCheck("history", not lost, lost),
             ReadinessCheck(
-                "cluster", not cluster, cluster or features_summary(self._leader.committed.features)
+                "cluster",
+                not cluster,
+                cluster or self._cluster_text(self._leader.committed.features),
             ),
             ReadinessCheck(
                 "reconciled", passed, "" if passed else "no pass since the lease was taken"

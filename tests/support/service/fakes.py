@@ -219,6 +219,9 @@ class FakeCluster:
     def not_ready_reason(self) -> str:
         return self.doubted
 
+    def ignored_sources(self) -> tuple[str, ...]:
+        return ()
+
     async def changed(self, revision: int) -> int:
         while self.seen.revision == revision:
             await self._news.wait()

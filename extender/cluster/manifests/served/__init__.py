@@ -1,1 +1,1 @@
-"""What workloads in files are for a service: objects of an API server, with the pods that controllers make of them."""
+"""The manifests of a running service: files that change, and what was written to them."""

@@ -13,15 +13,15 @@ import msgspec
 from immutables import Map
 
 from extender.cluster import types as api
-from extender.cluster.manifests.journal import (
+from extender.cluster.manifests.manifest_entries import filled_in_uid, ident_of, with_metadata
+from extender.cluster.manifests.served.journal import (
     CompositeWritten,
     DeletedObject,
     PodGroupWritten,
     Record,
 )
-from extender.cluster.manifests.journal_overlay import JournalOverlay
-from extender.cluster.manifests.manifest_entries import filled_in_uid, ident_of, with_metadata
-from extender.cluster.manifests.served.workload_player import ServedWorkloads
+from extender.cluster.manifests.served.journal_overlay import JournalOverlay
+from extender.cluster.manifests.workload_player import ServedWorkloads
 from extender.cluster.read.object_decoding import convert, group_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.workload_conversion import workload_of

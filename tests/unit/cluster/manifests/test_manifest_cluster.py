@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests import journal
-from extender.cluster.manifests.manifest_cluster import ManifestCluster
+from extender.cluster.manifests.served import journal
+from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
@@ -70,7 +70,8 @@ def running(tmp_path):
 
 def lines(tmp_path):
     body = (tmp_path / "data" / "cluster.jsonl").read_bytes()
-    return [msgspec.json.decode(line) for line in body.splitlines()]
+    records = [msgspec.json.decode(line) for line in body.splitlines()]
+    return [record for record in records if record["type"] != "manifests"]
 
 
 def pod_named(cluster, name):
@@ -266,7 +267,7 @@ async def test_a_manifest_that_breaks_keeps_the_last_good_state(write, running, 
         revision = cluster.view().revision
         write(text="kind: [")
         async with asyncio.timeout(60):
-            while "Manifests cannot be used" not in caplog.text:
+            while "A manifest file is ignored" not in caplog.text:
                 await asyncio.sleep(POLL_S)
         assert cluster.not_ready_reason() == ""
         assert cluster.view().revision == revision
@@ -463,7 +464,7 @@ async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, capl
         write(a_job(parallelism="three"), name="work.yaml")
         write(a_profile("mine", {"kind": "Job", "gang": "none"}), name="profile.yaml")
         async with asyncio.timeout(60):
-            while "Manifests cannot be used" not in caplog.text:
+            while "A manifest file is ignored" not in caplog.text:
                 await asyncio.sleep(POLL_S)
         assert len(cluster.view().pods) == 2
         assert cluster.not_ready_reason() == ""

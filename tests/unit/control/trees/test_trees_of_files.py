@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 import yaml
 
-from extender.cluster.manifests.manifest_cluster import ManifestCluster
+from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.pod_groups import build_forest

@@ -5,6 +5,7 @@ them. Manifests are never written; a binding exists only here.
 
 Each line is an object with `type` and `at_us` (microseconds since the epoch):
 
+    {"type":"manifests","at_us":1,"paths":["/home/me/cluster"]}
     {"type":"nominated","at_us":1,"namespace":"default","name":"p-0","uid":"...","node":"n1"}
     {"type":"gate-removed","at_us":2,"namespace":"default","name":"p-0","uid":"..."}
     {"type":"bound","at_us":3,"namespace":"default","name":"p-0","uid":"...","node":"n1","plan":"..."}
@@ -18,6 +19,7 @@ Each line is an object with `type` and `at_us` (microseconds since the epoch):
     {"type":"pod-group","at_us":9,"namespace":"default","name":"p","uid":"...","object":{...}}
     {"type":"composite-pod-group","at_us":9,"namespace":"default","name":"p","uid":"...","object":{...}}
 
+`manifests`: the paths that the objects of the next lines were read from; the newest line counts.
 `evicted`: the pod is removed at once, because there is no kubelet, though its manifest may still
 exist. `deleted`: the object was removed from the manifests, or is a group that the service deleted; an object of its name
 that is added later is a new one, with a new UID unless the manifest has one. `pod-group` and `composite-pod-group`: the
@@ -55,6 +57,13 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     namespace: str
     name: str
     uid: str
+
+
+class ManifestPaths(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="manifests"):
+    """The absolute paths that a service reads its cluster from, sorted."""
+
+    at_us: int
+    paths: tuple[str, ...]
 
 
 class Nominated(_Line, frozen=True, kw_only=True, tag="nominated"):
@@ -123,7 +132,7 @@ class DeletedObject(_Line, frozen=True, kw_only=True, tag="deleted"):
 
 
 _Waiting = tuple[bytes, asyncio.Future[None]]
-Record = (
+ObjectRecord = (
     Nominated
     | GateRemoved
     | Bound
@@ -135,13 +144,14 @@ Record = (
     | CompositeWritten
     | DeletedObject
 )
+Record = ManifestPaths | ObjectRecord
 
 
 class Journal:
     """The file, open for reading and appending."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path: Final = path
         self._file = -1
         self._read_up_to = 0
         self._line = 0
@@ -183,7 +193,7 @@ class Journal:
             if not whole:
                 if size >= LINE_MAX_BYTES:
                     limit = f"{LINE_MAX_BYTES >> 20} MiB"
-                    raise BadInput(f"{self._path}: line {self._line + 1} is longer than {limit}")
+                    raise BadInput(f"{self.path}: line {self._line + 1} is longer than {limit}")
                 size = min(2 * size, LINE_MAX_BYTES)
                 continue
             size = READ_BYTES
@@ -193,7 +203,7 @@ class Journal:
                 try:
                     yield self._decoder.decode(line)
                 except msgspec.DecodeError as fault:
-                    where = {"path": str(self._path), "line": self._line, "fault": str(fault)}
+                    where = {"path": str(self.path), "line": self._line, "fault": str(fault)}
                     if line:
                         logger.warning("A line of the cluster file is skipped", extra=where)
 
@@ -204,19 +214,19 @@ class Journal:
             ClusterUnavailable: The write failed; the line may have been written nevertheless.
         """
         if self._writer is None or self._writer.done():
-            msg = f"{self._path} is not open"
+            msg = f"{self.path} is not open"
             raise ClusterUnavailable(msg)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((msgspec.json.encode(record) + b"\n", written))
         await written
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             self._flush(b"\n")
-        directory = os.open(self._path.parent, os.O_RDONLY)
+        directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
@@ -240,7 +250,7 @@ class Journal:
             try:
                 await asyncio.to_thread(self._flush, b"".join(line for line, _ in batch))
             except OSError as raised:
-                fault = ClusterUnavailable(f"{self._path}: {raised}")
+                fault = ClusterUnavailable(f"{self.path}: {raised}")
             for _, written in batch:
                 if written.cancelled():
                     continue

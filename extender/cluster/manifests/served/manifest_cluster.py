@@ -20,17 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from extender.cluster import types as api
-from extender.cluster.manifests.file_watcher import FileWatcher
-from extender.cluster.manifests.journal import (
+from extender.cluster.manifests.manifest_entries import Ident, ident_of
+from extender.cluster.manifests.manifest_loader import in_feed_order
+from extender.cluster.manifests.served.file_watcher import FileWatcher, ManifestFiles
+from extender.cluster.manifests.served.journal import (
     FILE,
     Bound,
     Conditions,
@@ -39,19 +39,19 @@ from extender.cluster.manifests.journal import (
     Evicted,
     GateRemoved,
     Journal,
+    ManifestPaths,
     MarkedDisrupted,
     Nominated,
     Record,
 )
-from extender.cluster.manifests.journal_overlay import JournalOverlay, with_writes
-from extender.cluster.manifests.manifest_entries import Ident, ident_of
-from extender.cluster.manifests.manifest_loader import CompleteManifest, in_feed_order
+from extender.cluster.manifests.served.journal_overlay import JournalOverlay, with_writes
+from extender.cluster.manifests.served.log_head_file import LogHeadFile
+from extender.cluster.manifests.served.manifest_paths import absolute_paths, check_same_manifests
 from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
 from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.write.log_head_configmap import published_form, read_mark
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.events import GoneVia
@@ -63,6 +63,7 @@ from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, LogMark
 from extender.runtime.wakeup import Wakeup
+from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,9 @@ class ManifestCluster:
         self._fence = fence
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
-        self._anchor = data_dir / LOG_HEAD_FILE
+        self._log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
+        self._paths = absolute_paths(paths)
+        self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
         self._overlay = JournalOverlay()
         self._world = ObjectStore()
         self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
@@ -130,6 +133,7 @@ class ManifestCluster:
         self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._was_valid = False
         self._fault = "the manifests were not read yet"
+        self._ignored: Mapping[str, str] = {}  # files that are not valid, and why
         self._view_changed = Wakeup()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
@@ -141,12 +145,18 @@ class ManifestCluster:
     async def start(self) -> None:
         """Read the manifests and start to poll them.
 
-        Invalid manifests do not prevent the start; `doubt` returns the fault until they are corrected.
+        Invalid manifests do not prevent the start; `not_ready_reason` and `ignored_sources` have the faults until they are
+        corrected.
 
         Raises:
             OSError: The data directory cannot be written.
+            BadInput: The journal belongs to other manifests.
         """
         await self._journal.open()
+        self._catch_up()
+        if self._paths != self._recorded_paths:
+            check_same_manifests(self._recorded_paths, self._paths, self._journal.path)
+            await self._write(ManifestPaths(at_us=self._clock.now_us(), paths=self._paths))
         await self._poll()
         self._polling = asyncio.create_task(self._poll_forever(), name="cluster-files")
 
@@ -182,6 +192,7 @@ class ManifestCluster:
             found = await self._watcher.changed(self._overlay.gone)
             if found is None:
                 return
+            self._report_ignored(found.ignored)
             self._take(found)
         except (BadInput, OSError) as fault:
             if not isinstance(fault, BadInput):
@@ -193,22 +204,38 @@ class ManifestCluster:
         else:
             self._was_valid, self._fault = True, ""
 
-    def _take(self, found: CompleteManifest) -> None:
-        """Replace the objects of the cluster by those of the manifests; groups of workloads go with their owners."""
+    def _report_ignored(self, ignored: Mapping[str, str]) -> None:
+        """Log the files that are ignored from now on, and set the metric of each."""
+        for name in self._ignored.keys() - ignored.keys():
+            METRICS.manifest_files_ignored.remove(name)
+        for name, fault in ignored.items():
+            METRICS.manifest_files_ignored.labels(name).set(1)
+            if self._ignored.get(name) != fault:
+                logger.warning("A manifest file is ignored", extra={"file": name, "fault": fault})
+        self._ignored = ignored
+
+    def _take(self, files: ManifestFiles) -> None:
+        """Replace the objects of the cluster by those of the manifests; groups of workloads go with their owners.
+
+        Raises:
+            BadInput: Recorded objects are missing, and a file that was never valid may have them.
+        """
+        found = files.found
         things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
         workloads = {one.metadata.uid: _workload_ident(one) for one in found.served.manifests}
         for group in self._overlay.groups.values():
             if owner_uid(group) in workloads:
                 things.setdefault(ident_of(group), group)
         known = self._left | self._overlay.where | self._by_uid
-        self._things = things
-        self._by_uid = workloads | {
+        by_uid = workloads | {
             thing.metadata.uid: ident
             for ident, thing in things.items()
             if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
         }
-        there = self._by_uid.keys()
-        self._left = {uid: ident for uid, ident in known.items() if uid not in there}
+        left = {uid: ident for uid, ident in known.items() if uid not in by_uid}
+        if left and files.never_valid and not self._was_valid:
+            raise _perhaps_there(files, next(iter(left.values())))
+        self._things, self._by_uid, self._left = things, by_uid, left
         self._watcher.forget(self._left.values())
         for kind, source in _KINDS:
             of_kind = [
@@ -223,7 +250,7 @@ class ManifestCluster:
 
     async def _record_removals(self) -> None:
         """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
-        if not self._left or not self._fence():
+        if not self._left or not self._fence() or self._paths != self._recorded_paths:
             return
         at_us = self._clock.now_us()
         try:
@@ -237,6 +264,9 @@ class ManifestCluster:
         """Apply the lines that were added since the last call, by this or another process."""
         changed = set()
         for record in self._journal.unread():
+            if isinstance(record, ManifestPaths):
+                self._recorded_paths = record.paths
+                continue
             if self._overlay.apply(record):
                 changed.add(record.uid)
             if isinstance(record, DeletedObject):
@@ -288,6 +318,10 @@ class ManifestCluster:
         if self._polling is not None and self._polling.done():
             return "the files are not watched any more"
         return "" if self._was_valid else self._fault
+
+    def ignored_sources(self) -> tuple[str, ...]:
+        """Return the files that are ignored, and why."""
+        return tuple(f"ignored file: {fault}" for fault in self._ignored.values())
 
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
@@ -393,31 +427,12 @@ class ManifestCluster:
                 raise _refused(pod, f"is bound to {found.node}, not to {node}")
 
     async def published(self) -> LogMark | None:
-        """Return the published log head.
-
-        Raises:
-            ClusterUnavailable: The file exists but cannot be read.
-        """
-        try:
-            body = await asyncio.to_thread(self._anchor.read_bytes)
-        except FileNotFoundError:
-            return None
-        except OSError as fault:
-            raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
-        return read_mark(body, str(self._anchor))
+        """Return the published log head; see `LogHeadFile`."""
+        return await self._log_head.published()
 
     async def publish(self, mark: LogMark) -> None:
-        """Publish the log head in a file, which is replaced atomically.
-
-        Raises:
-            ClusterUnavailable: The file cannot be written.
-        """
-        new = self._anchor.with_suffix(".new")
-        try:
-            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(published_form(mark)))
-            new.replace(self._anchor)
-        except OSError as fault:
-            raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
+        """Publish the log head; see `LogHeadFile`."""
+        await self._log_head.publish(mark)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
@@ -497,6 +512,14 @@ class ManifestCluster:
 
 def _refused(pod: PodRef, reason: str) -> RequestRejected:
     return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {reason}")
+
+
+def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
+    kind, _, namespace, name = missing
+    file = files.never_valid[0]
+    return BadInput(
+        f"{kind} {namespace}/{name} is recorded in {FILE} and is in no valid file; it may be in one that is not: {files.ignored[file]}"
+    )
 
 
 def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.journal import (
+from extender.cluster.manifests.manifest_entries import ident_of
+from extender.cluster.manifests.served.journal import (
     Bound,
     CompositeWritten,
     Conditions,
@@ -15,10 +16,9 @@ from extender.cluster.manifests.journal import (
     GateRemoved,
     MarkedDisrupted,
     Nominated,
+    ObjectRecord,
     PodGroupWritten,
-    Record,
 )
-from extender.cluster.manifests.manifest_entries import ident_of
 from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
@@ -40,7 +40,7 @@ class JournalOverlay:
         # how often an object of a name was deleted
         self.gone: dict[tuple[str, str, str, str], int] = {}
 
-    def apply(self, record: Record) -> bool:
+    def apply(self, record: ObjectRecord) -> bool:
         """Fold a line; return whether it changed the state of its object.
 
         Of several bindings of one pod only the first counts.
