@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-1"  # full
-HISTORICAL_CODEC = "past-1"  # historical
+FULL_CODEC = "state-2"  # full
+HISTORICAL_CODEC = "past-2"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 

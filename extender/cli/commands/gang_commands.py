@@ -138,6 +138,7 @@ def gangs(
             "state": lambda line: line.state,
             "reserved": lambda line: str(line.reserved),
             "bound": lambda line: str(line.bound),
+            "minimum": minimum_text,
             "workload": lambda line: workload_text(line.workload),
             "reason": lambda line: line.reasons[0] if line.reasons else "",
         },
@@ -162,7 +163,9 @@ def explain(
     if output is not Output.table:
         print_value(line, output)
         return
-    print(f"{line.kind} {line.gang}: {line.state}, {line.bound} bound, {line.reserved} reserved")
+    minimum = minimum_text(line)
+    shown = f"{line.state} {minimum}" if line.state == "degraded" else line.state
+    print(f"{line.kind} {line.gang}: {shown}, {line.bound} bound, {line.reserved} reserved")
     if line.workload:
         print(f"  made for {workload_text(line.workload)}")
     for group in sorted(line.groups, key=lambda group: group.name):
@@ -174,6 +177,11 @@ def explain(
         ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
         empty="No members are reserved or bound.",
     )
+
+
+def minimum_text(line: GangAt) -> str:
+    """Return how many pods of the minimum of a gang are there, `3/8`; empty before its first admission."""
+    return f"{line.minimum_present}/{line.minimum_needed}" if line.minimum_needed else ""
 
 
 def workload_text(workload: str) -> str:

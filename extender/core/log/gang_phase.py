@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EffectivePhase, GangState
@@ -13,18 +16,58 @@ PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gan
 HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 
 
-def effective_phase(root: GangState) -> EffectivePhase:
+class MinimumStatus(msgspec.Struct, frozen=True, gc=False):
+    """How much of the minimum of a gang is there, in pods."""
+
+    present: int  # bound, or ended with success
+    needed: int  # of the children that are nearest to their minimum, as many as needed
+
+
+def effective_phase(
+    root: GangState, groups: tuple[GroupRecord, ...] | None = None
+) -> EffectivePhase:
     """Return the state of a root as named in the table in `extender/README.md`.
 
-    It is the phase of the root, or *preempting* while the root holds no capacity and its victims terminate.
+    It is the phase of the root; or *preempting* while the root holds no capacity and its victims terminate; or, of a
+    root whose minimum was bound and is not any more, what became of it.
+
+    Args:
+        root: The root.
+        groups: Its groups with their present minima; None: as recorded by the newest admission.
     """
-    if (
-        root.phase in HOLDS_CAPACITY
-        or root.last_decision is None
-        or root.last_decision.outcome != PREEMPTING
-    ):
+    preempting = root.last_decision is not None and root.last_decision.outcome == PREEMPTING
+    if root.phase not in HOLDS_CAPACITY:
+        return PREEMPTING if preempting else root.phase
+    if root.phase != "scheduled":
         return root.phase
-    return PREEMPTING
+    status = minimum_status(root, groups)
+    if status.present >= status.needed:
+        return (
+            "completed"
+            if root.succeeded and not root.bound and not root.reservations
+            else "scheduled"
+        )
+    if root.reservations:
+        return "degraded" if root.bound else "admitted"
+    if preempting:
+        return PREEMPTING
+    loss = root.last_loss
+    evicted = loss is not None and (loss.preemptor or loss.cause == "preempted")
+    return "preempted" if evicted and not root.bound else "degraded"
+
+
+def minimum_status(root: GangState, groups: tuple[GroupRecord, ...] | None = None) -> MinimumStatus:
+    """Return how many pods of the minimum of a root are there; see `effective_phase`.
+
+    The groups of a root that was bound before the log had it are not known: it needs a pod then.
+    """
+    groups = root.groups if groups is None else groups
+    if not groups:
+        return MinimumStatus(min(len(root.bound) + sum(root.succeeded.values()), 1), 1)
+    counts = Counter(member.group for member in root.bound.values())
+    counts.update(root.succeeded)
+    needed = missing(groups, {})
+    return MinimumStatus(needed - missing(groups, counts), needed)
 
 
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:

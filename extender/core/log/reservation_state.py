@@ -18,7 +18,12 @@ from typing import Literal
 import msgspec
 from immutables import Map
 
-from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord, NoticeRecord
+from extender.core.log.events import (
+    ControlPlaneFeaturesDetected,
+    GroupRecord,
+    MemberTerminationCause,
+    NoticeRecord,
+)
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.workloads.native.native_groups import AdoptedGroup
@@ -26,7 +31,7 @@ from extender.core.workloads.tree_compiler import GroupSpec
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
 TreeOutcome = Literal["compiled", "basic", "refused"]
-EffectivePhase = Phase | Literal["preempting"]
+EffectivePhase = Phase | Literal["preempting", "degraded", "preempted", "completed"]
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -79,6 +84,19 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_us: int
 
 
+class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The end of a bound member that did not succeed."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    cause: MemberTerminationCause
+    message: str  # of the status of the pod; may be empty
+    position: Position
+    at_us: int
+    preemptor: str = ""  # Kind/namespace/name, if it was a victim of a recorded preemption
+
+
 class GangFields(msgspec.Struct):
     """The fields of the state of one root: `GangState` is frozen, the copy in `StateProjector` is mutable."""
 
@@ -107,6 +125,9 @@ class GangFields(msgspec.Struct):
     # How often other pods used its reserved capacity, at short intervals.
     capacity_used_times: int = 0
     capacity_used_us: int = 0  # time of the last such use
+    last_loss: MemberLoss | None = None
+    # Members that succeeded and that no new member has followed, by leaf. Never changed in place.
+    succeeded: dict[str, int] = {}
 
 
 # mypy rejects a frozen class below a mutable one for dataclasses; msgspec supports it.

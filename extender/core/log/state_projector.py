@@ -49,6 +49,7 @@ from extender.core.log.reservation_state import (
     GangFields,
     GangState,
     LastDecision,
+    MemberLoss,
     RejectionKey,
     RejectionState,
     ReplacementHold,
@@ -58,6 +59,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.pods import SUCCEEDED
 
 if TYPE_CHECKING:
     from immutables import MapMutation
@@ -453,6 +455,10 @@ class StateProjector:
             self._gang_of[uid] = root.uid
         if before is None:
             self._use_holds(root, [(data.group, data.node)])
+        if root.succeeded:  # the new member follows one that succeeded
+            left = root.succeeded.get(data.group, 0) - 1
+            others = {leaf: n for leaf, n in root.succeeded.items() if leaf != data.group}
+            root.succeeded = others | ({data.group: left} if left > 0 else {})
 
     def _release(self, event: RecordedEvent, data: ReservationReleased) -> None:
         """Remove reservations or replacement holds."""
@@ -483,6 +489,7 @@ class StateProjector:
     def _lose_member(self, event: RecordedEvent, root: _OpenGang, data: MemberTerminated) -> None:
         if data.uid in root.bound:
             member = root.bound.pop(data.uid)
+            self._note_end(event, root, member, data)
             if data.cause == "node-lost":
                 root.lost_with_node[data.uid] = member
             elif data.held_until_us:
@@ -490,6 +497,22 @@ class StateProjector:
             if not self._past:
                 del self._gang_of[data.uid]
             self._undo_if_empty(root)
+
+    def _note_end(
+        self, event: RecordedEvent, root: _OpenGang, member: BoundMember, data: MemberTerminated
+    ) -> None:
+        """Count a member that succeeded, or record its loss."""
+        if (data.cause, data.message) == ("ended", SUCCEEDED):
+            before = root.succeeded.get(member.group, 0)
+            root.succeeded = root.succeeded | {member.group: before + 1}
+            return
+        preemptors = (p for p in self._preemptions.values() if data.uid in p.victims)
+        preemption = next(preemptors, None)
+        root.last_loss = MemberLoss(
+            pod=data.pod, uid=data.uid, node=data.node, cause=data.cause, message=data.message,
+            position=event.position, at_us=event.at_us,
+            preemptor=f"{preemption.kind}/{preemption.gang}" if preemption is not None else "",
+        )  # fmt: skip
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""

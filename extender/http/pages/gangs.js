@@ -13,8 +13,12 @@ export const STATES = {
   invalid: "breaks a rule, so it is not scheduled",
   admitted: "its minimum is reserved",
   scheduled: "its minimum is bound",
+  degraded: "its minimum was bound; members of it were lost",
+  preempted: "its minimum was bound; all members are gone, the last one was preempted",
+  suspended: "its minimum was bound; its workload is suspended",
+  completed: "its members have succeeded",
 };
-export const RUNNING = new Set(["admitted", "scheduled"]);
+export const RUNNING = new Set(["admitted", "scheduled", "completed"]);
 
 export const badge = (state) => el("span", { class: `badge ${STATES[state] ? state : ""}`, text: state, title: STATES[state] });
 

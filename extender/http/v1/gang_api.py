@@ -17,6 +17,7 @@ from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.state.gang_status import RootWorkload
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import RootKey, workloads_of_roots
@@ -78,7 +79,7 @@ class GangApi:
         self._inputs = inputs
         self._state = state
         self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
-        self._workloads: IdentityMemo[Mapping[RootKey, str]] = IdentityMemo()
+        self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -135,7 +136,7 @@ class GangApi:
         roots = self._state.committed.gangs
         return self._index.get(lambda: _by_name(roots.values()), same=(roots,))
 
-    def _made_for(self) -> Mapping[RootKey, str]:
+    def _made_for(self) -> Mapping[RootKey, RootWorkload]:
         """Return the workloads of root groups; made again when the trees have changed."""
         trees = self._state.committed.trees
         return self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))

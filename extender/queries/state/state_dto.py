@@ -46,6 +46,19 @@ class GroupAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound: int
 
 
+class MemberLossAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The end of a bound member that did not succeed."""
+
+    pod: str  # namespace/name
+    uid: str
+    node: str
+    cause: str  # preempted | evicted | node-lost | rejected-by-kubelet | ended | deleted | unknown
+    message: str  # of the status of the pod; may be empty
+    preemptor: str  # Kind/namespace/name, if it was a victim of a recorded preemption; else empty
+    position: int  # of its event
+    time: str  # RFC 3339
+
+
 class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A gang at a point in time."""
 
@@ -53,10 +66,13 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     kind: str
     priority: int
-    state: str  # observed | waiting | unschedulable | preempting | invalid | admitted | scheduled
+    # One of observed, waiting, unschedulable, preempting, invalid, admitted, scheduled; after its minimum was bound
+    # also one of degraded, preempted, suspended, completed.
+    state: str
     reserved: int
     bound: int
     outcome: str  # of the current refusal; empty: there is none
+    # of the current refusal; of a degraded, preempted or suspended gang, first what happened to it
     reasons: tuple[str, ...]
     last_decision_time: str  # RFC 3339, time of the refusal; empty: there is none
     last_decision_position: int  # position of the refusal; 0: there is none
@@ -67,6 +83,9 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     members: list[MemberAt]
     # Kind/namespace/name of the workload that the service made the root group for; empty: none
     workload: str = ""
+    minimum_present: int = 0  # pods of the minimum that are bound, or ended with success
+    minimum_needed: int = 0  # pods of the minimum; 0 before the first admission
+    last_loss: MemberLossAt | None = None
 
 
 class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -121,7 +140,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Totals of the requested part."""
 
     gangs: int
-    pending: int  # gangs that are observed, waiting, unschedulable, preempting or invalid
+    pending: (
+        int  # gangs that are observed, waiting, unschedulable, preempting, invalid or preempted
+    )
     reserved: int  # members
     bound: int  # members
     nodes: int

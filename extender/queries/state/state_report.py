@@ -8,17 +8,18 @@ from operator import attrgetter
 
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
-from extender.core.log.gang_phase import effective_phase
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
+    MemberLoss,
     ReplacementHold,
     Reservation,
     ReservationState,
 )
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
 from extender.queries.state.state_dto import (
     ControlPlaneAt,
     GangAt,
@@ -27,6 +28,7 @@ from extender.queries.state.state_dto import (
     GroupAt,
     MemberAt,
     MemberChange,
+    MemberLossAt,
     MemberPlacement,
     NodeAt,
     PodAt,
@@ -58,10 +60,9 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
     made_for = workloads_of_roots(state.trees.values())
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
     nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
-    holding = [g for g in gangs if g.state in ("admitted", "scheduled")]
     totals = Totals(
         gangs=len(gangs),
-        pending=len(gangs) - len(holding),
+        pending=sum(g.state in PENDING for g in gangs),
         reserved=sum(g.reserved for g in gangs),
         bound=sum(g.bound for g in gangs),
         nodes=len(nodes),
@@ -134,7 +135,7 @@ def topology_of(
 
 
 def gang_at(
-    root: GangState, made_for: Mapping[RootKey, str], *, with_members: bool = True
+    root: GangState, made_for: Mapping[RootKey, RootWorkload], *, with_members: bool = True
 ) -> GangAt:
     """Return a gang in the form of the API, with or without its members.
 
@@ -144,16 +145,18 @@ def gang_at(
         with_members: Whether its members are wanted.
     """
     answer = root.last_decision
+    workload = made_for.get(RootKey(root.gang, root.kind))
+    status = gang_status(root, workload)
     return GangAt(
         gang=root.gang,
         uid=root.uid,
         kind=root.kind,
         priority=root.priority,
-        state=effective_phase(root),
+        state=status.state,
         reserved=len(root.reservations),
         bound=len(root.bound),
         outcome=answer.outcome if answer is not None else "",
-        reasons=answer.reasons if answer is not None else (),
+        reasons=status.reasons,
         last_decision_time=rfc3339(answer.at_us) if answer is not None else "",
         last_decision_position=answer.position if answer is not None else 0,
         observed=rfc3339(root.observed_us),
@@ -161,7 +164,25 @@ def gang_at(
         plan=root.plan or "",
         groups=_groups(root),
         members=_members(root) if with_members else [],
-        workload=made_for.get(RootKey(root.gang, root.kind), ""),
+        workload=workload.workload if workload is not None else "",
+        minimum_present=status.present,
+        minimum_needed=status.needed,
+        last_loss=_loss_at(root.last_loss),
+    )
+
+
+def _loss_at(loss: MemberLoss | None) -> MemberLossAt | None:
+    if loss is None:
+        return None
+    return MemberLossAt(
+        pod=loss.pod,
+        uid=loss.uid,
+        node=loss.node,
+        cause="preempted" if loss.preemptor else loss.cause,
+        message=loss.message,
+        preemptor=loss.preemptor,
+        position=loss.position,
+        time=rfc3339(loss.at_us),
     )
 
 
@@ -388,13 +409,14 @@ def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
 def _brief(root: GangState | None) -> GangBrief | None:
     if root is None:
         return None
+    status = gang_status(root)
     return GangBrief(
-        state=effective_phase(root),
+        state=status.state,
         priority=root.priority,
         reserved=len(root.reservations),
         bound=len(root.bound),
         outcome=root.last_decision.outcome if root.last_decision is not None else "",
-        reasons=root.last_decision.reasons if root.last_decision is not None else (),
+        reasons=status.reasons,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from extender.core.log.gang_phase import effective_phase
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.gang_status import RootWorkload, gang_status
 
 
 class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -54,19 +54,25 @@ class RootKey(msgspec.Struct, frozen=True, gc=False):
     kind: str
 
 
-def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, str]:
-    """Return Kind/namespace/name of the workload that each root group was made for.
+def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, RootWorkload]:
+    """Return the workload that each root group was made for.
 
     A root that a user wrote, above the groups of workloads, is not there.
     """
     return {
-        RootKey(f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): (
-            f"{tree.kind}/{tree.workload}"
-        )
+        RootKey(f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): _root_workload(tree)
         for tree in trees
         for group in tree.groups
         if not group.parent
     }
+
+
+def _root_workload(tree: WorkloadTree) -> RootWorkload:
+    return RootWorkload(
+        f"{tree.kind}/{tree.workload}",
+        tree.suspended,
+        {(group.kind, group.name): group.minimum for group in tree.groups},
+    )
 
 
 def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
@@ -102,7 +108,11 @@ def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
         owner=tree.owner,
         groups=len(found),
         roots=tuple(
-            TreeRoot(name=name, kind=kind, state=_state(gangs.get(f"{namespace}/{parent or name}")))
+            TreeRoot(
+                name=name,
+                kind=kind,
+                state=_state(gangs.get(f"{namespace}/{parent or name}"), _root_workload(tree)),
+            )
             for kind, name, parent in roots
         ),
         reason=tree.reason,
@@ -113,5 +123,5 @@ def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
     )
 
 
-def _state(gang: GangState | None) -> str:
-    return effective_phase(gang) if gang is not None else ""
+def _state(gang: GangState | None, made_for: RootWorkload) -> str:
+    return gang_status(gang, made_for).state if gang is not None else ""

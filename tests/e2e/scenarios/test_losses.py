@@ -82,6 +82,11 @@ async def test_history_names_the_cause_of_a_lost_member(
             return (await story.bound()).get("boss") == "wanted"
 
         await story.until(boss_runs)
+        (gang,) = await story.service.get("/v1/gangs")
+        assert (gang["minimum_present"], gang["minimum_needed"]) == (0, 4)
+        last = gang["last_loss"]["cause"]
+        assert gang["state"] == ("preempted" if last == "preempted" else "degraded")
+        assert gang["last_loss"]["pod"] in gang["reasons"][0]
     lost = await losses_printed(database_url, "g")
     losses = {node: lost[on[node]] for node in nodes}
     assert {node: cause for node, (cause, _, _) in losses.items()} == {

@@ -297,6 +297,10 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
 
     await story.until(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
+    (gang,) = await story.service.get("/v1/gangs")
+    assert (gang["state"], gang["minimum_present"], gang["minimum_needed"]) == ("preempted", 0, 2)
+    assert gang["last_loss"]["preemptor"] == "Pod/default/vip"
+    assert gang["reasons"][0].startswith("preempted: evicted for Pod default/vip; last was pod ")
 
 
 @pytest.mark.settings(eviction_method="eviction-api")

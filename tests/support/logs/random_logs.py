@@ -207,10 +207,15 @@ def _event_data(draw, uid, root, fresh):
         return ReservationReleased(plan=some[0].plan, reason=reason, pods=pods)
     if kind == "lost":
         m = draw(st.sampled_from(bound))
-        cause = draw(st.sampled_from(["unknown", "node-lost"]))
+        cause, message = draw(
+            st.sampled_from([
+                ("unknown", ""), ("unknown", ""), ("node-lost", ""), ("node-lost", ""), ("preempted", ""),
+                ("ended", "Succeeded"), ("ended", "Succeeded"), ("ended", "Error"),
+            ])
+        )  # fmt: skip
         until_us = draw(st.sampled_from([0, 1_000, 1_000]))
         return MemberTerminated(
-            pod=m.pod, uid=m.uid, node=m.node, cause=cause, held_until_us=until_us
+            pod=m.pod, uid=m.uid, node=m.node, cause=cause, message=message, held_until_us=until_us
         )
     if kind == "given up":
         v = draw(st.sampled_from(sorted(root.replacement_holds.values(), key=lambda v: v.uid)))

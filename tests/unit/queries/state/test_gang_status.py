@@ -1,0 +1,278 @@
+"""The state of a gang as it is shown: derived from what is bound now, with the last loss as its reason."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangExtended,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    GroupRecord,
+    MemberTerminated,
+    PodBound,
+    PreemptionPlanned,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
+from extender.queries.state.state_dto import Scope
+from extender.queries.state.state_report import build_state_report
+from tests.support.logs.random_logs import a_leaf, event_after, histories
+
+ROOT, HIGH = GangUid("root"), GangUid("high")
+SHOWN = {"scheduled", "admitted", "preempting", "degraded", "preempted", "completed"}
+TREE = (
+    GroupRecord(kind="CompositePodGroup", name="tree", minimum=2),
+    a_leaf("a", 2, parent="tree"),
+    a_leaf("b", 3, parent="tree"),
+    a_leaf("c", 4, parent="tree"),
+)
+
+
+class Log:
+    """A log of a few gangs, folded event by event."""
+
+    def __init__(self) -> None:
+        self.state = EMPTY
+
+    def add(self, data, uid=ROOT) -> None:
+        self.state = fold(self.state, [event_after(self.state, uid, data)])
+
+    def run(self, groups, **pods: int) -> None:
+        """Observe, admit and bind a gang with pods per leaf."""
+        names = [(leaf, f"{leaf}-{n}") for leaf, count in pods.items() for n in range(count)]
+        self.add(GangObserved(kind=groups[0].kind))
+        self.reserve(groups, *names)
+        for leaf, name in names:
+            self.bind(leaf, name)
+        self.add(GangScheduled(plan=PlanId("plan"), bound=len(names)))
+
+    def reserve(self, groups, *names: tuple[str, str], extend: bool = False) -> None:
+        kind = {} if extend else {"kind": groups[0].kind}
+        self.add(
+            (GangExtended if extend else GangAdmitted)(
+                plan=PlanId("plan"),
+                priority=0,
+                groups=groups,
+                shapes=({"cpu": 1},),
+                assignments=tuple(
+                    AssignmentRecord(
+                        pod=f"ns/{name}", uid=PodUid(name), group=leaf, node=NodeName("n1")
+                    )
+                    for leaf, name in names
+                ),
+                **kind,
+            )
+        )
+
+    def bind(self, leaf: str, name: str) -> None:
+        self.add(
+            PodBound(
+                plan=PlanId("plan"),
+                pod=f"ns/{name}",
+                uid=PodUid(name),
+                node=NodeName("n1"),
+                group=leaf,
+            )
+        )
+
+    def lose(self, *names: str, cause="deleted", message="") -> None:
+        for name in names:
+            self.add(
+                MemberTerminated(
+                    pod=f"ns/{name}",
+                    uid=PodUid(name),
+                    node=NodeName("n1"),
+                    cause=cause,
+                    message=message,
+                )
+            )
+
+    def preempt(self, *names: str) -> None:
+        """Plan a preemption of pods by another gang; they are gone afterwards."""
+        self.add(GangObserved(kind="PodGroup"), HIGH)
+        pods = tuple(VictimPod(pod=f"ns/{n}", uid=PodUid(n), node=NodeName("n1")) for n in names)
+        unit = VictimUnit(kind="PodGroup", path="ns/root", uid="root", priority=0, pods=pods)
+        self.add(
+            PreemptionPlanned(
+                preemption=PlanId("preemption"),
+                kind="PodGroup",
+                priority=5,
+                victims=(unit,),
+                cost={},
+                alternatives=(),
+                shapes=({"cpu": 1},),
+                assignments=(),
+                already_terminating=(),
+                superseded=(),
+            ),
+            HIGH,
+        )
+        self.lose(*names)
+
+    def status(self, made_for=None):
+        found = gang_status(self.state.gangs[ROOT], made_for)
+        return found.state, f"{found.present}/{found.needed}", found.reasons
+
+
+def leaf_of(count: int):
+    return (a_leaf("root", count),)
+
+
+def test_a_gang_that_lost_some_members_is_degraded() -> None:
+    log = Log()
+    log.run(leaf_of(8), root=8)
+    assert log.status() == ("scheduled", "8/8", ())
+    log.lose("root-0", "root-1", "root-2", "root-3")
+    log.lose("root-4", cause="node-lost")
+    assert log.status() == (
+        "degraded",
+        "3/8",
+        (
+            "3 of 8 pods of the minimum are there; last lost: pod ns/root-4 on n1 at "
+            "1970-01-01T00:00:00.000016Z: its node is gone",
+        ),
+    )
+
+
+def test_members_beyond_the_minimum_may_go() -> None:
+    log = Log()
+    log.run(leaf_of(2), root=3)
+    log.lose("root-0")
+    assert log.status() == ("scheduled", "2/2", ())
+
+
+def test_a_gang_that_was_evicted_names_the_preemptor() -> None:
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.preempt("root-0", "root-1")
+    state, present, reasons = log.status()
+    assert (state, present) == ("preempted", "0/2")
+    assert reasons[0].startswith(
+        "preempted: evicted for PodGroup ns/high; last was pod ns/root-1 on"
+    )
+    (gang,) = (g for g in build_state_report(log.state, Scope()).gangs if g.uid == ROOT)
+    assert gang.last_loss is not None
+    assert (gang.last_loss.preemptor, gang.last_loss.cause) == ("PodGroup/ns/high", "preempted")
+
+
+def test_kube_scheduler_preempts_too() -> None:
+    log = Log()
+    log.run(leaf_of(1), root=1)
+    log.lose("root-0", cause="preempted", message="PreemptionByScheduler")
+    state, _, reasons = log.status()
+    assert state == "preempted"
+    assert "preempted for a pod or group of higher priority (PreemptionByScheduler)" in reasons[0]
+
+
+def test_a_lost_gang_without_preemption_is_degraded() -> None:
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.lose("root-0", "root-1", cause="ended", message="Error")
+    state, present, (reason,) = log.status()
+    assert (state, present) == ("degraded", "0/2")
+    assert reason.endswith("ended by itself (Error)")
+
+
+def test_new_members_are_admitted_then_scheduled_again() -> None:
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.preempt("root-0", "root-1")
+    log.add(GangUnschedulable(outcome="impossible", reasons=("no node is large enough",)))
+    state, _, reasons = log.status()
+    assert (state, reasons[1:]) == ("preempted", ("no node is large enough",))
+    log.reserve(leaf_of(2), ("root", "new-0"), ("root", "new-1"))
+    assert log.status()[0] == "admitted"
+    log.bind("root", "new-0")
+    assert log.status()[:2] == ("degraded", "1/2")
+    log.bind("root", "new-1")
+    assert log.status() == ("scheduled", "2/2", ())
+
+
+def test_members_that_succeeded_count_until_others_follow() -> None:
+    """A Job with two completions in parallel: one pod ends, then the other; another attempt begins."""
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.lose("root-0", cause="ended", message="Succeeded")
+    assert log.status() == ("scheduled", "2/2", ())
+    log.lose("root-1", cause="ended", message="Succeeded")
+    assert log.status() == ("completed", "2/2", ())
+    log.reserve(leaf_of(2), ("root", "new-0"), ("root", "new-1"), extend=True)
+    log.bind("root", "new-0")
+    log.bind("root", "new-1")
+    log.lose("new-0")
+    assert log.status()[:2] == ("degraded", "1/2")
+
+
+def test_a_composite_needs_its_cheapest_children() -> None:
+    """Two of three children: a loss in the third one does not matter."""
+    log = Log()
+    log.run(TREE, a=2, b=3, c=4)
+    log.lose("c-0", "c-1")
+    assert log.status()[0] == "scheduled"
+    log.lose("b-0")
+    assert log.status()[:2] == ("degraded", "4/5")
+
+
+@pytest.mark.parametrize(("suspended", "state"), [(True, "suspended"), (False, "degraded")])
+def test_a_suspended_workload(suspended: bool, state: str) -> None:
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.lose("root-0", "root-1")
+    shown, _, reasons = log.status(RootWorkload("JobSet/ns/train", suspended))
+    assert shown == state
+    assert (reasons[0] == "JobSet ns/train is suspended") == suspended
+
+
+def test_a_workload_that_was_scaled_down_needs_less() -> None:
+    log = Log()
+    log.run(leaf_of(4), root=4)
+    log.lose("root-2", "root-3")
+    assert log.status()[0] == "degraded"
+    made_for = RootWorkload("Job/ns/train", minima={("PodGroup", "root"): 2})
+    assert log.status(made_for) == ("scheduled", "2/2", ())
+
+
+@given(histories())
+def test_any_log(events) -> None:
+    """Against counts over the events: members that are there, and those that succeeded and were not followed."""
+    state = fold(EMPTY, events)
+    for root in state.gangs.values():
+        bound, done, minimum, scheduled = {}, Counter(), 0, False
+        for event in events:
+            data = event.data
+            if event.gang_uid != root.uid:
+                continue
+            if isinstance(data, GangRemoved):
+                bound, done, minimum, scheduled = {}, Counter(), 0, False
+            elif isinstance(data, GangAdmitted | GangExtended):
+                minimum = data.groups[0].minimum
+            elif isinstance(data, GangScheduled):
+                scheduled = True
+            elif isinstance(data, PodBound):
+                done[data.group] = max(done[data.group] - 1, 0)
+                bound[data.uid] = data.group
+            elif isinstance(data, MemberTerminated) and data.uid in bound:
+                leaf = bound.pop(data.uid)
+                done[leaf] += data.cause == "ended" and data.message == "Succeeded"
+        status = gang_status(root)
+        assert status.state in SHOWN | PENDING
+        if not scheduled:
+            assert status.state not in SHOWN - {"admitted", "preempting"}
+            continue
+        there = len(bound) + done["leaf"]
+        missing = there < minimum if root.groups else there == 0
+        assert missing == (status.state not in {"scheduled", "completed"})
+        if root.groups:
+            assert (status.present, status.needed) == (min(there, minimum), minimum)
+        if status.state in {"degraded", "preempted"}:
+            assert not root.last_loss or root.last_loss.pod in status.reasons[0]
