@@ -298,6 +298,7 @@ class Service:
         """Return the HTTP application."""
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
+        from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi
         from extender.http.v1.node_api import LiveNodeApi
         from extender.http.v1.plan_api import PlanApi
@@ -305,20 +306,21 @@ class Service:
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.server import ApplicationParts, application
+        from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
         plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
+        plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
         query_handlers = (
             self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
             TreeApi(self.leader),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(
-                PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker).plan
-            ),
+            PlanApi(plans.plan),
+            ExplainApi(ExplainService(self.cluster, self.leader, clock, plans.plan)),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
         return application(

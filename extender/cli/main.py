@@ -40,8 +40,8 @@ COMMANDS = {
         "List the gangs of the service, with their state.",
     ),
     "explain": (
-        "extender.cli.commands.gang_commands:explain",
-        "Show the state of a gang: its members and their nodes, or why it waits.",
+        "extender.cli.commands.explain_command:explain",
+        "Explain why a group, pod, workload or node is in its state, and what would help.",
     ),
     "trees": (
         "extender.cli.commands.tree_commands:trees",

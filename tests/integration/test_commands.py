@@ -114,7 +114,7 @@ def test_a_command_refuses(name, filled_url, tmp_path):
         (("decision", "replay", "1"), "position 1: LeaseAcquired is not a decision; decisions are GangAdmitted, "),
         (("decision", "replay", "999"), "position 999: the log has no such event; it ends at position 35\n"),
         (("history", "team-a/absent"), "gang team-a/absent: the log has no such root group; names are NAMESPACE/NAME"),
-        (("explain", "team-a/absent"), "gang team-a/absent: no such root group now; the log may have it: `gang-extender history "),
+        (("explain", "team-a/absent"), "nothing is called team-a/absent: no group, pod, workload or node; the log may have it: `gang-extender history "),
         (("plan", "--server", "{server}/ui"), "POST /ui/v1/plan: this path has GET, HEAD\n"),
         (("gangs", "--server", "{server}/v2"), "GET /v2/v1/gangs: no such path; /ui/ is the page, "),
     ],

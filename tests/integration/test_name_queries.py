@@ -31,6 +31,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_GANG
 from extender.http.responses.error_responses import problems
 from extender.http.v1.event_api import EventApi
+from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
@@ -39,6 +40,7 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
@@ -137,6 +139,7 @@ async def served(url, *objects):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), SystemClock()),
             PlanApi(no_plan),
+            ExplainApi(ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan)),
             LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
             OpenApiRoute(),
         ):
@@ -172,6 +175,7 @@ EVERY_GET = {
     "/v1/gangs/{namespace}/{name}/history": "/v1/gangs/ns/job/history?decisions=true",
     "/v1/gangs/{namespace}/{name}/explain": "/v1/gangs/ns/job/explain",
     "/v1/gangs/{namespace}/{name}/tree": "/v1/gangs/default/g/tree",
+    "/v1/explain": "/v1/explain?name=nodes/n1&namespace=default",
     "/v1/events": "/v1/events?after=3&limit=1000",
     "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
     "/v1/decisions/{id}": "/v1/decisions/pre",

@@ -90,8 +90,8 @@ def test_what_does_not_fit_is_named_with_the_annotation_that_would_help(plan):
     assert (gang["verdict"], gang["assignments"]) == ("impossible", [])
     uid = gang["gang"].rpartition("-")[2]
     path = f"CompositePodGroup default/train-worker-{uid}"
-    relaxed = [text for text in gang["reasons"] if text.endswith(f" instead of 5 at {path}")]
-    (hint,) = [text for text in gang["reasons"] if "annotation" in text]
+    relaxed = [text for text in gang["help"] if text.endswith(f" instead of 5 at {path}")]
+    (hint,) = [text for text in gang["help"] if "annotation" in text]
     count = relaxed[0].split()[1]
     assert hint == (
         f"minGroupCount {count}: annotation gang-extender.dev/min: worker={count} on JobSet/default/train"

@@ -1,9 +1,9 @@
-"""`gangs` and `explain`, and the request to a running service."""
+"""`gangs`, and the request to a running service."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 
@@ -146,39 +146,6 @@ def gangs(
     )
 
 
-def explain(
-    gang: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the root group.")],
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
-    ] = "default",
-    uid: Annotated[
-        str, typer.Option(help="Select one gang by UID when several root groups have the name.")
-    ] = "",
-    server: Server = None,
-    output: Form = Output.table,
-) -> None:
-    """Show the state of a gang: its members and their nodes, or why it waits."""
-    query = "?" + urlencode({"uid": uid}) if uid else ""
-    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}{query}", GangAt)
-    if output is not Output.table:
-        print_value(line, output)
-        return
-    minimum = minimum_text(line)
-    shown = f"{line.state} {minimum}" if line.state == "degraded" else line.state
-    print(f"{line.kind} {line.gang}: {shown}, {line.bound} bound, {line.reserved} reserved")
-    if line.workload:
-        print(f"  made for {workload_text(line.workload)}")
-    for group in sorted(line.groups, key=lambda group: group.name):
-        if group.domain:
-            print(f"  {group.name} in " + ", ".join(f"{k}={v}" for k, v in group.domain.items()))
-    _reasons(line.reasons)
-    print_table(
-        ("pod", "group", "node", "state"),
-        ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
-        empty="No members are reserved or bound.",
-    )
-
-
 def minimum_text(line: GangAt) -> str:
     """Return how many pods of the minimum of a gang are there, `3/8`; empty before its first admission."""
     return f"{line.minimum_present}/{line.minimum_needed}" if line.minimum_needed else ""
@@ -187,8 +154,3 @@ def minimum_text(line: GangAt) -> str:
 def workload_text(workload: str) -> str:
     """Return `Kind namespace/name` of a workload `Kind/namespace/name`."""
     return workload.replace("/", " ", 1)
-
-
-def _reasons(reasons: Sequence[str]) -> None:
-    for reason in reasons:
-        print(f"  {reason}")

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json
+WHEN_EMPTY = {
+    "fits": "it fits when no other pod runs",
+    "never": "it can never be placed on these nodes, also when no other pod runs",
+    "unknown": "whether it fits when no other pod runs is not known: the search budget was used up",
+}
 SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
@@ -154,6 +159,10 @@ def _print_gang(gang: GangVerdict) -> None:
         out.print(f"  {reason}")
     for conflict in gang.conflict:
         out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
+    if gang.when_empty:
+        out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
+    for text in gang.help:
+        out.print(f"  would help: {text}")
     rows = []
     for line in gang.assignments:
         domain = gang.domains.get(line.group, {})

@@ -25,7 +25,7 @@ from extender.core.model.cluster_view import (
     without_pod,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import PodUid
+from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan.live_snapshot import LiveSnapshot, restored
@@ -83,7 +83,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=parsed.all_pending or not parsed.workload,
+        all_pending=parsed.all_pending or not (parsed.workload or parsed.groups),
         budget=parsed.budget,
         preemption=parsed.preemption,
         order=found.order,
@@ -93,6 +93,9 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     view = found.world.view
     if ours is not None and live is not None:
         view, question = _added(found, question, ours.snapshot, *live)
+    question = msgspec.structs.replace(
+        question, groups=question.groups | {_group_named(text, view) for text in parsed.groups}
+    )
     extra_warnings = plan_warnings(view, question)
     result = answer_plan_query(view, question)
     reply = PlanReply(
@@ -102,6 +105,22 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(reply)
+
+
+def _group_named(text: str, view: ClusterView) -> GroupKey:
+    """Return the key of a group of the cluster, by Kind/namespace/name.
+
+    Raises:
+        BadInput: The cluster has no such group.
+    """
+    kind, _, path = text.partition("/")
+    namespace, _, name = path.partition("/")
+    found = next((key for key in view.groups if (key.kind, key.path) == (kind, path)), None)
+    if found is None or not name or not namespace:
+        raise BadInput(
+            f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name"
+        )
+    return found
 
 
 def _members(view: ClusterView) -> Iterator[PodLabels]:

@@ -93,6 +93,42 @@ def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verd
     return make_plan(request, solved) if solved is not None else "search"
 
 
+class EmptyClusterFit(msgspec.Struct, frozen=True):
+    """Whether a tree would fit if no other pod ran."""
+
+    fits: bool | None  # None: the budget was used up first
+    reasons: tuple[str, ...] = ()  # why not
+
+
+def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
+    """Return whether the minimum of a tree would fit if no other pod ran.
+
+    Nodes are as they are: labels, taints, cordons and allocatable capacity. Rules about other pods, node rejections and
+    reservations are left out, so a tree that does not fit then is not helped by any change of other pods.
+
+    Args:
+        request: As for `plan`, without bound members: their own capacity would be counted as free.
+        budget: Search nodes, instead of those of the request.
+    """
+    nodes = tuple(
+        msgspec.structs.replace(node, free=node.allocatable, host_ports=(), reserved=False)
+        for node in request.nodes
+    )
+    emptied = msgspec.structs.replace(
+        request, nodes=nodes, rules=(), rejected_nodes=(), claims_in_use=(), budget=budget
+    )
+    fleet = NodeTable(nodes)
+    problem = compile_request(emptied, fleet)
+    if problem.violations:
+        return EmptyClusterFit(fits=False, reasons=tuple(problem.violations))
+    solved = solve(emptied, fleet, problem=problem, maximise=False)
+    if solved.solution is not None:
+        return EmptyClusterFit(fits=True)
+    if solved.proved:
+        return EmptyClusterFit(fits=False, reasons=diagnose(solved))
+    return EmptyClusterFit(fits=None)
+
+
 def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     """Return the refusal, after checking whether node rejections alone are the cause."""
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
@@ -148,4 +184,13 @@ def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
 
 
-__all__ = ["DeferredWork", "NodeTable", "Plan", "Refusal", "plan", "plan_at_once"]
+__all__ = [
+    "DeferredWork",
+    "EmptyClusterFit",
+    "NodeTable",
+    "Plan",
+    "Refusal",
+    "fit_when_empty",
+    "plan",
+    "plan_at_once",
+]

@@ -51,6 +51,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     schema: Json
     where: Literal["query", "path", "header"] = "query"
     repeatable: bool = False  # may be given several times; one of the values must match
+    required: bool = False  # a query parameter without default
 
     def described(self) -> Json:
         """Return the OpenAPI parameter object."""
@@ -59,7 +60,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             "name": self.name,
             "in": self.where,
             "description": self.about,
-            "required": self.where == "path",
+            "required": self.where == "path" or self.required,
             "schema": schema,
         }
         if self.repeatable:

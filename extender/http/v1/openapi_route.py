@@ -7,6 +7,7 @@ from aiohttp import web
 
 from extender.http.v1 import (
     event_api,
+    explain_api,
     gang_api,
     history_api,
     node_api,
@@ -22,6 +23,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *gang_api.OPERATIONS,
     *history_api.OPERATIONS,
     *event_api.OPERATIONS,
+    *explain_api.OPERATIONS,
     *plan_api.OPERATIONS,
     *state_api.OPERATIONS,
     *report_api.OPERATIONS,

@@ -30,8 +30,8 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Conflict, Plan, Refusal, SearchEffort
-from extender.core.planner.planning import plan
+from extender.core.planner.plan_types import Conflict, Plan, PlanRequest, Refusal, SearchEffort
+from extender.core.planner.planning import fit_when_empty, plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
@@ -42,6 +42,8 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+WhenEmpty = Literal["", "fits", "never", "unknown"]
+BUDGET_WHEN_EMPTY = 20_000  # search nodes of the second plan
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -79,6 +81,10 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[PlannedVictimLine, ...] = ()
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
+    help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
+    # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
+    when_empty: WhenEmpty = ""
+    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
     search: SearchLine = SearchLine(0, exhausted=True)
     workload: str = (
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
@@ -107,6 +113,8 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
     )
     workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
+    # Kind/namespace/name of groups of the cluster to plan
+    groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
@@ -348,9 +356,23 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search)
-    hints = workload_hints(verdict.relaxations, tree, question.origins)
-    notes = msgspec.structs.replace(notes, texts=(*hints, *notes.texts))
-    return _refused(tree, kind, verdict, notes), view
+    hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    refused = msgspec.structs.replace(
+        _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
+    )
+    if verdict.outcome == "impossible" and not bound:
+        refused = _compared_with_empty(refused, request)
+    return refused, view
+
+
+def _compared_with_empty(refused: GangVerdict, request: PlanRequest) -> GangVerdict:
+    """Return the answer for an impossible tree, with whether it would fit if no other pod ran."""
+    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    if found.fits is False:
+        return msgspec.structs.replace(
+            refused, when_empty="never", reasons_when_empty=found.reasons
+        )
+    return msgspec.structs.replace(refused, when_empty="fits" if found.fits else "unknown")
 
 
 def _considered(made: NoPreemption) -> tuple[str, ...]:
@@ -368,7 +390,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         kind=kind,
         verdict=verdict.outcome,
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
-        reasons=(*verdict.reasons, *verdict.relaxations, *notes.texts),
+        reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
     )

@@ -9,21 +9,35 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from extender.cli.output.history_lines import print_line
+from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.composition import read_wire_pod
 from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
 from extender.core.planner.codec.request_codec import BUCKETS
 from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
+from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.gang_history import HistoryQuery, history
+from extender.queries.plan.plan_service import PlanService
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
 NODES = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
+
+
+def live_plans(stage):
+    """Return the service of plan queries on the cluster of a stage, in this process."""
+    stage.cluster.priority_classes = tuple
+
+    async def run(body, ours):
+        return answer_plan_request(body, ours)
+
+    return PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
 
 @asynccontextmanager
@@ -35,6 +49,9 @@ async def asking(stage):
         VerbHandlers(stage.extender_service, stage.leader, read_wire_pod, forwarder=None),
         HistoryApi(reader, stage.inputs),
         GangApi(reader, stage.inputs, stage.leader),
+        ExplainApi(
+            ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan)
+        ),
     ):
         app.add_routes(part.routes())
     async with TestClient(TestServer(app)) as client:

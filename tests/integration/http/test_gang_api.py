@@ -6,12 +6,13 @@ import asyncio
 
 import msgspec
 
-from extender.cli.commands import gang_commands
+from extender.cli.commands import explain_command, gang_commands
 from extender.cli.output.printing import Output
 from extender.core.log.events import GangRemoved, NewEvent, TreeCompiled
 from extender.core.model.ids import NIL_GANG
 from extender.core.workloads.tree_compiler import GroupSpec
-from extender.queries.state.state_dto import GangAt, Scope
+from extender.queries.explain.explanation import Explanation
+from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
 from tests.support.service.fakes import Stage
@@ -64,13 +65,17 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.table)
+        await asyncio.to_thread(explain_command.explain, "g", "default", url, Output.table)
         text = capsys.readouterr().out
-        assert text.startswith("PodGroup default/g: admitted, 0 bound, 1 reserved\n")
+        assert text.startswith(
+            "PodGroup default/g has its capacity reserved: 0 bound, 1 reserved; "
+        )
+        assert "PodGroup default/g: admitted, 0/1 of the minimum, 0 bound, 1 reserved\n" in text
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(gang_commands.explain, "g", "default", "", url, Output.json)
-        (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
-        assert [m.pod for m in found.members] == ["default/g-0"]
+        await asyncio.to_thread(explain_command.explain, "g", "default", url, Output.json)
+        found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
+        assert found.gang is not None
+        assert [m.pod for m in found.gang.members] == ["default/g-0"]
 
 
 def a_tree_of(workload, uid, name, parent=""):
@@ -108,10 +113,10 @@ async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
         await asyncio.to_thread(gang_commands.gangs, "default", url, Output.table)
         table = capsys.readouterr().out
         assert "JobSet default/train" in next(s for s in table.splitlines() if "default/hi" in s)
-        await asyncio.to_thread(gang_commands.explain, "hi", "default", "", url, Output.table)
-        assert capsys.readouterr().out.splitlines()[1] == "  made for JobSet default/train"
-        await asyncio.to_thread(gang_commands.explain, "low", "default", "", url, Output.table)
-        assert "made for" not in capsys.readouterr().out
+        await asyncio.to_thread(explain_command.explain, "hi", "default", url, Output.table)
+        assert capsys.readouterr().out.splitlines()[1] == "  workload: JobSet default/train"
+        await asyncio.to_thread(explain_command.explain, "low", "default", url, Output.table)
+        assert "workload:" not in capsys.readouterr().out
 
 
 async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):

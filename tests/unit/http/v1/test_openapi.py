@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.openapi import EVENT_TYPES, document
 from extender.http.v1.openapi_route import OPERATIONS
 from extender.http.v1.plan_api import PlanApi
@@ -31,7 +32,13 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
             if route.resource.canonical.startswith("/v1/") and route.method != "HEAD"
         }
     # built by the wiring alone: they need a process of their own, or the database
-    others = (PlanApi(None), StateApi(None), PastNodesApi(None), ReportApi(None, None))
+    others = (
+        PlanApi(None),
+        ExplainApi(None),
+        StateApi(None),
+        PastNodesApi(None),
+        ReportApi(None, None),
+    )
     routes |= {(route.method.lower(), route.path) for api in others for route in api.routes()}
     described = {(method, path) for path, found in DOCUMENT["paths"].items() for method in found}
     assert routes - {("get", "/v1/openapi.json")} == described

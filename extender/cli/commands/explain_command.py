@@ -1,0 +1,84 @@
+"""`explain`: why an object is in its state, and what would help, from a running service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from extender.cli.commands.gang_commands import Form, Server, ask_service, minimum_text
+from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.queries.explain.explanation import Check, Explanation
+from extender.queries.state.state_dto import GangAt
+
+WITHIN_S = 90.0  # a plan may be needed, and others may wait before it
+MARKS = {"yes": "yes", "no": "NO", "unknown": "?", "not reached": "-"}
+MEMBERS_MAX = 30  # in the table; -o json has all
+
+
+def explain(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME of a group, pod, workload or node."
+        ),
+    ],
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
+    ] = "default",
+    server: Server = None,
+    output: Form = Output.table,
+) -> None:
+    """Explain why a group, pod, workload or node is in its state, and what would help."""
+    query = urlencode({"name": name, "namespace": namespace})
+    found = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
+    if output is not Output.table:
+        print_value(found, output)
+        return
+    _print(found)
+
+
+def _print(found: Explanation) -> None:
+    out = console()
+    out.print(found.answer)
+    for one in found.related:
+        out.print(f"  {one.relation}: {one.kind} {one.name}")
+    if found.checks:
+        out.print("Why:")
+        for check in found.checks:
+            out.print(f"  {_check(check)}")
+        for reason in found.reasons:
+            out.print(f"      {reason}")
+        for line in found.conflict:
+            out.print(f"      cannot hold together: {line}")
+    if found.help:
+        out.print("What would help:")
+        for text in found.help:
+            out.print(f"  {text}")
+    if found.gang is not None:
+        _print_members(found.gang)
+
+
+def _check(check: Check) -> str:
+    text = f": {check.text}" if check.text else ""
+    return f"{MARKS[check.outcome]:<4}{check.check}{text}"
+
+
+def _print_members(gang: GangAt) -> None:
+    minimum = minimum_text(gang)
+    shown = f" {minimum} of the minimum," if minimum else ""
+    console().print(
+        f"{gang.kind} {gang.gang}: {gang.state},{shown} {gang.bound} bound, {gang.reserved} reserved"
+    )
+    for group in sorted(gang.groups, key=lambda one: one.name):
+        if group.domain:
+            domain = ", ".join(f"{key}={value}" for key, value in group.domain.items())
+            console().print(f"  {group.name} in {domain}")
+    rows = [
+        (m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else ""))
+        for m in gang.members[:MEMBERS_MAX]
+    ]
+    print_table(("pod", "group", "node", "state"), rows, empty="No members are reserved or bound.")
+    if len(gang.members) > MEMBERS_MAX:
+        console().print(f"  and {len(gang.members) - MEMBERS_MAX} more; -o json has all")

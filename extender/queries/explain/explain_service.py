@@ -1,0 +1,311 @@
+"""Explain any object by its name: a group, a pod, a node, a workload, or a name that nothing has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.cluster_view import ClusterView, forest_of
+from extender.core.model.errors import NotFound
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pods import Pod
+from extender.ports.log_ports import Clock, StateSource
+from extender.queries.explain.explanation import Explanation, Related
+from extender.queries.explain.gang_checks import (
+    GROUP_HELP,
+    Finding,
+    checks_until,
+    counted,
+    gang_finding,
+    missing_group,
+    orphan_finding,
+    planned_finding,
+    shown,
+)
+from extender.queries.explain.name_lookup import (
+    GROUP_KINDS,
+    ObjectName,
+    WantedName,
+    groups_of_workload,
+    matches,
+    similar_names,
+)
+from extender.queries.log.event_dto import rfc3339
+from extender.queries.plan.plan_query import GangVerdict, PlanReply
+from extender.queries.plan.plan_service import ClusterSource, PlanResult
+from extender.queries.state.gang_status import gang_status
+from extender.queries.state.live_node import live_node
+from extender.queries.state.state_report import gang_at
+from extender.queries.state.workload_trees import RootKey, trees_at, workloads_of_roots
+
+RELATED_MAX = 20  # members, or gangs of a node
+
+
+class ExplainService:
+    """Answers questions about one object as the cluster and the log are now.
+
+    Args:
+        cluster: The cluster.
+        state: The reservation state.
+        clock: For the time of the answer.
+        plan: Answers plan queries, outside of the event loop.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSource,
+        state: StateSource,
+        clock: Clock,
+        plan: Callable[[bytes], Awaitable[PlanResult]],
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._clock = clock
+        self._plan = plan
+        self._forest: IdentityMemo[Forest] = IdentityMemo()
+
+    async def explain(self, wanted: WantedName) -> Explanation:
+        """Return why an object is in its state, and what would help.
+
+        Of several objects with the name, the first of `KINDS` is explained, and the others are in `related`.
+
+        Raises:
+            NotFound: Nothing has the name; the message has similar names.
+            ClusterUnavailable: A plan is needed, and the view of the cluster is not current.
+            TooManyQueries: A plan is needed, and too many plan queries wait already.
+        """
+        view, state = self._cluster.view(), self._state.committed
+        found = matches(view, state, wanted)
+        if not found:
+            raise NotFound(_not_found(wanted, similar_names(view, state, wanted)))
+        subject, *others = found
+        explanation = await self._of(view, state, subject)
+        same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
+        return msgspec.structs.replace(
+            explanation,
+            related=(*explanation.related, *same),
+            as_of=rfc3339(self._clock.now_us()),
+            position=state.position,
+        )
+
+    async def _of(
+        self, view: ClusterView, state: ReservationState, subject: ObjectName
+    ) -> Explanation:
+        if subject.kind == "Node":
+            return _node(view, state, NodeName(subject.path))
+        if subject.kind == "Pod":
+            return await self._pod(view, state, subject)
+        if subject.kind in GROUP_KINDS:
+            return await self._group(view, state, subject, _key(subject))
+        return await self._workload(view, state, subject)
+
+    async def _pod(
+        self, view: ClusterView, state: ReservationState, subject: ObjectName
+    ) -> Explanation:
+        pod = next(pod for pod in view.pods.values() if pod.path == subject.path)
+        if pod.group is None:
+            return _lone(pod, subject)
+        about = await self._group(view, state, subject, pod.group)
+        place = f"runs on {pod.node}, " if pod.node else ""
+        root = (
+            about.related[0]
+            if about.related and about.related[0].relation == "root group"
+            else None
+        )
+        of = f"{root.kind} {root.name}" if root is not None else shown(pod.group)
+        gone = "is being deleted; " if pod.deleting else ""
+        return msgspec.structs.replace(
+            about,
+            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {of}: {about.answer}",
+        )
+
+    async def _workload(
+        self, view: ClusterView, state: ReservationState, subject: ObjectName
+    ) -> Explanation:
+        namespace = subject.path.partition("/")[0]
+        tree = next(
+            t
+            for t in trees_at(state, namespace)
+            if (t.kind, t.workload) == (subject.kind, subject.path)
+        )
+        roots = [
+            GroupKey(namespace, name, "PodGroup" if kind == "PodGroup" else "CompositePodGroup")
+            for name, kind in groups_of_workload(state, subject).items()
+        ]
+        if tree.outcome == "refused" or not roots:
+            return Explanation(
+                kind=subject.kind,
+                name=subject.path,
+                answer=f"{subject} has no groups: {tree.message or tree.reason or 'its tree is not made yet'}",
+                state=tree.outcome,
+                help=("correct the workload; docs/workloads.md has the reasons",),
+            )
+        about = await self._group(view, state, subject, roots[0])
+        more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
+        links = tuple(
+            Related(kind=root.kind, name=root.path, relation="root group") for root in roots[1:]
+        )
+        return msgspec.structs.replace(
+            about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
+        )
+
+    async def _group(
+        self, view: ClusterView, state: ReservationState, subject: ObjectName, key: GroupKey
+    ) -> Explanation:
+        """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+        forest = self._forest.get(lambda: forest_of(view), same=(view.groups, view.members))
+        if key not in view.groups:
+            return self._missing(view, state, subject, key)
+        if key in forest.orphans:
+            return _explanation(subject, orphan_finding(forest.orphans[key]))
+        tree = forest.trees[forest.root_of[key]]
+        gang = state.gangs.get(tree.root.uid)
+        workloads = workloads_of_roots(state.trees.values())
+        made_for = workloads.get(RootKey(tree.root.key.path, tree.root.key.kind))
+        status = gang_status(gang, made_for) if gang is not None else None
+        finding = gang_finding(view, state, tree, status)
+        conflict: tuple[str, ...] = ()
+        if finding.plan_needed:
+            verdict = await self._planned(tree)
+            finding = planned_finding(shown(tree.root.key), verdict, status)
+            conflict = tuple(
+                f"{c.object.replace('/', ' ', 1)}: {c.message}" for c in verdict.conflict
+            )
+        about = _explanation(subject, finding)
+        if key != tree.root.key and subject.kind in GROUP_KINDS:
+            about = msgspec.structs.replace(
+                about,
+                answer=f"{shown(key)} is a child group of {shown(tree.root.key)}: {about.answer}",
+            )
+        return msgspec.structs.replace(
+            about,
+            state=status.state if status is not None else "",
+            conflict=conflict,
+            related=_related(subject, tree, made_for.workload if made_for is not None else ""),
+            gang=gang_at(gang, workloads) if gang is not None else None,
+        )
+
+    def _missing(
+        self, view: ClusterView, state: ReservationState, subject: ObjectName, key: GroupKey
+    ) -> Explanation:
+        """Explain a group that the cluster does not have: pods name it, or the log still has it."""
+        pods = len(view.members.get(key, ()))
+        if pods:
+            wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
+            near = [
+                str(one)
+                for one in similar_names(view, state, wanted)
+                if one.kind == "PodGroup" and one.path != key.path
+            ]
+            return _explanation(subject, missing_group(key, pods, near))
+        gang = _last_of(state, key)
+        text = f"{shown(key)} does not exist any more; the log has it as {gang_status(gang).state}"
+        return _explanation(
+            subject,
+            Finding(
+                answer=text,
+                checks=checks_until("group exists", "no", text),
+                help=(f"`gang-extender history {key.path}` shows what became of it",),
+            ),
+        )
+
+    async def _planned(self, tree: Tree) -> GangVerdict:
+        """Return what a plan on the cluster as it is now says about a tree."""
+        key = tree.root.key
+        question = {"groups": [f"{key.kind}/{key.path}"]}
+        result = await self._plan(msgspec.json.encode(question))
+        reply = msgspec.json.decode(result.body, type=PlanReply)
+        if not reply.gangs:
+            raise NotFound(f"{shown(key)}: the group was deleted meanwhile")
+        return reply.gangs[0]
+
+
+def _explanation(subject: ObjectName, finding: Finding) -> Explanation:
+    return Explanation(
+        kind=subject.kind,
+        name=subject.path,
+        answer=finding.answer,
+        checks=finding.checks,
+        reasons=finding.reasons,
+        help=finding.help,
+    )
+
+
+def _key(subject: ObjectName) -> GroupKey:
+    namespace, _, name = subject.path.partition("/")
+    return GroupKey(
+        namespace, name, "PodGroup" if subject.kind == "PodGroup" else "CompositePodGroup"
+    )
+
+
+def _last_of(state: ReservationState, key: GroupKey) -> GangState:
+    roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
+    return max(roots, key=lambda root: root.observed_us)
+
+
+def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:
+    found = []
+    if subject != ObjectName(tree.root.key.kind, tree.root.key.path):
+        root = tree.root.key
+        found.append(Related(kind=root.kind, name=root.path, relation="root group"))
+    if workload and workload != f"{subject.kind}/{subject.path}":
+        kind, _, path = workload.partition("/")
+        found.append(Related(kind=kind, name=path, relation="workload"))
+    return tuple(found)
+
+
+def _lone(pod: Pod, subject: ObjectName) -> Explanation:
+    where = f"runs on {pod.node}" if pod.node else "waits"
+    return Explanation(
+        kind="Pod",
+        name=subject.path,
+        answer=f"Pod {pod.path} {where}; it names no group, so kube-scheduler places it alone",
+        checks=checks_until("group named", "no", "neither the field nor the label is set"),
+        help=(f"to place it with others, {GROUP_HELP}",),
+    )
+
+
+def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explanation:
+    now = live_node(view, name, None)
+    assert now is not None
+    gangs: dict[GangUid, int] = {}
+    here = view.on_node.get(name)
+    pods: set[PodUid] = set(here) if here is not None else set()
+    for uid in pods | set(state.reservations_on.get(name, ())):
+        root = state.gang_of.get(uid)
+        if root is not None:
+            gangs[root] = gangs.get(root, 0) + 1
+    roots = sorted((state.gangs[uid] for uid in gangs if uid in state.gangs), key=lambda g: g.gang)
+    words = [f"{counted(now.pods, 'pod')}, {now.ordinary} of them outside of groups"]
+    words.append(f"{counted(len(roots), 'gang')} with members or reservations here")
+    if now.unschedulable:
+        words.append("it is cordoned")
+    if now.deleting:
+        words.append("it is being deleted")
+    help_ = (f"`kubectl uncordon {name}` lets new pods in",) if now.unschedulable else ()
+    return Explanation(
+        kind="Node",
+        name=name,
+        answer=f"Node {name}: {'; '.join(words)}",
+        state="cordoned" if now.unschedulable else "ready",
+        help=help_,
+        related=tuple(
+            Related(kind=root.kind, name=root.gang, relation="gang on this node")
+            for root in roots[:RELATED_MAX]
+        ),
+    )
+
+
+def _not_found(wanted: WantedName, near: list[ObjectName]) -> str:
+    path = f"{wanted.namespace}/{wanted.name}"
+    what = f"{wanted.kind} {path}" if wanted.kind else path
+    text = f"nothing is called {what}: no group, pod, workload or node"
+    if wanted.kind:
+        text = f"{what} does not exist"
+    if near:
+        return f"{text}; did you mean {', '.join(str(one) for one in near)}?"
+    return f"{text}; the log may have it: `gang-extender history {path}`"

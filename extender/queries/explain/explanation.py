@@ -1,0 +1,74 @@
+"""The form of an explanation: one sentence, the checks up to the first that fails, and what would help.
+
+The same in `GET /v1/explain`, `gang-extender explain` and its JSON. Fields may be added; none is removed or changes its
+meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from extender.queries.state.state_dto import GangAt
+
+CheckName = Literal[
+    "group named",
+    "group exists",
+    "tree valid",
+    "members complete",
+    "fits an empty cluster",
+    "fits now",
+    "victims gone",
+    "gates removed",
+    "accepted by kube-scheduler",
+    "bound",
+]
+Outcome = Literal["yes", "no", "unknown", "not reached"]
+CHECKS: Final[tuple[CheckName, ...]] = (
+    "group named",
+    "group exists",
+    "tree valid",
+    "members complete",
+    "fits an empty cluster",
+    "fits now",
+    "victims gone",
+    "gates removed",
+    "accepted by kube-scheduler",
+    "bound",
+)
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One check on the way of a pod to its node."""
+
+    check: CheckName
+    outcome: Outcome
+    text: str = ""  # what was found; empty: there is nothing to add
+
+
+class Related(msgspec.Struct, frozen=True, kw_only=True):
+    """Another object that belongs to the subject, or that has the same name."""
+
+    kind: str
+    name: str  # namespace/name; of a node its name
+    relation: str  # workload | root group | member | gang on this node | same name
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an object is in the state that it is in."""
+
+    kind: str
+    name: str  # namespace/name; of a node its name
+    answer: str  # one sentence
+    state: str = ""  # of its gang, see `GangAt.state`; empty: there is none
+    checks: tuple[Check, ...] = ()  # in the order of `CHECKS`
+    reasons: tuple[str, ...] = ()  # further reasons of the check that fails
+    conflict: tuple[str, ...] = ()  # requirements that cannot hold together
+    help: tuple[
+        str, ...
+    ] = ()  # what would help; each was verified by planning unless it is the only way
+    related: tuple[Related, ...] = ()
+    gang: GangAt | None = None  # with its members; None: the log does not have it
+    as_of: str = ""  # RFC 3339
+    position: int = 0  # of the log

@@ -1,0 +1,240 @@
+"""The checks on the way of a gang to its nodes, from what the service knows without planning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from extender.core.decisions.admit.plan_request import GATE, TreeParts, foreign_gates
+from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey
+from extender.core.model.pod_groups import Forest, Orphan, Tree
+from extender.core.planner.model.feasibility import admissible, waiting_reasons
+from extender.core.planner.plan_types import PlanGroup
+from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
+from extender.queries.plan.plan_query import GangVerdict
+from extender.queries.state.gang_status import GangStatus
+
+GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks of a gang, and the sentence about the one that fails."""
+
+    answer: str
+    checks: tuple[Check, ...]
+    reasons: tuple[str, ...] = ()
+    help: tuple[str, ...] = ()
+    plan_needed: bool = False  # only a plan can tell whether and where it fits
+
+
+def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Check, ...]:
+    """Return all checks: those before `name` hold, those after it were not reached."""
+    place = CHECKS.index(name)
+    return tuple(
+        Check(check=check, outcome="yes")
+        if number < place
+        else Check(check=check, outcome=outcome, text=text)
+        if number == place
+        else Check(check=check, outcome="not reached" if outcome != "yes" else "unknown")
+        for number, check in enumerate(CHECKS)
+    )
+
+
+def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
+    """Return the finding about a group that pods name and that does not exist."""
+    text = f"{shown(key)} does not exist; {counted(pods, 'pod')} of its name {'waits' if pods == 1 else 'wait'}"
+    near = tuple(similar)
+    create = f"create {shown(key)}, or correct the name in the pods"
+    help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
+    return Finding(
+        answer=text,
+        checks=checks_until("group exists", "no", text),
+        help=help_ if near else (create,),
+    )
+
+
+def orphan_finding(orphan: Orphan) -> Finding:
+    """Return the finding about a group whose parent is missing or wrong."""
+    text = orphan.problem.message
+    return Finding(
+        answer=f"{shown(orphan.group.key)} is not scheduled: {text}",
+        checks=checks_until("tree valid", "no", text),
+        help=("create the parent group, or correct spec.parentCompositePodGroupName",),
+    )
+
+
+def tree_of(forest: Forest, key: GroupKey) -> Tree | None:
+    """Return the tree that a group is in, or None."""
+    root = forest.root_of.get(key)
+    return forest.trees.get(root) if root is not None else None
+
+
+def gang_finding(
+    view: ClusterView, state: ReservationState, tree: Tree, status: GangStatus | None
+) -> Finding:
+    """Return the finding about a tree, as far as it is known without planning.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        tree: The tree.
+        status: As it is shown; None: the log does not have it yet.
+    """
+    who = shown(tree.root.key)
+    gang = state.gangs.get(tree.root.uid)
+    if tree.problems:
+        texts = tuple(problem.message for problem in tree.problems)
+        return Finding(
+            answer=f"{who} is not valid and is not scheduled: {texts[0]}",
+            checks=checks_until("tree valid", "no", texts[0]),
+            reasons=texts[1:],
+            help=("correct the groups that the text names",),
+        )
+    if gang is not None and status is not None:
+        if status.state in ("scheduled", "completed"):
+            done = (
+                "has ended: its members have succeeded" if status.state == "completed" else "runs"
+            )
+            text = (
+                f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
+            )
+            return Finding(
+                answer=f"{who} {done}: {text}", checks=checks_until("bound", "yes", text)
+            )
+        if gang.reservations:
+            return _reserved(view, tree, gang, status)
+    part = TreeParts().of(tree, gang)
+    if not admissible(part.root):
+        return _incomplete(tree, part.root, status)
+    preemption = state.preemptions.get(tree.root.uid)
+    if preemption is not None and not preemption.ended:
+        left = len(preemption.victims)
+        victims = ", ".join(sorted({v.unit for v in preemption.victims.values()})[:3])
+        text = f"{counted(left, 'victim')} to go of {victims}" if left else "all victims are gone"
+        return Finding(
+            answer=f"{who} waits for victims of its preemption: {text}",
+            checks=checks_until("victims gone", "no" if left else "unknown", text),
+        )
+    return Finding(answer=who, checks=(), plan_needed=True)
+
+
+def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
+    who, reasons = shown(tree.root.key), waiting_reasons(root)
+    was = f"{status.reasons[0]}; " if status is not None and _was_bound(status) else ""
+    gates = foreign_gates(tree)
+    if gates:
+        help_ = f"remove the scheduling gates {', '.join(gates)} of its pods; until then they are no members"
+    else:
+        help_ = "create the missing pods, or lower the minimum of the group"
+    return Finding(
+        answer=f"{who} {_verb(status)}: {was}{reasons[0]}",
+        checks=checks_until("members complete", "no", reasons[0]),
+        reasons=tuple(reasons[1:]),
+        help=(help_,),
+    )
+
+
+def _was_bound(status: GangStatus) -> bool:
+    return status.state in ("degraded", "preempted", "suspended")
+
+
+def _verb(status: GangStatus | None) -> str:
+    if status is None or not _was_bound(status):
+        return "waits"
+    return "was preempted and waits" if status.state == "preempted" else f"is {status.state}"
+
+
+def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus) -> Finding:
+    """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
+    who = shown(tree.root.key)
+    pods = [view.pods[uid] for uid in gang.reservations if uid in view.pods]
+    gated = sorted(pod.path for pod in pods if GATE in pod.gates)
+    bound = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
+    if gated:
+        text = f"{counted(len(gated), 'pod')} still {'has' if len(gated) == 1 else 'have'} our gate, such as {gated[0]}"
+        return Finding(
+            answer=f"{who} has its capacity reserved ({bound}): {text}",
+            checks=checks_until("gates removed", "no", text),
+        )
+    text = f"{bound}; kube-scheduler places the members on their nodes"
+    return Finding(
+        answer=f"{who} has its capacity reserved: {text}",
+        checks=checks_until("accepted by kube-scheduler", "unknown", text),
+        reasons=status.reasons,
+        help=(
+            "if it stays so, see the event FailedScheduling of its pods, and `gang-extender history`",
+        ),
+    )
+
+
+def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -> Finding:
+    """Return the finding about a complete tree, from a plan on the cluster as it is now."""
+    first, *others = verdict.reasons or ("",)
+    was = f"{_verb(status)}; " if status is not None and _was_bound(status) else ""
+    if verdict.verdict == "placed" and not verdict.victims:
+        text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
+        return Finding(
+            answer=f"{who} {was}fits now and is about to be admitted",
+            checks=checks_until("fits now", "yes", text),
+        )
+    if verdict.verdict == "placed":
+        units = ", ".join(victim.unit for victim in verdict.victims)
+        text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
+        return Finding(
+            answer=f"{who} {was}does not fit now; it fits {text}",
+            checks=checks_until("fits now", "no", text),
+            reasons=verdict.reasons,
+        )
+    if verdict.verdict == "waiting":
+        return Finding(
+            answer=f"{who} waits: {first}",
+            checks=checks_until("members complete", "no", first),
+            reasons=tuple(others),
+        )
+    if verdict.when_empty == "never":
+        first, *others = verdict.reasons_when_empty or verdict.reasons
+        return Finding(
+            answer=f"{who} {was}can never be placed on these nodes, also when no other pod runs: {first}",
+            checks=checks_until("fits an empty cluster", "no", first),
+            reasons=tuple(others),
+            help=verdict.help,
+        )
+    if verdict.verdict == "unknown":
+        return Finding(
+            answer=f"{who} {was}may fit or not: {first}",
+            checks=checks_until("fits now", "unknown", first),
+            reasons=tuple(others),
+            help=("raise GANG_EXTENDER_SEARCH_BUDGET", *verdict.help),
+        )
+    empty = "; it fits when no other pod runs" if verdict.when_empty == "fits" else ""
+    checks = checks_until("fits now", "no", first)
+    if verdict.when_empty != "fits":
+        checks = tuple(
+            msgspec.structs.replace(one, outcome="unknown")
+            if one.check == "fits an empty cluster"
+            else one
+            for one in checks
+        )
+    return Finding(
+        answer=f"{who} {was}does not fit now: {first}{empty}",
+        checks=checks,
+        reasons=tuple(others),
+        help=verdict.help,
+    )
+
+
+def shown(key: GroupKey) -> str:
+    """Return a group as in sentences: `PodGroup default/serve`."""
+    return f"{key.kind} {key.path}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun in singular or plural.
+
+    >>> counted(1, "pod"), counted(2, "pod")
+    ('1 pod', '2 pods')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

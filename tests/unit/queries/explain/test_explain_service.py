@@ -1,0 +1,252 @@
+"""Any name: the first sentence, the check that fails, and what would help."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender.cluster.manifests.plan_request_body import answer_plan_request
+from extender.core.model.errors import BadInput, NotFound
+from extender.queries.explain.explain_service import ExplainService
+from extender.queries.explain.explanation import CHECKS
+from extender.queries.explain.name_lookup import WantedName, parse_name
+from extender.queries.plan.plan_service import PlanService
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import (
+    GPU,
+    RACK,
+    a_gang,
+    a_group,
+    a_node,
+    a_pod,
+    an_object,
+)
+from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
+
+CLASSES = (
+    json.dumps(an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=1000)).encode(),
+)
+WHOLE = {GPU: 8}
+
+
+def a_stage(*more, nodes: int = 4) -> Stage:
+    return Stage(*(a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=8) for n in range(nodes)), *more)
+
+
+def explaining(stage):
+    """Return a function that explains a name on the cluster of a stage."""
+    stage.cluster.priority_classes = lambda: CLASSES
+
+    async def run(body, ours):
+        return answer_plan_request(body, ours)
+
+    plans = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+    service = ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan)
+
+    async def ask(text: str, namespace: str = "default"):
+        return await service.explain(parse_name(text, namespace))
+
+    return ask
+
+
+async def led(stage):
+    await stage.lead()
+    await stage.settled()
+    return explaining(stage)
+
+
+def failing(explanation):
+    """Return the check that does not hold, with its outcome; all before it hold, none after it was reached."""
+    outcomes = [check.outcome for check in explanation.checks]
+    assert [check.check for check in explanation.checks] == list(CHECKS)
+    place = next(n for n, outcome in enumerate(outcomes) if outcome != "yes")
+    while outcomes[place] == "unknown" and "no" in outcomes[place:]:
+        place += 1
+    assert set(outcomes[place + 1 :]) <= {"not reached", "unknown"}
+    return explanation.checks[place].check, outcomes[place]
+
+
+async def test_a_gang_that_is_reserved() -> None:
+    async with a_stage(*a_gang("g", pods=2, requests=WHOLE)) as stage:
+        found = await (await led(stage))("g")
+        assert found.answer.startswith(
+            "PodGroup default/g has its capacity reserved: 0 bound, 2 reserved"
+        )
+        assert failing(found) == ("accepted by kube-scheduler", "unknown")
+        assert found.gang is not None
+        assert [m.pod for m in found.gang.members] == ["default/g-0", "default/g-1"]
+        assert found.position == stage.leader.committed.position
+
+
+async def test_a_member_is_explained_by_its_gang() -> None:
+    async with a_stage(*a_gang("g", pods=2, requests=WHOLE)) as stage:
+        found = await (await led(stage))("g-1")
+        assert (found.kind, found.name) == ("Pod", "default/g-1")
+        assert found.answer.startswith(
+            "Pod default/g-1 waits, a member of PodGroup default/g: PodGroup default/g has its capacity"
+        )
+        assert [(r.kind, r.name, r.relation) for r in found.related] == [
+            ("PodGroup", "default/g", "root group")
+        ]
+
+
+async def test_a_group_that_lacks_members() -> None:
+    group = a_group("g", gang=3)
+    async with a_stage(group, a_pod("g-0", "g", requests=WHOLE)) as stage:
+        found = await (await led(stage))("default/g")
+        assert found.answer == (
+            "PodGroup default/g waits: waiting for members of PodGroup default/g: 3 required, 1 present"
+        )
+        assert failing(found) == ("members complete", "no")
+        assert found.help == ("create the missing pods, or lower the minimum of the group",)
+
+
+async def test_a_group_without_pods_that_the_log_does_not_have() -> None:
+    async with a_stage(a_group("empty", gang=2)) as stage:
+        found = await (await led(stage))("empty")
+        assert "2 required, 0 present" in found.answer
+        assert (found.gang, found.state) == (None, "")
+
+
+async def test_foreign_gates() -> None:
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    pods = [a_pod(f"g-{n}", "g", requests=WHOLE, schedulingGates=gates) for n in range(2)]
+    async with a_stage(a_group("g", gang=2), *pods) as stage:
+        (text,) = (await (await led(stage))("g")).help
+        assert text.startswith("remove the scheduling gates kueue.x-k8s.io/admission of its pods")
+
+
+async def test_never_differs_from_not_now() -> None:
+    """Five whole nodes of four: never. Two in one rack, of which others have one node: not now."""
+    runs = [a_pod(f"other-{n}", node=f"n{n}", requests=WHOLE) for n in (0, 2)]
+    big = a_gang("big", pods=5, requests=WHOLE)
+    late = a_gang("late", pods=2, requests=WHOLE, topo=RACK)
+    async with a_stage(*runs, *big, *late) as stage:
+        ask = await led(stage)
+        never, not_now = await ask("big"), await ask("late")
+        assert never.answer.startswith(
+            "PodGroup default/big can never be placed on these nodes, also when no other pod runs: "
+            "PodGroup default/big needs 5 pods; the cluster holds 4 (1 missing: nvidia.com/gpu)"
+        )
+        assert failing(never) == ("fits an empty cluster", "no")
+        assert not_now.answer.startswith("PodGroup default/late does not fit now: ")
+        assert not_now.answer.endswith("; it fits when no other pod runs")
+        assert failing(not_now) == ("fits now", "no")
+        assert f"drop {RACK} at PodGroup default/late" in not_now.help
+        hints = {*never.help, *not_now.help}
+        assert not hints & {*never.reasons, *not_now.reasons}
+        assert not_now.conflict
+
+
+async def test_a_group_that_does_not_exist() -> None:
+    """Pods name it; a group of a similar name exists."""
+    async with a_stage(a_group("serve-prefill", gang=1), a_pod("p", "serve-prefil")) as stage:
+        ask = await led(stage)
+        for name in ("PodGroup/serve-prefil", "p"):
+            found = await ask(name)
+            assert (
+                "PodGroup default/serve-prefil does not exist; 1 pod of its name waits"
+                in found.answer
+            )
+            assert failing(found) == ("group exists", "no")
+            assert found.help[0].startswith("did you mean PodGroup default/serve-prefill?")
+
+
+async def test_a_child_group_is_explained_by_its_root() -> None:
+    root = a_group("root", gang=2, composite=True)
+    leaves = [a_group(name, gang=1, parent="root") for name in ("left", "right")]
+    async with a_stage(root, *leaves, a_pod("p", "left", requests=WHOLE)) as stage:
+        found = await (await led(stage))("right")
+        assert found.answer.startswith(
+            "PodGroup default/right is a child group of CompositePodGroup default/root: "
+        )
+        assert failing(found) == ("members complete", "no")
+        (link,) = found.related
+        assert (link.kind, link.name) == ("CompositePodGroup", "default/root")
+
+
+async def test_an_orphan() -> None:
+    async with a_stage(a_group("leaf", gang=1, parent="missing"), a_pod("p", "leaf")) as stage:
+        found = await (await led(stage))("leaf")
+        assert found.answer.startswith("PodGroup default/leaf is not scheduled: ")
+        assert failing(found) == ("tree valid", "no")
+
+
+async def test_a_pod_without_group() -> None:
+    async with a_stage(a_pod("lone", node="n1")) as stage:
+        found = await (await led(stage))("Pod/lone")
+        assert found.answer == (
+            "Pod default/lone runs on n1; it names no group, so kube-scheduler places it alone"
+        )
+        assert failing(found) == ("group named", "no")
+        assert "gang-extender.dev/pod-group" in found.help[0]
+
+
+async def test_a_node() -> None:
+    async with a_stage(*a_gang("g", pods=4, requests=WHOLE), a_pod("lone", node="n1")) as stage:
+        found = await (await led(stage))("n1")
+        assert (found.kind, found.name, found.state) == ("Node", "n1", "ready")
+        assert (
+            found.answer
+            == (
+                "Node n1: 1 pod, 1 of them outside of groups; 0 gangs with members or reservations here"
+            )
+            or "1 gang with" in found.answer
+        )
+
+
+async def test_of_several_the_group_comes_first() -> None:
+    gang = a_gang("same", pods=1, requests=WHOLE)
+    async with a_stage(*gang, a_pod("same"), a_node("same")) as stage:
+        ask = await led(stage)
+        found = await ask("same")
+        assert found.kind == "PodGroup"
+        same = [(r.kind, r.name) for r in found.related if r.relation == "same name"]
+        assert same == [("Pod", "default/same"), ("Node", "same")]
+        assert (await ask("nodes/same")).kind == "Node"
+        assert (await ask("po/default/same")).kind == "Pod"
+
+
+async def test_a_typo_names_what_is_there() -> None:
+    elsewhere = a_gang("train", pods=1)
+    for thing in elsewhere:
+        thing["metadata"]["namespace"] = "ml"
+    async with a_stage(*a_gang("serve", pods=1), *elsewhere) as stage:
+        ask = await led(stage)
+        with pytest.raises(NotFound, match=r"default/srve.*did you mean PodGroup default/serve"):
+            await ask("srve")
+        with pytest.raises(NotFound, match=r"did you mean PodGroup ml/train\b"):
+            await ask("train")
+        with pytest.raises(NotFound, match=r"gang-extender history default/zzz"):
+            await ask("zzz")
+
+
+async def test_a_gang_that_preempts() -> None:
+    """Its victims are asked to go and are still there."""
+    nodes = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
+    async with Stage(*nodes, *lows("n0", "n1"), *preemptor_tree()) as stage:
+        found = await (await led(stage))("hi")
+        assert "hi waits for victims of its preemption: " in found.answer
+        assert failing(found) == ("victims gone", "no")
+        assert found.state == "preempting"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("g", WantedName("", "ns", "g", given_namespace=False)),
+        ("ml/g", WantedName("", "ml", "g", given_namespace=True)),
+        ("pods/g", WantedName("Pod", "ns", "g", given_namespace=False)),
+        ("JobSet/ml/g", WantedName("JobSet", "ml", "g", given_namespace=True)),
+        ("lws/g", WantedName("LeaderWorkerSet", "ns", "g", given_namespace=False)),
+    ],
+)
+def test_names(text, wanted) -> None:
+    assert parse_name(text, "ns") == wanted
+
+
+@pytest.mark.parametrize("text", ["", "/g", "g/", "a/b/c/d", "Deployment/ml/g"])
+def test_wrong_names(text) -> None:
+    with pytest.raises(BadInput, match="name "):
+        parse_name(text, "ns")
