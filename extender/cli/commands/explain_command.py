@@ -36,11 +36,12 @@ def explain(
     if output is not Output.table:
         print_value(found, output)
         return
-    _print(found)
+    print_explanation(found)
 
 
-def _print(found: Explanation) -> None:
-    out = console()
+def print_explanation(found: Explanation) -> None:
+    """Print an explanation for people: the answer, the checks, what would help, and the members."""
+    out = console(wrap=False)
     out.print(found.answer)
     for one in found.related:
         out.print(f"  {one.relation}: {one.kind} {one.name}")

@@ -22,15 +22,17 @@ class Output(enum.StrEnum):
     yaml = "yaml"
 
 
-def console() -> Console:
-    """Return a console; it is wide when the output is a pipe, so that lines are not wrapped.
+def console(*, wrap: bool = True) -> Console:
+    """Return a console; it is wide when the output is a pipe, so that tables are not cut.
+
+    Without `wrap` a long line stays one line, whatever the width.
 
     Brackets are printed as they are: a text may have a field such as metadata.annotations[KEY].
     """
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 200
-    return Console(highlight=False, markup=False, width=width, soft_wrap=False)
+    return Console(highlight=False, markup=False, width=width, soft_wrap=not wrap)
 
 
 def print_value(value: object, output: Output) -> None:

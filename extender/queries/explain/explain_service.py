@@ -214,7 +214,7 @@ class ExplainService:
         )
 
     async def _planned(self, tree: Tree) -> GangVerdict:
-        """Return what a plan on the cluster as it is now says about a tree."""
+        """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
         question = {"groups": [f"{key.kind}/{key.path}"]}
         result = await self._plan(msgspec.json.encode(question))

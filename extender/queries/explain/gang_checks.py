@@ -20,6 +20,9 @@ from extender.queries.state.gang_status import GangStatus
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
 
 
+WAITING_FOR = "waiting for "
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The checks of a gang, and the sentence about the one that fails."""
 
@@ -27,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     reasons: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
-    plan_needed: bool = False  # only a plan can tell whether and where it fits
+    plan_needed: bool = False  # only a plan can show whether it fits
 
 
 def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Check, ...]:
@@ -112,7 +115,9 @@ def gang_finding(
     preemption = state.preemptions.get(tree.root.uid)
     if preemption is not None and not preemption.ended:
         left = len(preemption.victims)
-        victims = ", ".join(sorted({v.unit for v in preemption.victims.values()})[:3])
+        victims = ", ".join(
+            sorted({v.unit.replace("/", " ", 1) for v in preemption.victims.values()})[:3]
+        )
         text = f"{counted(left, 'victim')} to go of {victims}" if left else "all victims are gone"
         return Finding(
             answer=f"{who} waits for victims of its preemption: {text}",
@@ -123,28 +128,26 @@ def gang_finding(
 
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
     who, reasons = shown(tree.root.key), waiting_reasons(root)
-    was = f"{status.reasons[0]}; " if status is not None and _was_bound(status) else ""
     gates = foreign_gates(tree)
     if gates:
         help_ = f"remove the scheduling gates {', '.join(gates)} of its pods; until then they are no members"
     else:
         help_ = "create the missing pods, or lower the minimum of the group"
     return Finding(
-        answer=f"{who} {_verb(status)}: {was}{reasons[0]}",
+        answer=f"{who} {_lost(status)}waits for {reasons[0].removeprefix(WAITING_FOR)}",
         checks=checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
     )
 
 
-def _was_bound(status: GangStatus) -> bool:
-    return status.state in ("degraded", "preempted", "suspended")
-
-
-def _verb(status: GangStatus | None) -> str:
-    if status is None or not _was_bound(status):
-        return "waits"
-    return "was preempted and waits" if status.state == "preempted" else f"is {status.state}"
+def _lost(status: GangStatus | None) -> str:
+    """Return what happened to a gang that was bound, as the begin of a sentence; empty for others."""
+    if status is None or status.state not in ("degraded", "preempted", "suspended"):
+        return ""
+    verb = "was" if status.state == "preempted" else "is"
+    reason = status.reasons[0].removeprefix("preempted: ") if status.reasons else ""
+    return f"{verb} {status.state}: {reason}; it "
 
 
 def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus) -> Finding:
@@ -173,7 +176,7 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
 def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -> Finding:
     """Return the finding about a complete tree, from a plan on the cluster as it is now."""
     first, *others = verdict.reasons or ("",)
-    was = f"{_verb(status)}; " if status is not None and _was_bound(status) else ""
+    was = _lost(status)
     if verdict.verdict == "placed" and not verdict.victims:
         text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
         return Finding(
@@ -181,7 +184,7 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
             checks=checks_until("fits now", "yes", text),
         )
     if verdict.verdict == "placed":
-        units = ", ".join(victim.unit for victim in verdict.victims)
+        units = ", ".join(victim.unit.replace("/", " ", 1) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         return Finding(
             answer=f"{who} {was}does not fit now; it fits {text}",

@@ -96,7 +96,7 @@ async def test_a_group_that_lacks_members() -> None:
     async with a_stage(group, a_pod("g-0", "g", requests=WHOLE)) as stage:
         found = await (await led(stage))("default/g")
         assert found.answer == (
-            "PodGroup default/g waits: waiting for members of PodGroup default/g: 3 required, 1 present"
+            "PodGroup default/g waits for members of PodGroup default/g: 3 required, 1 present"
         )
         assert failing(found) == ("members complete", "no")
         assert found.help == ("create the missing pods, or lower the minimum of the group",)
