@@ -25,7 +25,7 @@ from extender.core.decisions.admit.verdict_events import (
     decide_invalid,
     decide_verdict,
     is_recorded_invalid,
-    only_counts_more,
+    only_numbers_differ,
     still_holds,
 )
 from extender.core.decisions.capacity.capacity_claims import victims_are_gone
@@ -45,7 +45,9 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-COUNTS_MS = 5_000  # the member count of a waiting tree is recorded this often
+# A refusal that differs from the recorded one only in numbers is recorded after a pause, which doubles each time.
+NUMBERS_FIRST_MS = 5_000
+NUMBERS_MAX_MS = 600_000
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
 
 
@@ -92,6 +94,13 @@ class _LeavesOfVictims(msgspec.Struct, frozen=True):
     leaves: Mapping[GroupKey, int]
 
 
+class _RecordedVerdict(msgspec.Struct, frozen=True):
+    """When a verdict on a tree was last recorded, and when one with other numbers may be."""
+
+    at_ms: int  # monotonic
+    pause_ms: int = NUMBERS_FIRST_MS
+
+
 class TreeAdmission:
     """Tries to admit one tree at a time, and remembers when each may be tried again."""
 
@@ -113,7 +122,7 @@ class TreeAdmission:
         self._requests = requests
         self._preemptions = preemptions
         self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
-        self._answered_ms: dict[GangUid, int] = {}  # when a verdict on a tree was last recorded
+        self._recorded: dict[GangUid, _RecordedVerdict] = {}
         self._victims: _LeavesOfVictims | None = None
 
     async def admit(
@@ -182,7 +191,7 @@ class TreeAdmission:
         """Forget all other trees."""
         self._refusals.keep(roots)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._answered_ms = {uid: t for uid, t in self._answered_ms.items() if uid in roots}
+        self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
 
     # -- before the plan -------------------------------------------------------------------------
 
@@ -294,21 +303,28 @@ class TreeAdmission:
         """Append the events of a verdict whose request is still current."""
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
-        answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
-        if now_ms - answered_ms < COUNTS_MS and only_counts_more(state.gangs.get(uid), verdict):
-            return  # members still arrive; a pass after `COUNTS_MS` records their number
-        self._answered_ms[uid] = now_ms
-        context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
-        drafts: list[NewEvent] = []
         pending = awaited_preemption(state, uid)
-        if pending is not None:
-            known = self._evictor.eviction_context(context.actor, context.cause, view)
-            drafts = events_before_verdict(view, pending, verdict, known)
         considered = self._preemption_policy.considered(uid)
-        drafts += decide_verdict(
-            state, tree_request.tree, tree_request.request, verdict, context, considered
-        )
-        self._appends.append_nowait(drafts, encoded)
+        as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
+        last = self._recorded.get(uid)
+        waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
+        if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+            return  # members still arrive; a pass after the pause records their number
+        if not waits or pending is not None:
+            context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
+            drafts: list[NewEvent] = []
+            if pending is not None:
+                known = self._evictor.eviction_context(context.actor, context.cause, view)
+                drafts = events_before_verdict(view, pending, verdict, known)
+            drafts += decide_verdict(
+                state, tree_request.tree, tree_request.request, verdict, context, considered
+            )
+            self._appends.append_nowait(drafts, encoded)
+            if drafts or last is None:
+                pause_ms = NUMBERS_FIRST_MS
+                if as_recorded and last is not None:
+                    pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
+                self._recorded[uid] = _RecordedVerdict(now_ms, pause_ms)
         after = self._leader.pending_state
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}

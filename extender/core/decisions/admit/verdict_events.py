@@ -31,7 +31,8 @@ from extender.core.planner.plan_types import (
     Verdict,
 )
 
-_COUNT = re.compile(r"\d+ (present|ready)$")  # end of the texts of feasibility.waiting_reasons
+# A number that is a word of its own, not a part of a name such as `rack-3`.
+_NUMBER = re.compile(r"(?<![\w./-])\d+(?![\w./-])")
 
 
 class EventContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,14 +121,22 @@ def decide_verdict(
     return [*drafts, draft_for(tree, data, recipe)]
 
 
-def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
-    """Return whether a tree waits for the same groups as recorded, and only the numbers of members differ."""
+def only_numbers_differ(
+    root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()
+) -> bool:
+    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived.
+
+    Args:
+        root: The state of the root; None: the log does not have it.
+        verdict: The planner's answer.
+        considered: As for `decide_verdict`.
+    """
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
-    if (root.last_decision.outcome, verdict.outcome) != ("waiting", "waiting"):
+    if root.last_decision.outcome != verdict.outcome:
         return False
-    before = [_COUNT.sub("", text) for text in root.last_decision.reasons]
-    return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
+    before = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
+    return before == [_NUMBER.sub("#", text) for text in (*_reasons(verdict), *considered)]
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
