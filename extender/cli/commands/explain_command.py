@@ -7,9 +7,17 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import Form, Server, ask_service, minimum_text
+from extender.cli.commands.gang_commands import (
+    Form,
+    Server,
+    ask_service,
+    minimum_text,
+    root_path,
+)
 from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.core.model.errors import NotFound
 from extender.queries.explain.explanation import Check, Explanation
+from extender.queries.log.preemption_line import PreemptionLine
 from extender.queries.state.state_dto import GangAt
 
 WITHIN_S = 90.0  # a plan may be needed, and others may wait before it
@@ -27,16 +35,47 @@ def explain(
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
     ] = "default",
+    why_preempted: Annotated[
+        bool,
+        typer.Option(
+            "--why-preempted",
+            help="Explain the newest preemption that evicted this pod or group: by whom, why it, and how it ended.",
+        ),
+    ] = False,
     server: Server = None,
     output: Form = Output.table,
 ) -> None:
     """Explain why a group, pod, workload or node is in its state, and what would help."""
+    if why_preempted:
+        _explain_preemption(server, root_path(name, namespace), output)
+        return
     query = urlencode({"name": name, "namespace": namespace})
     found = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
     if output is not Output.table:
         print_value(found, output)
         return
     print_explanation(found)
+
+
+def _explain_preemption(server: str | None, victim: str, output: Output) -> None:
+    """Print the newest preemption of a victim in sentences.
+
+    Raises:
+        NotFound: The log has no preemption of it.
+    """
+    query = urlencode({"victim": victim})
+    found = ask_service(server, f"/v1/preemptions?{query}", list[PreemptionLine])
+    if not found:
+        raise NotFound(
+            f"{victim}: the log has no preemption of this pod or group; `gang-extender explain {victim}` has its state"
+        )
+    newest = max(found, key=lambda line: line.position)
+    if output is not Output.table:
+        print_value(newest, output)
+        return
+    out = console(wrap=False)
+    out.print(newest.explanation)
+    out.print(f"Its pods: gang-extender preemptions --victim {victim}")
 
 
 def print_explanation(found: Explanation) -> None:

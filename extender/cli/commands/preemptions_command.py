@@ -10,7 +10,8 @@ from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.queries.log.event_dto import parse_time
-from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, UnitLine
+from extender.queries.log.preemption_line import PreemptionLine, UnitLine
+from extender.queries.log.preemption_report import PreemptionQuery
 from extender.queries.log.preemption_report import preemptions as read
 
 PRIORITY_OFFSET = 2**31
@@ -48,6 +49,9 @@ def preemptions(
     if not lines:
         console().print("No preemptions match.")
     for line in lines:
+        if victim:
+            console(wrap=False).print(line.explanation)
+            console().print()
         _print(line)
 
 

@@ -33,7 +33,8 @@ from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
 from extender.queries.log.parameter_validation import checked_text
-from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, preemptions
+from extender.queries.log.preemption_line import PreemptionLine
+from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 
 
 class DecisionAnswer(msgspec.Struct):

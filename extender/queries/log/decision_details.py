@@ -17,7 +17,7 @@ from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
 from extender.ports.log_ports import DecisionInput, DecisionInputs
-from extender.queries.log.preemption_report import AlternativeLine
+from extender.queries.log.preemption_line import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
 DecisionEventData = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from extender.core.log.events import (
-    CancelReason,
-    GoneVia,
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
@@ -19,63 +18,18 @@ from extender.core.model.ids import PlanId, Position
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
+from extender.queries.log.preemption_line import (
+    AlternativeLine,
+    EvictedPodLine,
+    PreemptionLine,
+    UnitLine,
+)
+from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
 
 KINDS = tuple(
     data.__name__
     for data in (PreemptionPlanned, VictimGone, PreemptionCompleted, PreemptionCancelled)
 )
-
-
-class EvictedPodLine(msgspec.Struct, kw_only=True):
-    """One pod of a victim."""
-
-    pod: str
-    node: str
-    requested: str = ""  # RFC 3339, when its eviction was requested; empty: it was not requested, or the time is not known
-    gone: str = ""  # RFC 3339; empty while it exists, or when its unit was spared
-    via: GoneVia | Literal[""] = ""
-
-
-class UnitLine(msgspec.Struct, kw_only=True):
-    """A disruption unit that was chosen as a victim."""
-
-    unit: str  # Kind/namespace/name
-    priority: int
-    pods: list[EvictedPodLine]
-    spared: bool = False  # the preemption ended before the eviction of this unit began
-    not_reprieved_reason: str = (
-        ""  # why it was not reprieved, although the counted capacity would allow it
-    )
-
-
-class AlternativeLine(msgspec.Struct, kw_only=True):
-    """A set of victims that was examined and not chosen."""
-
-    units: tuple[str, ...]
-    cost: dict[str, int]
-    reason: str
-
-
-class PreemptionLine(msgspec.Struct, kw_only=True):
-    """One preemption from its plan to its end."""
-
-    preemption: PlanId
-    position: Position  # of the plan; for `gang-extender decision replay`
-    planned: str  # RFC 3339
-    preemptor: str  # Kind/namespace/name
-    preemptor_uid: str
-    priority: int
-    victims: list[UnitLine]
-    superseded: list[str]  # trees of lower priority that lost reservations, namespace/name
-    cost: dict[str, int]
-    alternatives: list[AlternativeLine]
-    outcome: Literal["pending", "completed", "cancelled"] = "pending"
-    reason: CancelReason | Literal[""] = ""
-    message: str = ""
-    taken_over_by: str = ""  # Kind/namespace/name of the preemptor that took the capacity over
-    ended: str = ""  # RFC 3339
-    bound: int = 0  # bound members of the preemptor when it was completed
-    duration_ms: int = 0  # from the plan to the completion
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,16 +69,16 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
         if not page.more or collector.complete():
             break
         after = page.events[-1].position
-    return Preemptions(lines=tuple(collector.lines.values()), head=page.head, more=collector.full)
+    lines = tuple(collector.lines.values())
+    for line in lines:
+        line.explanation = preemption_paragraph(line, wanted.victim)
+    return Preemptions(lines=lines, head=page.head, more=collector.full)
 
 
 def _about(line: PreemptionLine, victim: str) -> bool:
     if not victim:
         return True
-    return any(
-        unit.unit.partition("/")[2] == victim or any(pod.pod == victim for pod in unit.pods)
-        for unit in line.victims
-    )
+    return victim in line.superseded or any(is_unit_of(unit, victim) for unit in line.victims)
 
 
 class _Collector:
@@ -169,7 +123,7 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
                 unit=unit.name,
                 priority=unit.priority,
                 not_reprieved_reason=unit.not_reprieved_reason,
-                pods=[EvictedPodLine(pod=p.pod, node=p.node) for p in unit.pods],
+                pods=[EvictedPodLine(pod=p.pod, node=p.node, group=p.group) for p in unit.pods],
             )
             for unit in data.victims
         ],
@@ -178,7 +132,17 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
         alternatives=[
             AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in data.alternatives
         ],
+        placed=len(data.assignments),
+        needed=_sum(data.shapes[a.shape] for a in data.assignments),
+        proved=data.exhausted,
     )
+
+
+def _sum(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in requests:
+        total.update(one)
+    return dict(sorted(total.items()))
 
 
 def _update(
