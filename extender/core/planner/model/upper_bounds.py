@@ -1,7 +1,8 @@
 """Upper bounds: per group and domain the largest number of new pods, or `NEVER` if it cannot be satisfied.
 
-Each group is bounded as if it were alone, so `NEVER` is a proof, and any other bound may be out of reach.
-Whole pods per node are counted, never sums of resources (SPEC D8).
+Each group is bounded as if it were alone, but for groups that are alike: those are counted together (`_Copies`). So
+`NEVER` is a proof, and any other bound may be out of reach. Whole pods per node are counted, never sums of resources
+(SPEC D8).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.planner.model.node_table import FIT_MAX, Ints
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 NEVER = -1  # the group cannot be satisfied in that domain
@@ -56,6 +57,7 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)
     known: dict[tuple[object, ...], Ints] = {}
     kinds: list[set[int]] = [set(g.members) for g in groups]
+    copies = _Copies(problem, table)
     for group in reversed(groups):
         if group.parent >= 0:
             kinds[group.parent] |= kinds[group.index]
@@ -69,10 +71,12 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
             result = known[signature]
         else:
             result = _composite(problem, group, best, sorted(kinds[group.index]), table)
+            result = np.where(copies.enough(group, best), result, NEVER)
         if group.pinned >= 0:
             elsewhere = np.arange(group.level.count) != group.pinned
             result = np.where(elsewhere, NEVER, result)
         best[group.index] = result
+        copies.add(group)
     root = best[0]
     return UpperBounds(best=best, root=int(root.max()) if len(root) else NEVER)
 
@@ -128,3 +132,93 @@ def _composite(
         costs = np.sort(np.where(can | holds, least, far), axis=0)[: group.minimum]
         enough &= costs.sum(axis=0) <= capacity
     return np.where(enough, most, NEVER)
+
+
+class _Copies:
+    """How many groups that are alike fit at once: ten leaves of four pods need ten hosts, not one host ten times.
+
+    Two groups are alike when their levels, minima, kinds of pods and children are, and nothing of them is bound. Groups
+    that are not alike are counted as if the others were not there.
+    """
+
+    def __init__(self, problem: PlacementProblem, counts: Ints) -> None:
+        self._problem = problem
+        self._counts = counts
+        self._signature: dict[int, int] = {}  # number of it, by index of the group
+        self._number: dict[object, int] = {}
+        self._fit: dict[int, Ints] = {}  # number -> how many fit, per domain of its level
+
+    def add(self, group: CompiledGroup) -> None:
+        """Count how many groups like this one fit in each of its domains; its children were added before."""
+        if not group.alive or group.pinned >= 0 or group.bound or group.holds:
+            return
+        if group.leaf:
+            sizes = tuple((k, len(m)) for k, m in sorted(group.members.items()))
+            signature: object = (group.level.keys, group.minimum, sizes)
+        else:
+            below = self._classes(group)
+            if below is None:
+                return
+            signature = (group.level.keys, group.minimum, tuple(sorted(below.items())))
+        number = self._number.setdefault(signature, len(self._number))
+        self._signature[group.index] = number
+        if number not in self._fit:
+            self._fit[number] = self._leaves(group) if group.leaf else self._composites(group)
+
+    def enough(self, group: CompiledGroup, best: list[Ints]) -> Bools:
+        """Return per domain whether as many children as the minimum can fit at once, those that are alike together."""
+        there = np.zeros(group.level.count, dtype=np.int64)
+        alike: dict[int, list[CompiledGroup]] = {}
+        for index in group.children:
+            child = self._problem.groups[index]
+            number = self._signature.get(index)
+            if not child.alive:
+                continue
+            if number is not None:
+                alike.setdefault(number, []).append(child)
+            else:
+                here = best_inside(self._problem, child, group, best[index])
+                there += (here >= 0) | child.holds
+        for number, children in alike.items():
+            there += np.minimum(self._inside(children[0], group, self._fit[number]), len(children))
+        return there >= group.minimum
+
+    def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
+        """Return how many children of each signature a composite has; None if one has bound members."""
+        found: dict[int, int] = {}
+        for index in group.children:
+            if not self._problem.groups[index].alive:
+                continue
+            number = self._signature.get(index)
+            if number is None:
+                return None
+            found[number] = found.get(number, 0) + 1
+        return found
+
+    def _leaves(self, leaf: CompiledGroup) -> Ints:
+        if leaf.minimum <= 0:
+            return np.full(leaf.level.count, FIT_MAX, dtype=np.int64)
+        pods = pods_per_node(self._problem, sorted(leaf.members), self._counts)
+        return np.minimum(leaf.level.total(pods) // leaf.minimum, FIT_MAX)
+
+    def _composites(self, group: CompiledGroup) -> Ints:
+        if group.minimum <= 0:
+            return np.full(group.level.count, FIT_MAX, dtype=np.int64)
+        children = {
+            self._signature[i]: self._problem.groups[i]
+            for i in group.children
+            if i in self._signature
+        }
+        total = np.zeros(group.level.count, dtype=np.int64)
+        for number, child in children.items():
+            total += self._inside(child, group, self._fit[number])
+        return np.minimum(total // group.minimum, FIT_MAX)
+
+    def _inside(self, child: CompiledGroup, parent: CompiledGroup, fit: Ints) -> Ints:
+        """Return, for each domain of the parent, the sum over the domains of a child inside it."""
+        if child.level is parent.level:
+            return fit
+        out = np.zeros(parent.level.count, dtype=np.int64)
+        if len(fit):
+            np.add.at(out, self._problem.fleet.up(child.level.keys, parent.level.keys), fit)
+        return np.minimum(out, FIT_MAX)
