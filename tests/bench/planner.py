@@ -83,6 +83,12 @@ def measured(
     )
 
 
+def _scarce(number: int) -> int:
+    """Return the free GPUs of a node: one in twelve has four or more, the others hardly any."""
+    chance = number * 7919 % 1200
+    return 4 + chance % 5 if chance < 100 else chance % 5 // 3
+
+
 def run(scale: Scale) -> list[Figure]:
     rack, zone = ("rack",), ("zone",)
     size, many, few = (500, 5, 1) if scale.quick else (5000, 3 * scale.rounds, scale.rounds)
@@ -104,6 +110,16 @@ def run(scale: Scale) -> list[Figure]:
         for j in range(20)
     ]
     leaves = [leaf(f"p{j}", 4, topo=rack) for j in range(size // 5)]
+    # 8 x 10 x 4 over zone, rack and host, nine tenths of the cluster in use: it just does not fit
+    host, scarce = ("host",), make_nodes(size, racks=max(size // 100, 5), gpus=_scarce)
+    deep = composite(
+        "root",
+        *(
+            composite(f"c{j}", *(leaf(f"l{j}-{k}", 4, topo=host) for k in range(10)), topo=rack)
+            for j in range(8)
+        ),
+        topo=zone,
+    )
     two_big = composite("root", leaf("p", half), leaf("d", half, shape=1))
     return [
         measured(
@@ -131,6 +147,16 @@ def run(scale: Scale) -> list[Figure]:
         ),
         measured(
             "infeasible tree, explained", composite("root", *three, topo=zone), full, rounds=many
+        ),
+        measured(
+            "infeasible 8 x 10 x 4, nine tenths in use", deep, scarce, rounds=many, explain=False
+        ),
+        measured(
+            "infeasible 8 x 10 x 4, nine tenths in use, explained",
+            deep,
+            scarce,
+            rounds=few,
+            target="2 s",
         ),
         measured(
             "extras beyond capacity, lived in",

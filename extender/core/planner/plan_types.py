@@ -16,7 +16,7 @@ from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "2"
+PLANNER_VERSION = "3"
 
 GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
 EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
