@@ -79,6 +79,8 @@ class PlacementProblem:
     counts: Ints  # (kinds, nodes): pods of one kind that fit when no other pod is placed
     violations: list[str]  # reasons why the bound members are in no common domain
     rules: InterpodConstraints  # between pods
+    # per kind: its requests as shares of the largest free amounts, summed, in millionths
+    weights: list[int]
 
 
 @dataclass(slots=True, frozen=True)
@@ -131,9 +133,20 @@ def compile_request(
         counts,
         [],
         rules,
+        _weights(requests, free),
     )
     _pin(problem)
     return problem
+
+
+def _weights(requests: Ints, free: Ints) -> list[int]:
+    if not len(free):
+        return [0] * len(requests)
+    largest = [max(int(most), 1) for most in free.max(axis=0)]
+    return [
+        sum(int(r) * 1_000_000 // most for r, most in zip(request, largest, strict=True))
+        for request in requests
+    ]
 
 
 def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.problem import CompiledGroup
 
 Strategy = Literal["full", "roomy", "tight", "listed"]
 
@@ -60,12 +60,3 @@ def order_nodes(counts: Ints, preferred: set[int], nodes: Ints) -> Ints:
         return np.lexsort((position, counts))
     cold = np.array([int(n) not in preferred for n in nodes], dtype=np.int64)
     return np.lexsort((position, counts, cold))
-
-
-def weight(problem: PlacementProblem, kind: int) -> int:
-    """Return the weight of a kind: its requests as shares of the largest free amounts, summed, in millionths."""
-    if not len(problem.free):
-        return 0
-    largest = problem.free.max(axis=0)
-    request = problem.requests[kind]
-    return sum(int(r) * 1_000_000 // max(int(m), 1) for r, m in zip(request, largest, strict=True))

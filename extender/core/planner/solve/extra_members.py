@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup
-from extender.core.planner.solve.candidate_ordering import order_nodes, weight
+from extender.core.planner.solve.candidate_ordering import order_nodes
 from extender.core.planner.solve.greedy_placement import PartialPlacement, SearchBudgetExceeded
 
 MOVES_MAX = 12  # domains tried when an incomplete leaf is moved
@@ -70,7 +70,7 @@ class ExtraMembers:
     def _fill_domain(self, leaf: CompiledGroup, domain: int) -> int:
         """Place as many members of a leaf as fit in a domain, the smallest kinds first; return the number."""
         nodes = leaf.level.members(domain)
-        kinds = sorted(leaf.members, key=lambda k: (weight(self.draft.problem, k), k))
+        kinds = sorted(leaf.members, key=lambda k: (self.draft.problem.weights[k], k))
         return sum(self.draft.put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
 
     def _amount(self, leaf: CompiledGroup) -> int:
@@ -139,7 +139,7 @@ class ExtraMembers:
         turns = [t for t in (self._round_of(leaf) for leaf in leaves) if t is not None]
         if len(turns) == 1:
             leaf, left = turns[0].leaf, turns[0].left
-            for kind in sorted(left, key=lambda k: (weight(self.draft.problem, k), k)):
+            for kind in sorted(left, key=lambda k: (self.draft.problem.weights[k], k)):
                 self.draft.put(leaf, kind, turns[0].nodes, left[kind])
             return
         while turns:
@@ -167,7 +167,7 @@ class ExtraMembersRound:
         self.leaf = leaf
         self.nodes = nodes
         self.left = left
-        self._queue = sorted(left, key=lambda k: (weight(draft.problem, k), k))
+        self._queue = sorted(left, key=lambda k: (draft.problem.weights[k], k))
         self._holes: list[int] | None = None
 
     def step(self, draft: PartialPlacement) -> bool:

@@ -20,7 +20,6 @@ from extender.core.planner.solve.candidate_ordering import (
     order_children,
     order_domains,
     order_nodes,
-    weight,
 )
 
 Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
@@ -197,7 +196,7 @@ class PartialPlacement:
             return self.put(leaf, next(iter(leaf.members)), nodes, need) == need
         mark = len(self.trail)
         for wanted in _choices(self.problem, leaf, need):
-            kinds = sorted(wanted, key=lambda k: (-weight(self.problem, k), k))
+            kinds = sorted(wanted, key=lambda k: (-self.problem.weights[k], k))
             if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
                 return True
             self.undo(mark)
@@ -205,7 +204,7 @@ class PartialPlacement:
 
     def _gather(self, leaf: CompiledGroup, nodes: Ints, need: int) -> bool:
         """Place the smallest members that fit, of any kind."""
-        for kind in sorted(leaf.members, key=lambda k: (weight(self.problem, k), k)):
+        for kind in sorted(leaf.members, key=lambda k: (self.problem.weights[k], k)):
             need -= self.put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
             if not need:
                 return True
@@ -317,7 +316,7 @@ def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[
         first[kind_of[position]] = first.get(kind_of[position], 0) + 1
     smallest: dict[int, int] = {}
     left = need
-    for kind in sorted(leaf.members, key=lambda k: (weight(problem, k), k)):
+    for kind in sorted(leaf.members, key=lambda k: (problem.weights[k], k)):
         amount = min(left, len(leaf.members[kind]))
         if amount:
             smallest[kind] = amount
