@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.model.ids import GroupKey, NodeName
-from extender.core.model.pods import AVOIDS_PODS
-from extender.core.planner.explain.shortfalls import diagnose, failing, shortfall
+from extender.core.model.ids import GroupKey
+from extender.core.planner.explain.more_nodes import more_nodes
+from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import admissible, is_leaf, threshold
-from extender.core.planner.model.node_table import FIT_MAX, Bools, NodeTable
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.plan_types import (
     Conflict,
@@ -31,9 +31,6 @@ SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
 PART_OF_BUDGET = 32  # one solve may spend this fraction of the budget of the request
 TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
 RELAXATIONS_MAX = 5
-NODES_ADDED_MAX = 64
-LEAVES_MAX = 2  # for which more nodes are tried
-HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(slots=True)
@@ -199,7 +196,12 @@ def _relaxations(
     solver.refill()
     found: list[str] = []
     found.extend(_lower_minimum(solver, conflict))
-    found.extend(_more_nodes(solver, solved))
+
+    def fits_with(new: tuple[PlanNode, ...]) -> bool:
+        request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
+        return solver.fits(request, NodeTable(request.nodes), Options()) is True
+
+    found.extend(more_nodes(solved, fits_with))
     words = {
         "reservation": "the capacity reserved for other trees becomes free",
         "taint": "tolerate the taints of the nodes, or uncordon them",
@@ -252,83 +254,3 @@ def _with_minimum(solver: _Solver, key: GroupKey, minimum: int) -> bool:
 
 def _walk(group: PlanGroup) -> list[PlanGroup]:
     return [group, *(g for child in group.groups for g in _walk(child))]
-
-
-def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
-    """Try additional empty nodes like the largest one in the domain with the smallest shortfall."""
-    problem = solved.problem
-    own = _keys_of_one_node(problem.fleet, {key for g in problem.groups for key in g.level.keys})
-    leaves = failing(solved) or [g for g in problem.groups if g.leaf and g.alive and g.least]
-    for leaf in leaves[:LEAVES_MAX]:
-        close = shortfall(problem, leaf)
-        if close is None or not leaf.members:
-            continue
-        kind = max(leaf.members, key=lambda k: (len(leaf.members[k]), -k))
-        model = _model_node(
-            problem.fleet,
-            problem.requests[kind].tolist(),
-            problem.axes,
-            leaf.level.members(close.domain).tolist(),
-            problem.allowed[kind],
-        )
-        if model is None:
-            continue
-        node, each = model
-        wanted = max(1, -(-(leaf.minimum - close.holds) // each))
-        for number in (wanted, 2 * wanted):
-            if number > NODES_ADDED_MAX:
-                break
-            new = tuple(_copy(node, i, own) for i in range(number))
-            request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
-            if solver.fits(request, NodeTable(request.nodes), Options()):
-                domain = zip(leaf.level.keys, leaf.level.values[close.domain], strict=True)
-                place = "/".join(value for key, value in domain if key not in own)
-                where = f" in {place}" if place else ""
-                plural = "node" if number == 1 else "nodes"
-                return [f"{number} more empty {plural} like {node.name}{where}"]
-    return []
-
-
-def _keys_of_one_node(fleet: NodeTable, keys: set[str]) -> frozenset[str]:
-    """Return those of the keys whose value is the name of the node itself; a new node has one of its own."""
-    names = {
-        key
-        for key in keys
-        if all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
-    }
-    return frozenset(names | {HOSTNAME})
-
-
-def _model_node(
-    fleet: NodeTable, request: list[int], axes: list[str], nodes: list[int], allowed: Bools
-) -> tuple[PlanNode, int] | None:
-    """Return the node that holds most pods of a kind while empty, and how many these are."""
-    best: tuple[PlanNode, int] | None = None
-    for i in nodes:
-        if not allowed[i]:
-            continue
-        offer = fleet.nodes[i].allocatable
-        each = min(
-            (
-                offer.get(a, 0) // r
-                for a, r in zip(axes, request, strict=True)
-                if r and not a.startswith(("host port ", AVOIDS_PODS))
-            ),
-            default=FIT_MAX,
-        )
-        if each and (best is None or each > best[1]):
-            best = (fleet.nodes[i], each)
-    return best
-
-
-def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:
-    """Return an empty node like another one; its labels `own` have its own name."""
-    name = f"{node.name}+{number}"
-    return msgspec.structs.replace(
-        node,
-        name=NodeName(name),
-        labels={key: name if key in own else value for key, value in node.labels.items()},
-        free=node.allocatable,
-        host_ports=(),
-        reserved=False,
-    )
