@@ -334,7 +334,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     assert "deletionTimestamp" not in pods["g-1"]["metadata"]
     line = await gang_of(story, "g")
     assert line is not None
-    assert (line["state"], line["bound"], line["reserved"]) == ("scheduled", 1, 0)
+    assert (line["state"], line["bound"], line["reserved"]) == ("degraded", 1, 0)
     status = (await story.api.get(f"{GROUPS}/podgroups/g"))["status"]
     found = {c["type"]: c["status"] for c in status["conditions"]}
     assert found["PodGroupInitiallyScheduled"] == "True"

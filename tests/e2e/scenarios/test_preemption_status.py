@@ -99,7 +99,8 @@ async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
         if c["type"] == "DisruptionTarget"
     )
     assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", expected)
-    assert "waits for its preemption to finish" in await explain(story, "hi")
+    words = "waits for victims of its preemption: 1 victim to go of Pod default/single-a0"
+    assert words in await explain(story, "hi")
     path = "/api/v1/namespaces/default/pods/single-a0"
     await story.api.patch(path, {"metadata": {"finalizers": None}})
     await story.until_bound(1, "hi")
