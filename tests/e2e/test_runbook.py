@@ -48,6 +48,7 @@ NOT_RUN = {
     "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
     "gang-extender state --at": NEEDS_PAST,
     "gang-extender decision replay": NEEDS_PAST,
+    "gang-extender explain --why-preempted": NEEDS_PAST,
     "pg_dump -Fc -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
     "gang-extender serve ": "has no end; started by the test with these arguments",
