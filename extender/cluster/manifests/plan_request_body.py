@@ -26,7 +26,7 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (
@@ -115,8 +115,9 @@ def _group_named(text: str, view: ClusterView) -> GroupKey:
     """
     kind, _, path = text.partition("/")
     namespace, _, name = path.partition("/")
-    found = next((key for key in view.groups if (key.kind, key.path) == (kind, path)), None)
-    if found is None or not name or not namespace:
+    named = (composite_key(namespace, name), leaf_key(namespace, name))
+    found = next((key for key in named if key.kind == kind and key in view.groups), None)
+    if found is None:
         raise BadInput(
             f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name"
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import ClusterView, forest_of
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
@@ -30,17 +30,18 @@ from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
-    groups_of_workload,
     matches,
     similar_names,
 )
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
-from extender.queries.state.gang_status import gang_status
+from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.live_node import live_node
+from extender.queries.state.node_inventory import groups_below, groups_by_parent
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import RootKey, trees_at, workloads_of_roots
+from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
+from extender.runtime.cooperative_yield import Yielder
 
 RELATED_MAX = 20  # members, or gangs of a node
 
@@ -66,7 +67,7 @@ class ExplainService:
         self._state = state
         self._clock = clock
         self._plan = plan
-        self._forest: IdentityMemo[Forest] = IdentityMemo()
+        self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName) -> Explanation:
         """Return why an object is in its state, and what would help.
@@ -79,11 +80,12 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         view, state = self._cluster.view(), self._state.committed
-        found = matches(view, state, wanted)
+        pace = Yielder()
+        found = await matches(view, state, wanted, pace)
         if not found:
-            raise NotFound(_not_found(wanted, similar_names(view, state, wanted)))
+            raise NotFound(_not_found(wanted, await similar_names(view, state, wanted, pace)))
         subject, *others = found
-        explanation = await self._of(view, state, subject)
+        explanation = await self._of(view, state, subject, pace)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
         return msgspec.structs.replace(
             explanation,
@@ -93,23 +95,23 @@ class ExplainService:
         )
 
     async def _of(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName
+        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
     ) -> Explanation:
         if subject.kind == "Node":
             return _node(view, state, NodeName(subject.path))
         if subject.kind == "Pod":
-            return await self._pod(view, state, subject)
+            return await self._pod(view, state, subject, pace)
         if subject.kind in GROUP_KINDS:
-            return await self._group(view, state, subject, _key(subject))
-        return await self._workload(view, state, subject)
+            return await self._group(view, state, subject, _key(subject), pace)
+        return await self._workload(view, state, subject, pace)
 
     async def _pod(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName
+        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
     ) -> Explanation:
-        pod = next(pod for pod in view.pods.values() if pod.path == subject.path)
+        pod = await _pod_named(view, subject.path, pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(view, state, subject, pod.group)
+        about = await self._group(view, state, subject, pod.group, pace)
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -124,17 +126,14 @@ class ExplainService:
         )
 
     async def _workload(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName
+        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
     ) -> Explanation:
         namespace = subject.path.partition("/")[0]
         tree = next(
-            t
-            for t in trees_at(state, namespace)
-            if (t.kind, t.workload) == (subject.kind, subject.path)
+            t for t in state.trees.values() if (t.kind, t.workload) == (subject.kind, subject.path)
         )
         roots = [
-            GroupKey(namespace, name, "PodGroup" if kind == "PodGroup" else "CompositePodGroup")
-            for name, kind in groups_of_workload(state, subject).items()
+            _key(ObjectName(kind, f"{namespace}/{name}")) for kind, name, _ in root_groups(tree)
         ]
         if tree.outcome == "refused" or not roots:
             return Explanation(
@@ -144,7 +143,7 @@ class ExplainService:
                 state=tree.outcome,
                 help=("correct the workload; docs/workloads.md has the reasons",),
             )
-        about = await self._group(view, state, subject, roots[0])
+        about = await self._group(view, state, subject, roots[0], pace)
         more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
         links = tuple(
             Related(kind=root.kind, name=root.path, relation="root group") for root in roots[1:]
@@ -154,17 +153,23 @@ class ExplainService:
         )
 
     async def _group(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName, key: GroupKey
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        subject: ObjectName,
+        key: GroupKey,
+        pace: Yielder,
     ) -> Explanation:
         """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
-        forest = self._forest.get(lambda: forest_of(view), same=(view.groups, view.members))
         if key not in view.groups:
-            return self._missing(view, state, subject, key)
+            return await self._missing(view, state, subject, key, pace)
+        forest = await _forest_around(view, key, pace)
         if key in forest.orphans:
             return _explanation(subject, orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
         gang = state.gangs.get(tree.root.uid)
-        workloads = workloads_of_roots(state.trees.values())
+        trees = state.trees
+        workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
         made_for = workloads.get(RootKey(tree.root.key.path, tree.root.key.kind))
         status = gang_status(gang, made_for) if gang is not None else None
         finding = gang_finding(view, state, tree, status)
@@ -189,8 +194,13 @@ class ExplainService:
             gang=gang_at(gang, workloads) if gang is not None else None,
         )
 
-    def _missing(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName, key: GroupKey
+    async def _missing(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        subject: ObjectName,
+        key: GroupKey,
+        pace: Yielder,
     ) -> Explanation:
         """Explain a group that the cluster does not have: pods name it, or the log still has it."""
         pods = len(view.members.get(key, ()))
@@ -198,12 +208,18 @@ class ExplainService:
             wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
             near = [
                 str(one)
-                for one in similar_names(view, state, wanted)
+                for one in await similar_names(view, state, wanted, pace)
                 if one.kind == "PodGroup" and one.path != key.path
             ]
             return _explanation(subject, missing_group(key, pods, near))
-        gang = _last_of(state, key)
-        text = f"{shown(key)} does not exist any more; the log has it as {gang_status(gang).state}"
+        roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
+        if roots:
+            gang = max(roots, key=lambda root: root.observed_us)
+            text = (
+                f"{shown(key)} does not exist any more; the log has it as {gang_status(gang).state}"
+            )
+        else:
+            text = f"{shown(key)} does not exist; it is being made for its workload, or was deleted"
         return _explanation(
             subject,
             Finding(
@@ -237,14 +253,34 @@ def _explanation(subject: ObjectName, finding: Finding) -> Explanation:
 
 def _key(subject: ObjectName) -> GroupKey:
     namespace, _, name = subject.path.partition("/")
-    return GroupKey(
-        namespace, name, "PodGroup" if subject.kind == "PodGroup" else "CompositePodGroup"
-    )
+    key_of = leaf_key if subject.kind == "PodGroup" else composite_key
+    return key_of(namespace, name)
 
 
-def _last_of(state: ReservationState, key: GroupKey) -> GangState:
-    roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
-    return max(roots, key=lambda root: root.observed_us)
+async def _pod_named(view: ClusterView, path: str, pace: Yielder) -> Pod:
+    for pod in view.pods.values():
+        if pod.path == path:
+            return pod
+        await pace.yield_if_due()
+    raise NotFound(f"Pod {path}: it was deleted meanwhile")
+
+
+async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> Forest:
+    """Return the forest of the groups above and below one group: a part of `forest_of(view)`."""
+    above = {key: view.groups[key]}
+    here = view.groups[key]
+    while here.parent is not None:
+        parent = view.groups.get(composite_key(key.namespace, here.parent))
+        if (
+            parent is None or parent.key in above
+        ):  # no root: a parent is missing, or the chain is a cycle
+            break
+        above[parent.key] = here = parent
+        await pace.yield_if_due()
+    children = await groups_by_parent(view, key.namespace, pace)
+    groups = {group.key: group for group in groups_below(here, children)} | above
+    members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
+    return build_forest(groups, members)
 
 
 def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:

@@ -6,7 +6,7 @@ meaning.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -25,18 +25,7 @@ CheckName = Literal[
     "bound",
 ]
 Outcome = Literal["yes", "no", "unknown", "not reached"]
-CHECKS: Final[tuple[CheckName, ...]] = (
-    "group named",
-    "group exists",
-    "tree valid",
-    "members complete",
-    "fits an empty cluster",
-    "fits now",
-    "victims gone",
-    "gates removed",
-    "accepted by kube-scheduler",
-    "bound",
-)
+CHECKS: Final[tuple[CheckName, ...]] = get_args(CheckName)
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

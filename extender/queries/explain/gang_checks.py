@@ -10,7 +10,7 @@ from extender.core.decisions.admit.plan_request import GATE, TreeParts, foreign_
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey
-from extender.core.model.pod_groups import Forest, Orphan, Tree
+from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
@@ -18,8 +18,6 @@ from extender.queries.plan.plan_query import GangVerdict
 from extender.queries.state.gang_status import GangStatus
 
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
-
-
 WAITING_FOR = "waiting for "
 
 
@@ -67,12 +65,6 @@ def orphan_finding(orphan: Orphan) -> Finding:
         checks=checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
-
-
-def tree_of(forest: Forest, key: GroupKey) -> Tree | None:
-    """Return the tree that a group is in, or None."""
-    root = forest.root_of.get(key)
-    return forest.trees.get(root) if root is not None else None
 
 
 def gang_finding(

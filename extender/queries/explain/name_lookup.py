@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -12,10 +13,12 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND
+from extender.runtime.cooperative_yield import Yielder
 
 GROUP_KINDS: Final = ("CompositePodGroup", "PodGroup")
 KINDS: Final = (*GROUP_KINDS, *sorted(BY_KIND), "Pod", "Node")  # the first of a name is explained
 SUGGESTIONS_MAX: Final = 5
+COMPARED_AT_ONCE: Final = 16  # names; some tenths of a millisecond
 _SHORT: Final = {
     "po": "Pod",
     "no": "Node",
@@ -80,39 +83,55 @@ def _kind(word: str) -> str:
     return _SHORT.get(lower, "")
 
 
-def matches(view: ClusterView, state: ReservationState, wanted: WantedName) -> list[ObjectName]:
+async def matches(
+    view: ClusterView, state: ReservationState, wanted: WantedName, pace: Yielder
+) -> list[ObjectName]:
     """Return the objects with a name, the most likely first; none of them: an empty list.
 
-    A group that does not exist and that pods name is one of them.
+    A group that does not exist and that pods name is one of them. Gives the event loop back between objects.
     """
-    path = f"{wanted.namespace}/{wanted.name}"
-    found = [
-        one
-        for one in _all_names(view, state)
-        if one.path == (wanted.name if one.kind == "Node" else path)
-        and wanted.kind in ("", one.kind)
-        and not (one.kind == "Node" and wanted.given_namespace)
-    ]
-    return sorted(set(found), key=lambda one: (KINDS.index(one.kind), one.path))
+    path, found = f"{wanted.namespace}/{wanted.name}", set[ObjectName]()
+    for one in _all_names(view, state):
+        node = one.kind == "Node"
+        if (
+            one.path == (wanted.name if node else path)
+            and wanted.kind in ("", one.kind)
+            and not (node and wanted.given_namespace)
+        ):
+            found.add(one)
+        await pace.yield_if_due()
+    return sorted(found, key=lambda one: (KINDS.index(one.kind), one.path))
 
 
-def similar_names(
-    view: ClusterView, state: ReservationState, wanted: WantedName
+async def similar_names(
+    view: ClusterView, state: ReservationState, wanted: WantedName, pace: Yielder
 ) -> list[ObjectName]:
-    """Return objects whose names are similar: of the same name elsewhere first, then the closest ones."""
+    """Return objects whose names are similar: of the same name elsewhere first, then the closest ones.
+
+    Gives the event loop back between objects; the closest of all are the closest of the closest of some.
+    """
     names: dict[str, list[ObjectName]] = {}
     for one in _all_names(view, state):
         names.setdefault(one.path.rpartition("/")[2], []).append(one)
-    close = difflib.get_close_matches(wanted.name, names, n=SUGGESTIONS_MAX, cutoff=0.7)
-    ordered = [wanted.name, *close] if wanted.name in names else close
+        await pace.yield_if_due()
+    close: list[str] = []
+    left = iter(names)
+    while some := list(islice(left, COMPARED_AT_ONCE)):
+        close += _closest(wanted.name, some)
+        await pace.yield_if_due()
+    ordered = dict.fromkeys((wanted.name, *_closest(wanted.name, close)))
     found = dict.fromkeys(
         one
         for name in ordered
         for one in sorted(
-            names[name], key=lambda n: (not _near(n, wanted), KINDS.index(n.kind), n.path)
+            names.get(name, ()), key=lambda n: (not _near(n, wanted), KINDS.index(n.kind), n.path)
         )
     )
     return list(found)[:SUGGESTIONS_MAX]
+
+
+def _closest(name: str, others: list[str]) -> list[str]:
+    return difflib.get_close_matches(name, others, n=SUGGESTIONS_MAX, cutoff=0.7)
 
 
 def _near(one: ObjectName, wanted: WantedName) -> bool:
@@ -126,14 +145,3 @@ def _all_names(view: ClusterView, state: ReservationState) -> Iterator[ObjectNam
     yield from (ObjectName(tree.kind, tree.workload) for tree in state.trees.values())
     yield from (ObjectName("Pod", pod.path) for pod in view.pods.values())
     yield from (ObjectName("Node", name) for name in view.nodes)
-
-
-def groups_of_workload(state: ReservationState, wanted: ObjectName) -> Mapping[str, str]:
-    """Return the root groups of a workload, name to kind; see `WorkloadTree.groups`."""
-    return {
-        group.name: group.kind
-        for tree in state.trees.values()
-        if (tree.kind, tree.workload) == (wanted.kind, wanted.path)
-        for group in tree.groups
-        if not group.parent
-    }

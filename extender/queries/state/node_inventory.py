@@ -15,7 +15,7 @@ from extender.core.model.errors import NotFound
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster
 from extender.runtime.cooperative_yield import Yielder
@@ -114,23 +114,18 @@ class NodeInventory:
             NotFound: The cluster has no such root group now.
         """
         view, pace = self._cluster.view(), Yielder()
-        children: dict[str, list[Group]] = {}
-        roots: list[Group] = []
-        for group in view.groups.values():
-            if group.key.namespace == namespace and group.parent is not None:
-                children.setdefault(group.parent, []).append(group)
-            elif group.key.namespace == namespace and group.key.name == name:
-                roots.append(group)
-            await pace.yield_if_due()
+        named = (composite_key(namespace, name), leaf_key(namespace, name))
+        roots = [g for key in named if (g := view.groups.get(key)) is not None and not g.parent]
         if not roots:
             msg = f"gang {namespace}/{name}: the cluster has no such root group now"
             raise NotFound(msg)
-        root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
+        root = roots[0]  # a composite where both have the name
+        children = await groups_by_parent(view, namespace, pace)
         head = TreeNow(
             gang=root.key.path, not_current_reason=self._cluster.not_ready_reason(), groups=[]
         )
         pieces = [msgspec.json.encode(head)]
-        for group in _below(root, children, set()):
+        for group in groups_below(root, children):
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))
             await pace.yield_if_due()
         return _closed(pieces)
@@ -186,11 +181,21 @@ async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
     return sorted(keys)
 
 
-def _below(
-    group: Group, children: Mapping[str, list[Group]], seen: set[GroupKey]
-) -> Iterator[Group]:
-    """Yield the groups of a tree depth first, each once, so that a cycle ends."""
-    open_ones = [group]
+async def groups_by_parent(
+    view: ClusterView, namespace: str, pace: Yielder
+) -> Mapping[str, list[Group]]:
+    """Return the groups of a namespace that have a parent, by its name; gives the event loop back between groups."""
+    children: dict[str, list[Group]] = {}
+    for group in view.groups.values():
+        if group.key.namespace == namespace and group.parent is not None:
+            children.setdefault(group.parent, []).append(group)
+        await pace.yield_if_due()
+    return children
+
+
+def groups_below(group: Group, children: Mapping[str, list[Group]]) -> Iterator[Group]:
+    """Yield a group and those below it depth first, each once, so that a cycle ends; see `groups_by_parent`."""
+    open_ones, seen = [group], set[GroupKey]()
     while open_ones:
         here = open_ones.pop()
         if here.key in seen:

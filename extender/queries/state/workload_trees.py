@@ -92,12 +92,20 @@ def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
         yield _tree_at(tree, gangs)
 
 
-def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
-    namespace = tree.workload.partition("/")[0]
+def root_groups(tree: WorkloadTree) -> list[tuple[str, str, str]]:
+    """Return kind, name and parent of the groups of a workload that are below none of its own.
+
+    One with a parent is below a root that a user wrote.
+    """
     names = {group.name for group in tree.groups}
     found = [(group.kind, group.name, group.parent) for group in tree.groups]
     found += [("PodGroup", group.name, group.parent) for group in tree.adopted]
-    roots = [one for one in found if one[2] not in names]
+    return [one for one in found if one[2] not in names]
+
+
+def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
+    namespace = tree.workload.partition("/")[0]
+    made_for = _root_workload(tree)
     return TreeAt(
         workload=tree.workload,
         kind=tree.kind,
@@ -106,14 +114,14 @@ def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
         profile=tree.profile,
         outcome=tree.outcome,
         owner=tree.owner,
-        groups=len(found),
+        groups=len(tree.groups) + len(tree.adopted),
         roots=tuple(
             TreeRoot(
                 name=name,
                 kind=kind,
-                state=_state(gangs.get(f"{namespace}/{parent or name}"), _root_workload(tree)),
+                state=_state(gangs.get(f"{namespace}/{parent or name}"), made_for),
             )
-            for kind, name, parent in roots
+            for kind, name, parent in root_groups(tree)
         ),
         reason=tree.reason,
         message=tree.message,

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import difflib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.cluster.manifests.plan_request_body import answer_plan_request
+from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_pod
 from extender.core.model.errors import BadInput, NotFound
-from extender.queries.explain.explain_service import ExplainService
+from extender.core.model.ids import GangUid, PodUid
+from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf_key
+from extender.core.model.pods import Pod, PodShape
+from extender.queries.explain.explain_service import ExplainService, _forest_around
 from extender.queries.explain.explanation import CHECKS
-from extender.queries.explain.name_lookup import WantedName, parse_name
+from extender.queries.explain.name_lookup import WantedName, parse_name, similar_names
 from extender.queries.plan.plan_service import PlanService
+from extender.runtime import cooperative_yield
+from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import (
     GPU,
@@ -250,3 +260,73 @@ def test_names(text, wanted) -> None:
 def test_wrong_names(text) -> None:
     with pytest.raises(BadInput, match="name "):
         parse_name(text, "ns")
+
+
+@st.composite
+def views(draw):
+    """Make groups that may have each other, themselves or a missing one as parents, and a pod in some of them."""
+    names = [f"g{n}" for n in range(draw(st.integers(1, 7)))]
+    view = ClusterView()
+    for number, name in enumerate(names):
+        composite = draw(st.booleans())
+        parent = draw(st.sampled_from([None, *names, "missing"]))
+        key = (composite_key if composite else leaf_key)("ns", name)
+        view = with_group(view, Group(key=key, uid=GangUid(name), parent=parent, created_us=number))
+        if not composite and draw(st.booleans()):
+            view = with_pod(
+                view, Pod(uid=PodUid(name), namespace="ns", name=name, group=key, shape=PodShape())
+            )
+    return view
+
+
+@given(views())
+def test_the_forest_around_a_group_is_a_part_of_the_whole(view) -> None:
+    whole = forest_of(view)
+    for key in view.groups:
+        part = asyncio.run(_forest_around(view, key, Yielder()))
+        assert part.orphans.get(key) == whole.orphans.get(key)
+        assert part.root_of.get(key) == whole.root_of.get(key)
+        root = whole.root_of.get(key)
+        if root is not None:
+            assert part.trees[root] == whole.trees[root]
+
+
+def test_a_tree_that_is_too_deep_has_its_problem() -> None:
+    view = ClusterView()
+    for depth in range(DEPTH_MAX + 3):
+        parent = f"g{depth - 1}" if depth else None
+        view = with_group(
+            view,
+            Group(key=composite_key("ns", f"g{depth}"), uid=GangUid(f"{depth}"), parent=parent),
+        )
+    whole = forest_of(view)
+    for key in view.groups:
+        part = asyncio.run(_forest_around(view, key, Yielder()))
+        assert part == whole
+
+
+async def test_a_typo_in_a_large_cluster_leaves_the_event_loop_to_others(monkeypatch) -> None:
+    """It gives the loop back for each object where slices are short; the closest names are those of all at once."""
+    monkeypatch.setattr(cooperative_yield, "SLICE_S", 0.0)
+    pods = [a_pod(f"train-{n}-{m}") for n in range(300) for m in range(5)]
+    async with a_stage(*pods) as stage:
+        view, state, wanted = (
+            stage.cluster.seen,
+            stage.leader.committed,
+            parse_name("trian-7-3", "default"),
+        )
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(others())
+        found = await similar_names(view, state, wanted, Yielder())
+        beside.cancel()
+        assert turns > len(pods)
+        names = list(dict.fromkeys(pod.name for pod in view.pods.values()))
+        at_once = difflib.get_close_matches("trian-7-3", names, n=5, cutoff=0.7)
+        assert [one.path for one in found] == [f"default/{name}" for name in at_once]
