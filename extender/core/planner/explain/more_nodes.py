@@ -9,10 +9,9 @@ import numpy as np
 
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import AVOIDS_PODS
-from extender.core.planner.explain.shortfalls import failing
+from extender.core.planner.explain.shortfalls import failing, held_in, placeable
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import capacity_of
 from extender.core.planner.plan_types import PlanNode
 from extender.core.planner.solve.solver_pipeline import Solved
 
@@ -87,13 +86,8 @@ def _offers(
     """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
     if not leaf.level.count or not leaf.members:
         return
-    holds = np.full(leaf.level.count, leaf.bound, dtype=np.int64)
-    here = {
-        kind: np.minimum(capacity_of(problem, leaf, kind, problem.counts), len(members))
-        for kind, members in leaf.members.items()
-    }
-    for most in here.values():
-        holds += most
+    here = placeable(problem, leaf)
+    holds = held_in(leaf, here)
     domains = np.argsort(-holds, kind="stable").tolist()
     yielded = 0
     for domain in domains:
@@ -105,8 +99,8 @@ def _offers(
         place = "/".join(value for key, value in values if key not in own)
         nodes = leaf.level.members(domain).tolist()
         # as many pods as are missing, of the most frequent kinds; then all that have no place
-        offers = [_models(problem, lacking, nodes, most) for most in (missing, leaf.size)]
-        least, all_members = offers
+        least = _models(problem, lacking, nodes, missing)
+        all_members = _models(problem, lacking, nodes, leaf.size)
         if not least:
             continue
         yield _NewNodes(least, place)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.planner.model.node_filters import selected, tolerated
+from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -57,13 +58,24 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
     """Find the domain in which a leaf comes closest to its minimum; None when it has no domain."""
     if not leaf.level.count:
         return None
-    most = np.full(leaf.level.count, leaf.bound, dtype=np.int64)
-    for kind, members in leaf.members.items():
-        most += np.minimum(capacity_of(problem, leaf, kind, problem.counts), len(members))
+    most = held_in(leaf, placeable(problem, leaf))
     if leaf.pinned >= 0:
         most[np.arange(leaf.level.count) != leaf.pinned] = -1
     domain = int(np.argmax(most))
     return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
+
+
+def placeable(problem: PlacementProblem, leaf: CompiledGroup) -> dict[int, Ints]:
+    """Return how many of the waiting members of each kind could have a place in each domain, each kind taken alone."""
+    return {
+        kind: np.minimum(capacity_of(problem, leaf, kind, problem.counts), len(members))
+        for kind, members in leaf.members.items()
+    }
+
+
+def held_in(leaf: CompiledGroup, here: dict[int, Ints]) -> Ints:
+    """Return how many members a leaf could have in each domain, bound ones included; `here`: see `placeable`."""
+    return sum(here.values(), np.full(leaf.level.count, leaf.bound, dtype=np.int64))
 
 
 def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> list[str]:
