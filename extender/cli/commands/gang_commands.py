@@ -13,6 +13,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.output.printing import Output, complain, print_table, print_value
 from extender.core.model.errors import BadInput
+from extender.core.model.wording import spaced
 from extender.queries.state.state_dto import GangAt
 
 T = TypeVar("T")
@@ -139,7 +140,7 @@ def gangs(
             "reserved": lambda line: str(line.reserved),
             "bound": lambda line: str(line.bound),
             "minimum": minimum_text,
-            "workload": lambda line: workload_text(line.workload),
+            "workload": lambda line: spaced(line.workload),
             "reason": lambda line: line.reasons[0] if line.reasons else "",
         },
         empty=f"No gangs in namespace {namespace!r}." if namespace else "No gangs.",
@@ -149,8 +150,3 @@ def gangs(
 def minimum_text(line: GangAt) -> str:
     """Return how many pods of the minimum of a gang are there, `3/8`; empty before its first admission."""
     return f"{line.minimum_present}/{line.minimum_needed}" if line.minimum_needed else ""
-
-
-def workload_text(workload: str) -> str:
-    """Return `Kind namespace/name` of a workload `Kind/namespace/name`."""
-    return workload.replace("/", " ", 1)

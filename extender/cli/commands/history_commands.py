@@ -16,7 +16,6 @@ from extender.cli.output.printing import (
     Output,
     complain,
     console,
-    counted,
     print_table,
     print_value,
 )
@@ -25,6 +24,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import BadInput, CorruptLog
 from extender.core.model.ids import GangUid, Position
+from extender.core.model.wording import counted
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import EventLine, event_line, parse_time
 from extender.queries.log.gang_history import GangHistory, HistoryQuery

@@ -14,11 +14,11 @@ from extender.cli.output.printing import (
     Output,
     complain,
     console,
-    counted,
     print_table,
     print_value,
 )
 from extender.core.model.errors import BadInput
+from extender.core.model.wording import counted
 
 if TYPE_CHECKING:
     from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply

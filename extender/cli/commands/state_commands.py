@@ -10,6 +10,7 @@ import typer
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.cli.output.usage_errors import options_named
+from extender.core.model.wording import amounts_text
 from extender.queries.state.state_dto import (
     GangBrief,
     GangChange,
@@ -22,9 +23,6 @@ from extender.queries.state.state_dto import (
 
 if TYPE_CHECKING:
     from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
-
-BYTES = ("memory", "ephemeral-storage")
-BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def state(  # noqa: PLR0917 -- typer reads options from the signature
@@ -116,7 +114,7 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
         print_table(
             ("node", "gang", "pod", "state", "requests"),
             (
-                (node.node, pod.gang, pod.pod, pod.state, _amounts(pod.requests))
+                (node.node, pod.gang, pod.pod, pod.state, amounts_text(pod.requests))
                 for node in nodes
                 for pod in node.pods
             ),
@@ -130,8 +128,8 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
                 node.node,
                 str(sum(p.state == "reserved" for p in node.pods)),
                 str(sum(p.state == "bound" for p in node.pods)),
-                _amounts(node.reserved),
-                _amounts(node.bound),
+                amounts_text(node.reserved),
+                amounts_text(node.bound),
             )
             for node in nodes
         ),
@@ -186,26 +184,3 @@ def _notes(lines: Iterable[str]) -> None:
     print()
     for line in lines:
         console().print(line)
-
-
-def _amounts(requests: dict[str, int]) -> str:
-    """Return amounts as text; without `pods`, which other columns have.
-
-    >>> _amounts({"cpu": 1500, "memory": 3 << 30, "nvidia.com/gpu": 2, "pods": 1})
-    'cpu 1.5, memory 3Gi, nvidia.com/gpu 2'
-    """
-    return ", ".join(
-        f"{name} {_amount(name, amount)}"
-        for name, amount in sorted(requests.items())
-        if name != "pods"
-    )
-
-
-def _amount(name: str, amount: int) -> str:
-    if name == "cpu":
-        return f"{amount / 1000:g}"
-    if name in BYTES:
-        for size, unit in BINARY:
-            if amount >= size:
-                return f"{amount / size:.4g}{unit}"
-    return str(amount)

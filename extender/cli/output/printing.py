@@ -64,15 +64,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
         console().print(empty)
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the singular for one.
-
-    >>> [counted(n, "event") for n in (0, 1, 2)]
-    ['0 events', '1 event', '2 events']
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def complain(message: str) -> None:
     """Write a message to stderr."""
     sys.stderr.write(f"gang-extender: {message}\n")

@@ -23,9 +23,7 @@ class MinimumStatus(msgspec.Struct, frozen=True, gc=False):
     needed: int  # of the children that are nearest to their minimum, as many as needed
 
 
-def effective_phase(
-    root: GangState, groups: tuple[GroupRecord, ...] | None = None
-) -> EffectivePhase:
+def effective_phase(root: GangState, minimum: MinimumStatus) -> EffectivePhase:
     """Return the state of a root as named in the table in `extender/README.md`.
 
     It is the phase of the root; or *preempting* while the root holds no capacity and its victims terminate; or, of a
@@ -33,20 +31,16 @@ def effective_phase(
 
     Args:
         root: The root.
-        groups: Its groups with their present minima; None: as recorded by the newest admission.
+        minimum: How much of its minimum is there, see `minimum_status`.
     """
     preempting = root.last_decision is not None and root.last_decision.outcome == PREEMPTING
     if root.phase not in HOLDS_CAPACITY:
         return PREEMPTING if preempting else root.phase
     if root.phase != "scheduled":
         return root.phase
-    status = minimum_status(root, groups)
-    if status.present >= status.needed:
-        return (
-            "completed"
-            if root.succeeded and not root.bound and not root.reservations
-            else "scheduled"
-        )
+    if minimum.present >= minimum.needed:
+        gone = root.succeeded and not root.bound and not root.reservations
+        return "completed" if gone else "scheduled"
     if root.reservations:
         return "degraded" if root.bound else "admitted"
     if preempting:
@@ -56,14 +50,19 @@ def effective_phase(
     return "preempted" if evicted and not root.bound else "degraded"
 
 
-def minimum_status(root: GangState, groups: tuple[GroupRecord, ...] | None = None) -> MinimumStatus:
-    """Return how many pods of the minimum of a root are there; see `effective_phase`.
+def minimum_status(root: GangState, groups: tuple[GroupRecord, ...]) -> MinimumStatus:
+    """Return how many pods of the minimum of a root are there.
 
-    The groups of a root that was bound before the log had it are not known: it needs a pod then.
+    The groups of a root that was bound before the log had it are not known: it needs a pod then. One that was never
+    admitted or bound needs none.
+
+    Args:
+        root: The root.
+        groups: Its groups, with the minima that count.
     """
-    groups = root.groups if groups is None else groups
     if not groups:
-        return MinimumStatus(min(len(root.bound) + sum(root.succeeded.values()), 1), 1)
+        needed = int(root.phase == "scheduled")
+        return MinimumStatus(min(len(root.bound) + sum(root.succeeded.values()), needed), needed)
     counts = Counter(member.group for member in root.bound.values())
     counts.update(root.succeeded)
     needed = missing(groups, {})

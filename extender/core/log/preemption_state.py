@@ -27,6 +27,7 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.wording import counted
 
 # For this time a preemptor does not evict a unit of the same name again.
 EVICTION_MEMORY_US: Final = 600_000_000
@@ -177,14 +178,10 @@ def preemption_summary(data: PreemptionPlanned) -> str:
     parts = []
     if units:
         parts.append(
-            f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
+            f"{counted(pods, 'pod')} of {counted(units, 'disruption unit')} of lower priority"
         )
     if data.already_terminating:
-        parts.append(f"{_plural(len(data.already_terminating), 'pod')} on the way out")
+        parts.append(f"{counted(len(data.already_terminating), 'pod')} on the way out")
     if data.superseded:
-        parts.append(f"reservations of {_plural(len(data.superseded), 'tree')} of lower priority")
+        parts.append(f"reservations of {counted(len(data.superseded), 'tree')} of lower priority")
     return f"uses the capacity of {', '.join(parts)}" if parts else "the capacity is free"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -13,18 +13,17 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.wording import counted, spaced
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
 from extender.queries.explain.gang_checks import (
     GROUP_HELP,
     Finding,
     checks_until,
-    counted,
     gang_finding,
     missing_group,
     orphan_finding,
     planned_finding,
-    shown,
 )
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
@@ -118,7 +117,7 @@ class ExplainService:
             if about.related and about.related[0].relation == "root group"
             else None
         )
-        of = f"{root.kind} {root.name}" if root is not None else shown(pod.group)
+        of = f"{root.kind} {root.name}" if root is not None else spaced(pod.group)
         gone = "is being deleted; " if pod.deleting else ""
         return msgspec.structs.replace(
             about,
@@ -176,15 +175,13 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         if finding.plan_needed:
             verdict = await self._planned(tree)
-            finding = planned_finding(shown(tree.root.key), verdict, status)
-            conflict = tuple(
-                f"{c.object.replace('/', ' ', 1)}: {c.message}" for c in verdict.conflict
-            )
+            finding = planned_finding(spaced(tree.root.key), verdict, status)
+            conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         about = _explanation(subject, finding)
         if key != tree.root.key and subject.kind in GROUP_KINDS:
             about = msgspec.structs.replace(
                 about,
-                answer=f"{shown(key)} is a child group of {shown(tree.root.key)}: {about.answer}",
+                answer=f"{spaced(key)} is a child group of {spaced(tree.root.key)}: {about.answer}",
             )
         return msgspec.structs.replace(
             about,
@@ -215,11 +212,11 @@ class ExplainService:
         roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
         if roots:
             gang = max(roots, key=lambda root: root.observed_us)
-            text = (
-                f"{shown(key)} does not exist any more; the log has it as {gang_status(gang).state}"
-            )
+            text = f"{spaced(key)} does not exist any more; the log has it as {gang_status(gang).state}"
         else:
-            text = f"{shown(key)} does not exist; it is being made for its workload, or was deleted"
+            text = (
+                f"{spaced(key)} does not exist; it is being made for its workload, or was deleted"
+            )
         return _explanation(
             subject,
             Finding(
@@ -236,7 +233,7 @@ class ExplainService:
         result = await self._plan(msgspec.json.encode(question))
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
-            raise NotFound(f"{shown(key)}: the group was deleted meanwhile")
+            raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return reply.gangs[0]
 
 

@@ -11,6 +11,7 @@ from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Orphan, Tree
+from extender.core.model.wording import counted, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
@@ -46,9 +47,9 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
 
 def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
     """Return the finding about a group that pods name and that does not exist."""
-    text = f"{shown(key)} does not exist; {counted(pods, 'pod')} of its name {'waits' if pods == 1 else 'wait'}"
+    text = f"{spaced(key)} does not exist; {counted(pods, 'pod')} of its name {'waits' if pods == 1 else 'wait'}"
     near = tuple(similar)
-    create = f"create {shown(key)}, or correct the name in the pods"
+    create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
     return Finding(
         answer=text,
@@ -61,7 +62,7 @@ def orphan_finding(orphan: Orphan) -> Finding:
     """Return the finding about a group whose parent is missing or wrong."""
     text = orphan.problem.message
     return Finding(
-        answer=f"{shown(orphan.group.key)} is not scheduled: {text}",
+        answer=f"{spaced(orphan.group.key)} is not scheduled: {text}",
         checks=checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
@@ -78,7 +79,7 @@ def gang_finding(
         tree: The tree.
         status: As it is shown; None: the log does not have it yet.
     """
-    who = shown(tree.root.key)
+    who = spaced(tree.root.key)
     gang = state.gangs.get(tree.root.uid)
     if tree.problems:
         texts = tuple(problem.message for problem in tree.problems)
@@ -107,9 +108,7 @@ def gang_finding(
     preemption = state.preemptions.get(tree.root.uid)
     if preemption is not None and not preemption.ended:
         left = len(preemption.victims)
-        victims = ", ".join(
-            sorted({v.unit.replace("/", " ", 1) for v in preemption.victims.values()})[:3]
-        )
+        victims = ", ".join(sorted({spaced(v.unit) for v in preemption.victims.values()})[:3])
         text = f"{counted(left, 'victim')} to go of {victims}" if left else "all victims are gone"
         return Finding(
             answer=f"{who} waits for victims of its preemption: {text}",
@@ -119,7 +118,7 @@ def gang_finding(
 
 
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
-    who, reasons = shown(tree.root.key), waiting_reasons(root)
+    who, reasons = spaced(tree.root.key), waiting_reasons(root)
     gates = foreign_gates(tree)
     if gates:
         help_ = f"remove the scheduling gates {', '.join(gates)} of its pods; until then they are no members"
@@ -144,7 +143,7 @@ def _lost(status: GangStatus | None) -> str:
 
 def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus) -> Finding:
     """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
-    who = shown(tree.root.key)
+    who = spaced(tree.root.key)
     pods = [view.pods[uid] for uid in gang.reservations if uid in view.pods]
     gated = sorted(pod.path for pod in pods if GATE in pod.gates)
     bound = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
@@ -176,7 +175,7 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
             checks=checks_until("fits now", "yes", text),
         )
     if verdict.verdict == "placed":
-        units = ", ".join(victim.unit.replace("/", " ", 1) for victim in verdict.victims)
+        units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         return Finding(
             answer=f"{who} {was}does not fit now; it fits {text}",
@@ -219,17 +218,3 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
         reasons=tuple(others),
         help=verdict.help,
     )
-
-
-def shown(key: GroupKey) -> str:
-    """Return a group as in sentences: `PodGroup default/serve`."""
-    return f"{key.kind} {key.path}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with a noun in singular or plural.
-
-    >>> counted(1, "pod"), counted(2, "pod")
-    ('1 pod', '2 pods')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

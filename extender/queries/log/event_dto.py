@@ -40,6 +40,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
+from extender.core.model.wording import counted
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))
@@ -120,7 +121,7 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
     """Return a summary of an event in one line, for people."""
     match data:
         case GangObserved():
-            return f"{data.kind} observed with {_count(data.groups, 'group')} and {_count(data.members, 'member')}"
+            return f"{data.kind} observed with {counted(data.groups, 'group')} and {counted(data.members, 'member')}"
         case GangAdmitted() | GangExtended():
             return _admitted(data)
         case GangUnschedulable():
@@ -133,18 +134,18 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"{data.pod} not bound to {data.node}: {data.error}"
         case BindBarrierTimedOut():
             return (
-                f"{_count(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
+                f"{counted(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
                 f"{len(data.missing)} did not arrive; no member was bound"
             )
         case NodeRejected():
             return f"kube-scheduler rejected {data.node} for {data.pod}"
         case ReservationReleased():
-            what = _count(len(data.pods), "reservation")
+            what = counted(len(data.pods), "reservation")
             return f"{what} released ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
         case GangScheduled():
-            return f"minimum met, {_count(data.bound, 'member')} bound"
+            return f"minimum met, {counted(data.bound, 'member')} bound"
         case MemberTerminated():
             return f"{data.pod} terminated on {data.node} ({': '.join(filter(None, (data.cause, data.message)))})"
         case NodeTopologyChanged():
@@ -155,8 +156,8 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"{data.pod} of {data.unit} gone from {data.node} ({data.via})"
         case PreemptionCompleted():
             return (
-                f"preemption completed after {data.duration_ms / 1000:.1f} s: {_count(data.bound, 'member')} "
-                f"bound, {_count(data.evicted, 'victim')} evicted"
+                f"preemption completed after {data.duration_ms / 1000:.1f} s: {counted(data.bound, 'member')} "
+                f"bound, {counted(data.evicted, 'victim')} evicted"
             )
         case PreemptionCancelled():
             return _cancelled(data)
@@ -184,10 +185,6 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             )
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def _pairs(labels: dict[str, str]) -> str:
     return ", ".join(f"{k}={v}" for k, v in sorted(labels.items())) or "nothing"
 
@@ -195,7 +192,7 @@ def _pairs(labels: dict[str, str]) -> str:
 def _admitted(data: GangAdmitted | GangExtended) -> str:
     extras = sum(a.extra for a in data.assignments)
     nodes = len({a.node for a in data.assignments})
-    text = f"{_count(len(data.assignments), 'member')} placed on {_count(nodes, 'node')}"
+    text = f"{counted(len(data.assignments), 'member')} placed on {counted(nodes, 'node')}"
     if extras:
         text += f" ({extras} beyond the minimum)"
     if data.unplaced:
@@ -212,8 +209,8 @@ def _preemption(data: PreemptionPlanned) -> str:
         pods = sum(len(unit.pods) for unit in data.victims)
         names = ", ".join(f"{u.name} (priority {u.priority})" for u in data.victims[:NAMED_MAX])
         more = " and more" if len(data.victims) > NAMED_MAX else ""
-        units = _count(len(data.victims), "unit")
-        parts.append(f"evicts {_count(pods, 'pod')} of {units}: {names}{more}")
+        units = counted(len(data.victims), "unit")
+        parts.append(f"evicts {counted(pods, 'pod')} of {units}: {names}{more}")
     if data.superseded:
         gangs = ", ".join(s.gang for s in data.superseded[:NAMED_MAX])
         parts.append(f"supersedes unbound reservations of {gangs}")
@@ -221,11 +218,11 @@ def _preemption(data: PreemptionPlanned) -> str:
 
 
 def _cancelled(data: PreemptionCancelled) -> str:
-    text = f"preemption cancelled ({data.reason}): {_count(data.evicted, 'victim')} evicted"
+    text = f"preemption cancelled ({data.reason}): {counted(data.evicted, 'victim')} evicted"
     if data.units_spared:
-        text += f", {_count(len(data.units_spared), 'unit')} spared"
+        text += f", {counted(len(data.units_spared), 'unit')} spared"
     if data.units_in_progress:
-        text += f", {_count(len(data.units_in_progress), 'unit')} begun and evicted completely"
+        text += f", {counted(len(data.units_in_progress), 'unit')} begun and evicted completely"
     return text + (f": {data.message}" if data.message else "")
 
 
@@ -233,7 +230,7 @@ def _tree(data: TreeCompiled) -> str:
     roots = [group.name for group in data.groups if not group.parent]
     names = ", ".join(roots[:NAMED_MAX]) + (" and more" if len(roots) > NAMED_MAX else "")
     count = len(data.groups) + len(data.adopted)
-    text = f"{data.kind} {data.workload} becomes {_count(count, 'group')}"
+    text = f"{data.kind} {data.workload} becomes {counted(count, 'group')}"
     text += f", {len(data.adopted)} of its own controller," if data.adopted else ""
     text += f" below {names}" if roots else ""
     text = text.removesuffix(",")
@@ -244,7 +241,7 @@ def _largest_free(data: CapacityMeasured) -> str:
     domains = [
         f"{r.free} {r.resource} on one node"
         if not r.key
-        else f"{r.free} in {r.key}={r.domain} ({_count(r.nodes, 'node')})"
+        else f"{r.free} in {r.key}={r.domain} ({counted(r.nodes, 'node')})"
         for r in data.largest_free
     ]
     return "largest free capacity: " + (", ".join(domains) or "no node accepts pods")

@@ -16,6 +16,7 @@ from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     MemberTerminated,
+    MemberTerminationCause,
     NodeRejected,
     PodBindFailed,
     PodBound,
@@ -204,8 +205,7 @@ def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tu
         preemptor = preemptors.get(data.uid)
         if preemptor is not None:
             return preemptor, "preempted by a recorded preemption"
-        caused_by, reason = LOST[data.cause]
-        return caused_by, f"{reason} ({data.message})" if data.message else reason
+        return LOST[data.cause][0], loss_reason(data.cause, data.message)
     if isinstance(data, PreemptionPlanned | VictimGone):
         return event.gang, event.cause
     if isinstance(data, NodeRejected):
@@ -213,6 +213,12 @@ def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tu
     if isinstance(data, PodBindFailed):
         return "kube-apiserver", event.cause
     return event.actor, event.cause
+
+
+def loss_reason(cause: MemberTerminationCause, message: str) -> str:
+    """Return why a member that was no victim of a recorded preemption ended, with its own message if it has one."""
+    _, reason = LOST[cause]
+    return f"{reason} ({message})" if message else reason
 
 
 def _life(life: GangIncarnation) -> IncarnationLine:

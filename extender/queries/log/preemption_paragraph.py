@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from extender.core.model.wording import amounts_text, counted, spaced
 from extender.queries.log.preemption_line import PreemptionLine, UnitLine
 
 OTHERS_MAX = 3  # alternatives, and other units, that are named
-BINARY = ("memory", "ephemeral-storage")
 
 
 def preemption_paragraph(line: PreemptionLine, victim: str = "") -> str:
@@ -32,26 +32,19 @@ def preemption_paragraph(line: PreemptionLine, victim: str = "") -> str:
 
 def is_unit_of(unit: UnitLine, victim: str) -> bool:
     """Return whether a unit is, or contains, what `victim` names: a pod, a leaf, or the group of the unit."""
-    namespace = victim.partition("/")[0]
     return unit.unit.partition("/")[2] == victim or any(
-        pod.pod == victim
-        or (pod.group and f"{namespace}/{pod.group}" == victim and _same(pod.pod, namespace))
-        for pod in unit.pods
+        victim in (pod.pod, f"{pod.pod.partition('/')[0]}/{pod.group}") for pod in unit.pods
     )
 
 
-def _same(pod: str, namespace: str) -> bool:
-    return pod.startswith(f"{namespace}/")
-
-
 def _who(line: PreemptionLine, unit: UnitLine) -> str:
-    name, preemptor = _shown(unit.unit), _shown(line.preemptor)
+    name, preemptor = spaced(unit.unit), spaced(line.preemptor)
     if unit.spared:
         return (
             f"{name} (priority {unit.priority}) was chosen for eviction on {_time(line.planned)} for {preemptor} "
             f"(priority {line.priority}), and was spared: the preemption ended before its eviction began."
         )
-    pods = "" if unit.unit.startswith("Pod/") else f", with {_counted(len(unit.pods), 'pod')},"
+    pods = "" if unit.unit.startswith("Pod/") else f", with {counted(len(unit.pods), 'pod')},"
     return (
         f"{name} (priority {unit.priority}){pods} was evicted on {_time(line.planned)} for {preemptor} "
         f"(priority {line.priority})."
@@ -62,21 +55,19 @@ def _released(line: PreemptionLine, victim: str) -> str:
     name = victim or ", ".join(line.superseded)
     return (
         f"No pod of {name} was evicted: reservations for pods that did not run yet were released on "
-        f"{_time(line.planned)} for {_shown(line.preemptor)} (priority {line.priority})."
+        f"{_time(line.planned)} for {spaced(line.preemptor)} (priority {line.priority})."
         if name
-        else f"On {_time(line.planned)} {_shown(line.preemptor)} (priority {line.priority}) was planned without evictions."
+        else f"On {_time(line.planned)} {spaced(line.preemptor)} (priority {line.priority}) was planned without evictions."
     )
 
 
 def _needed(line: PreemptionLine) -> str:
     if not line.placed:
         return ""
-    amounts = ", ".join(
-        _amount(name, n) for name, n in sorted(line.needed.items()) if name != "pods"
-    )
+    amounts = amounts_text(line.needed)
     what = f" with {amounts} in all" if amounts else ""
-    pods = _counted(line.placed, "pod")
-    return f"{_shown(line.preemptor)} needed a place for {pods}{what}, and found none without evictions."
+    pods = counted(line.placed, "pod")
+    return f"{spaced(line.preemptor)} needed a place for {pods}{what}, and found none without evictions."
 
 
 def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
@@ -85,7 +76,7 @@ def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
     for unit in units:
         kind = unit.unit.partition("/")[0]
         if kind != "Pod":
-            yield f"{_shown(unit.unit)} has the disruption mode *all*, so it is evicted as a whole or not at all."
+            yield f"{spaced(unit.unit)} has the disruption mode *all*, so it is evicted as a whole or not at all."
         elif any(pod.group for pod in unit.pods):
             group = next(pod.group for pod in unit.pods if pod.group)
             yield f"The pod is a member of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
@@ -96,7 +87,7 @@ def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
 
 
 def _others(line: PreemptionLine, units: list[UnitLine]) -> str:
-    others = [_shown(unit.unit) for unit in line.victims if unit not in units]
+    others = [spaced(unit.unit) for unit in line.victims if unit not in units]
     if not others:
         return ""
     return f"{_first(others)} {'was' if len(others) == 1 else 'were'} chosen too."
@@ -106,7 +97,7 @@ def _alternatives(line: PreemptionLine) -> Iterable[str]:
     if not line.alternatives:
         return
     texts = [
-        f"{_first([_shown(unit) for unit in other.units])} ({other.reason})"
+        f"{_first([spaced(unit) for unit in other.units])} ({other.reason})"
         for other in line.alternatives[:OTHERS_MAX]
     ]
     more = len(line.alternatives) - OTHERS_MAX
@@ -115,15 +106,15 @@ def _alternatives(line: PreemptionLine) -> Iterable[str]:
 
 
 def _end(line: PreemptionLine) -> str:
-    name = _shown(line.preemptor)
+    name = spaced(line.preemptor)
     if line.outcome == "completed":
         return (
             f"The preemption was completed after {line.duration_ms / 1000:.1f} s: "
-            f"{_counted(line.bound, 'pod')} of {name} {'is' if line.bound == 1 else 'are'} bound."
+            f"{counted(line.bound, 'pod')} of {name} {'is' if line.bound == 1 else 'are'} bound."
         )
     if line.outcome == "cancelled":
         detail = f": {line.message}" if line.message else ""
-        taken = f" by {_shown(line.taken_over_by)}" if line.taken_over_by else ""
+        taken = f" by {spaced(line.taken_over_by)}" if line.taken_over_by else ""
         return (
             f"The preemption was cancelled on {_time(line.ended)} ({line.reason}{taken}){detail}."
         )
@@ -135,10 +126,6 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:OTHERS_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _shown(path: str) -> str:
-    return path.replace("/", " ", 1)
-
-
 def _time(text: str) -> str:
     """Return an RFC 3339 time in UTC as text.
 
@@ -146,15 +133,3 @@ def _time(text: str) -> str:
     '2026-11-24 at 03:12:05 UTC'
     """
     return f"{text[:10]} at {text[11:19]} UTC"
-
-
-def _amount(name: str, number: int) -> str:
-    if name == "cpu":
-        return f"cpu {number / 1000:g}"
-    if name in BINARY:
-        return f"{name} {number / (1 << 30):.4g}Gi"
-    return f"{name} {number}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

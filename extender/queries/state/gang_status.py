@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from extender.core.log.events import GroupRecord
-from extender.core.log.gang_phase import effective_phase, minimum_status
+from extender.core.log.gang_phase import MinimumStatus, effective_phase, minimum_status
 from extender.core.log.reservation_state import GangState, MemberLoss
-from extender.core.model.pods import SUCCEEDED
+from extender.core.model.wording import spaced
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.gang_history import LOST
+from extender.queries.log.gang_history import loss_reason
 
 SUSPENDED: Final = "suspended"
 PENDING: Final = frozenset(
@@ -48,26 +48,17 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     """
     reasons = root.last_decision.reasons if root.last_decision is not None else ()
     groups = _groups_now(root.groups, made_for.minima) if made_for is not None else root.groups
-    state = effective_phase(root, groups)
-    if root.phase != "scheduled":
-        needed = minimum_status(root, groups).needed if groups else 0
-        return GangStatus(state, _present(root, groups), needed, reasons)
-    status = minimum_status(root, groups)
+    minimum = minimum_status(root, groups)
+    state: str = effective_phase(root, minimum)
     if state == "completed":
-        return GangStatus(state, status.present, status.needed, ())
-    if status.present >= status.needed:
-        return GangStatus(state, status.present, status.needed, reasons)
-    counts = f"{status.present} of {status.needed} pods of the minimum are there"
-    if made_for is not None and made_for.suspended and not root.bound:
-        kind, _, path = made_for.workload.partition("/")
-        first = f"{kind} {path} is suspended"
-        return GangStatus(SUSPENDED, status.present, status.needed, (first, *reasons))
-    first = _loss_text(root.last_loss, counts, state)
-    return GangStatus(state, status.present, status.needed, (first, *reasons))
-
-
-def _present(root: GangState, groups: tuple[GroupRecord, ...]) -> int:
-    return minimum_status(root, groups).present if groups else 0
+        reasons = ()
+    elif root.phase == "scheduled" and minimum.present < minimum.needed:
+        if made_for is not None and made_for.suspended and not root.bound:
+            state, first = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
+        else:
+            first = _loss_text(root.last_loss, minimum, state)
+        reasons = (first, *reasons)
+    return GangStatus(state, minimum.present, minimum.needed, reasons)
 
 
 def _groups_now(
@@ -81,23 +72,17 @@ def _groups_now(
     )
 
 
-def _loss_text(loss: MemberLoss | None, counts: str, state: str) -> str:
+def _loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:
     """Return the sentence about the last loss of a gang whose minimum is not bound any more."""
+    counts = f"{minimum.present} of {minimum.needed} pods of the minimum are there"
     if loss is None:
         return counts
-    when = rfc3339(loss.at_us)
-    pod = f"pod {loss.pod} on {loss.node} at {when}"
-    if loss.preemptor:
-        kind, _, path = loss.preemptor.partition("/")
-        text = f"evicted for {kind} {path}"
-    else:
-        text = loss_reason(loss.cause, loss.message)
+    pod = f"pod {loss.pod} on {loss.node} at {rfc3339(loss.at_us)}"
+    text = (
+        f"evicted for {spaced(loss.preemptor)}"
+        if loss.preemptor
+        else loss_reason(loss.cause, loss.message)
+    )
     if state == "preempted":
         return f"preempted: {text}; last was {pod}"
     return f"{counts}; last lost: {pod}: {text}"
-
-
-def loss_reason(cause: str, message: str) -> str:
-    """Return why a member that was no victim of a recorded preemption ended, with its own message if it has one."""
-    _, reason = LOST[cause]
-    return f"{reason} ({message})" if message and message != SUCCEEDED else reason

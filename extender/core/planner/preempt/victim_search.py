@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from extender.core.model.wording import counted
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import join_names, make_plan
 from extender.core.planner.explain.shortfalls import diagnose
@@ -367,7 +368,7 @@ class _Decision:
         if victims:
             pods = sum(len(u.pods) for u in victims)
             names = join_names([u.name for u in victims])
-            lines.append(f"frees capacity by evicting {names} ({_count(pods, 'pod')})")
+            lines.append(f"frees capacity by evicting {names} ({counted(pods, 'pod')})")
         if superseded:
             names = join_names([u.name for u in superseded])
             lines.append(f"uses capacity reserved for {names}")
@@ -427,10 +428,6 @@ def _minimum(made: Plan, solved: Solved) -> Solution:
         there = least.setdefault(group, {}).setdefault(kind, {})
         there[node] = there.get(node, 0) + 1
     return least
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 _WORDS = {
