@@ -9,7 +9,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from extender.cli.output.history_lines import print_line
-from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.composition import read_wire_pod
 from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
@@ -21,23 +20,13 @@ from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.gang_history import HistoryQuery, history
-from extender.queries.plan.plan_service import PlanService
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage
+from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
 NODES = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
-
-
-def live_plans(stage):
-    """Return the service of plan queries on the cluster of a stage, in this process."""
-    stage.cluster.priority_classes = tuple
-
-    async def run(body, ours):
-        return answer_plan_request(body, ours)
-
-    return PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
 
 @asynccontextmanager

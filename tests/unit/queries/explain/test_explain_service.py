@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_pod
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import GangUid, PodUid
@@ -19,10 +17,10 @@ from extender.core.model.pods import Pod, PodShape
 from extender.queries.explain.explain_service import ExplainService, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, parse_name, similar_names
-from extender.queries.plan.plan_service import PlanService
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import Stage
+from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import (
     GPU,
     RACK,
@@ -30,13 +28,9 @@ from tests.support.service.manifest_builders import (
     a_group,
     a_node,
     a_pod,
-    an_object,
 )
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
-CLASSES = (
-    json.dumps(an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=1000)).encode(),
-)
 WHOLE = {GPU: 8}
 
 
@@ -46,12 +40,7 @@ def a_stage(*more, nodes: int = 4) -> Stage:
 
 def explaining(stage):
     """Return a function that explains a name on the cluster of a stage."""
-    stage.cluster.priority_classes = lambda: CLASSES
-
-    async def run(body, ours):
-        return answer_plan_request(body, ours)
-
-    plans = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+    plans = live_plans(stage)
     service = ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan)
 
     async def ask(text: str, namespace: str = "default"):

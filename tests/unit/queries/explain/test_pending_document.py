@@ -1,30 +1,19 @@
-"""docs/my-gang-is-pending.md: a section for each first line, with the output of `gang-extender explain` as it is.
-
-GANG_EXTENDER_WRITE_GOLDEN=1 writes the outputs into the document.
-"""
+"""docs/my-gang-is-pending.md: a section for each first line, with the output of `gang-extender explain` as it is."""
 
 from __future__ import annotations
-
-import os
-import re
-from pathlib import Path
 
 import pytest
 
 from extender.cli.commands.explain_command import print_explanation
 from extender.core.model.errors import NotFound
+from tests.support.document_outputs import DocumentOutputs
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 from tests.unit.queries.explain.test_explain_service import explaining
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "my-gang-is-pending.md"
+DOCUMENT = DocumentOutputs("my-gang-is-pending.md", "gang-extender explain")
 WHOLE = {GPU: 8}
-SECTION = re.compile(r"^## (?P<title>.+?)$\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-BLOCK = re.compile(
-    r"^    \$ gang-extender explain (?P<name>\S+)\n(?P<output>(?:    .*\n|\n(?=    ))*)",
-    re.MULTILINE,
-)
 
 
 def nodes(count: int = 4):
@@ -108,32 +97,18 @@ async def output_of(title: str, name: str, capsys) -> str:
             return f"gang-extender: {error}\n"
     capsys.readouterr()
     print_explanation(found)
-    return "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
-
-
-def sections() -> dict[str, str]:
-    return {m["title"]: m["text"] for m in SECTION.finditer(DOCUMENT.read_text())}
-
-
-def indented(output: str) -> str:
-    return "".join(f"    {line}\n" if line else "\n" for line in output.splitlines())
+    return str(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("title", SCENARIOS)
 async def test_the_output_is_in_the_document(title, capsys) -> None:
-    found = BLOCK.search(sections()[title])
-    assert found is not None, f"section {title!r} has no block `$ gang-extender explain NAME`"
-    printed = await output_of(title, found["name"], capsys)
-    assert title.partition(":")[0] in printed.splitlines()[0]
-    output = indented(printed)
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
-        text = DOCUMENT.read_text()
-        section = sections()[title]
-        new = section[: found.start("output")] + output + section[found.end("output") :]
-        DOCUMENT.write_text(text.replace(section, new))
-        return
-    assert found["output"] == output
+    async def printed_for(name: str) -> str:
+        printed = await output_of(title, name, capsys)
+        assert title.partition(":")[0] in printed.splitlines()[0]
+        return printed
+
+    await DOCUMENT.compare(title, printed_for)
 
 
 def test_the_document_has_no_other_section() -> None:
-    assert [*sections()] == [*SCENARIOS]
+    assert DOCUMENT.titles() == [*SCENARIOS]

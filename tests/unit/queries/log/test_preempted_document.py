@@ -1,13 +1,6 @@
-"""docs/my-gang-was-preempted.md: a section for each way that it can end, with the paragraph as it is printed.
-
-GANG_EXTENDER_WRITE_GOLDEN=1 writes the paragraphs into the document.
-"""
+"""docs/my-gang-was-preempted.md: a section for each way that it can end, with the paragraph as it is printed."""
 
 from __future__ import annotations
-
-import os
-import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,17 +13,13 @@ from extender.queries.log.preemption_line import (
 )
 from extender.queries.log.preemption_paragraph import preemption_paragraph
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from tests.support.document_outputs import DocumentOutputs
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "my-gang-was-preempted.md"
-SECTION = re.compile(r"^## (?P<title>.+?)$\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-BLOCK = re.compile(
-    r"^    \$ gang-extender explain --why-preempted (?P<name>\S+)\n(?P<output>(?:    .*\n)*)",
-    re.MULTILINE,
-)
+DOCUMENT = DocumentOutputs("my-gang-was-preempted.md", "gang-extender explain --why-preempted")
 
 LINE = PreemptionLine(
     preemption="p",
@@ -107,27 +96,19 @@ SCENARIOS = {
 }
 
 
-def sections() -> dict[str, str]:
-    return {m["title"]: m["text"] for m in SECTION.finditer(DOCUMENT.read_text())}
-
-
 @pytest.mark.parametrize("title", SCENARIOS)
-def test_the_paragraph_is_in_the_document(title: str) -> None:
+async def test_the_paragraph_is_in_the_document(title: str) -> None:
     line, victim = SCENARIOS[title]
-    section = sections()[title]
-    found = BLOCK.search(section)
-    assert found is not None, f"section {title!r} has no block"
-    assert found["name"] == victim
-    output = f"    {preemption_paragraph(line, victim)}\n"
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
-        new = section[: found.start("output")] + output + section[found.end("output") :]
-        DOCUMENT.write_text(DOCUMENT.read_text().replace(section, new))
-        return
-    assert found["output"] == output
+
+    async def printed_for(name: str) -> str:
+        assert name == victim
+        return preemption_paragraph(line, victim)
+
+    await DOCUMENT.compare(title, printed_for)
 
 
 def test_the_document_has_no_other_section() -> None:
-    assert [*sections()] == [*SCENARIOS]
+    assert DOCUMENT.titles() == [*SCENARIOS]
 
 
 async def test_a_paragraph_from_the_log() -> None:

@@ -7,37 +7,26 @@ import json
 import msgspec
 import pytest
 
-from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
-from extender.queries.plan.plan_service import PlanService
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod, an_object
+from tests.support.service.live_plans import live_plans
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.support.service.workload_builders import TREE, a_job, a_template
 
 
 def asking(stage):
     """Return a function that asks about the cluster of a stage, and one that counts what was planned."""
-    stage.cluster.priority_classes = lambda: CLASSES
-
-    async def run(body, ours):
-        return answer_plan_request(body, ours)
-
-    what_if = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+    what_if = live_plans(stage)
 
     async def ask(*wanted, **more):
         result = await what_if.plan(json.dumps({"workload": wanted, **more}).encode())
         return json.loads(result.body), result.position
 
     return ask
-
-
-CLASSES = (
-    json.dumps(an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=1000)).encode(),
-)
 
 
 def a_stage(*more):
