@@ -176,6 +176,7 @@ EVERY_GET = {
     "/v1/gangs/{namespace}/{name}/explain": "/v1/gangs/ns/job/explain",
     "/v1/gangs/{namespace}/{name}/tree": "/v1/gangs/default/g/tree",
     "/v1/explain": "/v1/explain?name=nodes/n1&namespace=default",
+    "/v1/search": "/v1/search?q=g",
     "/v1/events": "/v1/events?after=3&limit=1000",
     "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
     "/v1/decisions/{id}": "/v1/decisions/pre",

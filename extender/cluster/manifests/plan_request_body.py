@@ -12,7 +12,7 @@ from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, objects_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
-from extender.cluster.manifests.yaml_reader import Document, Value
+from extender.cluster.manifests.yaml_reader import Document, Value, read_bytes
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import (
@@ -67,6 +67,11 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     entries = (
         *_read(given, "cluster", Role.CLUSTER),
         *_read(parsed.workload, "workload", Role.WANTED),
+        *(
+            entry
+            for document in read_bytes(parsed.manifest.encode(), "body: manifest")
+            for entry in objects_in(document, Role.WANTED)
+        ),
     )
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
@@ -83,7 +88,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=parsed.all_pending or not (parsed.workload or parsed.groups),
+        all_pending=parsed.all_pending or not (parsed.workload or parsed.manifest or parsed.groups),
         budget=parsed.budget,
         preemption=parsed.preemption,
         order=found.order,

@@ -1,4 +1,4 @@
-"""GET /v1/explain: why an object is in its state, and what would help."""
+"""GET /v1/explain: why an object is in its state, and what would help; GET /v1/search: objects by their names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from aiohttp import web
 
 from extender.core.model.errors import BadInput
 from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
-from extender.http.v1.query_parameters import field, known
+from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
 from extender.queries.explain.name_lookup import parse_name
+from extender.queries.explain.name_search import (
+    SEARCH_LIMIT,
+    SEARCH_LIMIT_MAX,
+    NameSearch,
+)
 from extender.queries.log.parameter_validation import checked_name
 
+WORDS_MAX = 600  # characters; a name with kind and namespace has 350 at most
 OPERATIONS = (
     Operation(
         path="/v1/explain",
@@ -33,18 +39,40 @@ OPERATIONS = (
         ),
         problems=(400, 404, 503),
     ),
+    Operation(
+        path="/v1/search",
+        about="Groups, workloads, pods and nodes whose kind and name contain every word of a text; the most likely first",
+        answer=NameSearch,
+        parameters=(
+            Parameter(name="q", about="Words, in any case", schema=TEXT, required=True),
+            Parameter(
+                name="limit",
+                about="Maximum number of objects",
+                schema={
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": SEARCH_LIMIT_MAX,
+                    "default": SEARCH_LIMIT,
+                },
+            ),
+        ),
+        problems=(400,),
+    ),
 )
 
 
 class ExplainApi:
-    """Handler of /v1/explain."""
+    """Handlers of /v1/explain and /v1/search."""
 
     def __init__(self, service: ExplainService) -> None:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/v1/explain", self.explain)]
+        return [
+            web.get("/v1/explain", self.explain),
+            web.get("/v1/search", self.search),
+        ]
 
     async def explain(self, request: web.Request) -> web.Response:
         """Return the explanation of one object."""
@@ -55,6 +83,21 @@ class ExplainApi:
             )
         namespace = checked_name(query.get("namespace", "default"), field("namespace"))
         found = await self._service.explain(parse_name(query["name"], namespace))
+        headers = {"X-Log-Position": str(found.position)}
+        return web.Response(
+            body=msgspec.json.encode(found), content_type="application/json", headers=headers
+        )
+
+    async def search(self, request: web.Request) -> web.Response:
+        """Return the objects whose names contain every word of `q`."""
+        query = known(request, {"q", "limit"})
+        words = query.get("q", "").strip()
+        if not words or len(words) > WORDS_MAX:
+            raise BadInput(
+                f"{field('q')}: has {len(words)} characters; write a part of a name, {WORDS_MAX} characters at most"
+            )
+        limit = number(query, "limit", SEARCH_LIMIT, least=1, most=SEARCH_LIMIT_MAX)
+        found = await self._service.search(words, limit)
         headers = {"X-Log-Position": str(found.position)}
         return web.Response(
             body=msgspec.json.encode(found), content_type="application/json", headers=headers

@@ -32,6 +32,7 @@ from extender.queries.explain.name_lookup import (
     matches,
     similar_names,
 )
+from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
@@ -91,6 +92,12 @@ class ExplainService:
             related=(*explanation.related, *same),
             as_of=rfc3339(self._clock.now_us()),
             position=state.position,
+        )
+
+    async def search(self, text: str, limit: int) -> NameSearch:
+        """Return the objects whose names contain the words of a text, `limit` of them at most."""
+        return await search_names(
+            self._cluster.view(), self._state.committed, text, limit, Yielder()
         )
 
     async def _of(

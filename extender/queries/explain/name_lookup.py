@@ -91,7 +91,7 @@ async def matches(
     A group that does not exist and that pods name is one of them. Gives the event loop back between objects.
     """
     path, found = f"{wanted.namespace}/{wanted.name}", set[ObjectName]()
-    for one in _all_names(view, state):
+    for one in all_names(view, state):
         node = one.kind == "Node"
         if (
             one.path == (wanted.name if node else path)
@@ -111,7 +111,7 @@ async def similar_names(
     Gives the event loop back between objects; the closest of all are the closest of the closest of some.
     """
     names: dict[str, list[ObjectName]] = {}
-    for one in _all_names(view, state):
+    for one in all_names(view, state):
         names.setdefault(one.path.rpartition("/")[2], []).append(one)
         await pace.yield_if_due()
     close: list[str] = []
@@ -138,7 +138,8 @@ def _near(one: ObjectName, wanted: WantedName) -> bool:
     return one.path.startswith(f"{wanted.namespace}/") and wanted.kind in ("", one.kind)
 
 
-def _all_names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
+def all_names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
+    """Yield every object that has a name, some of them more than once."""
     yield from (ObjectName(key.kind, key.path) for key in view.groups)
     yield from (ObjectName(key.kind, key.path) for key in view.members if key not in view.groups)
     yield from (ObjectName(root.kind, root.gang) for root in state.gangs.values())

@@ -113,6 +113,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
     )
     workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
+    manifest: str = ""  # YAML or JSON of further objects to plan, as kubectl reads it
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`

@@ -175,3 +175,27 @@ async def test_a_damaged_input_is_still_a_corrupt_log(what):
         async with client.get(f"/v1/decisions/{position_of(stage, PreemptionPlanned)}") as reply:
             assert reply.status == 500
             assert entry.input_digest in await reply.text()
+
+
+async def test_a_search_has_kinds_and_names_and_refuses_what_it_cannot_answer():
+    async with Stage(a_node("n-low"), *a_gang("low", pods=1)) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        async with asking(stage) as client:
+            found = await got(client, "/v1/search?q=LOW")
+            assert [(f["kind"], f["name"]) for f in found["found"]] == [
+                ("PodGroup", "default/low"),
+                ("Pod", "default/low-0"),
+                ("Node", "n-low"),
+            ]
+            assert (await got(client, "/v1/search?q=low&limit=1"))["more"]
+            for query, words in (
+                ("", "query parameter q: has 0 characters"),
+                ("?q=%20", "query parameter q: has 0 characters"),
+                (f"?q={'x' * 601}", "query parameter q: has 601 characters"),
+                ("?q=a&limit=201", "query parameter limit: '201' is not"),
+                ("?q=a&kind=Pod", "query parameter kind: not known"),
+            ):
+                async with client.get(f"/v1/search{query}") as reply:
+                    assert reply.status == 400
+                    assert words in (await reply.json())["detail"]

@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+import yaml
 
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
@@ -192,3 +193,20 @@ async def test_questions_that_cannot_be_answered(monkeypatch):
             await ask(*pairs)
         with pytest.raises(BadInput, match="body"):
             await ask(wonted=[])
+
+
+async def test_a_manifest_is_read_as_kubectl_reads_it():
+    """YAML with several documents, and JSON; the same answer as for the objects themselves; an error names its line."""
+    objects = a_gang("one", pods=2, requests={GPU: 8})
+    async with a_stage() as stage:
+        ask = await led(stage)
+        expected, _ = await ask(*objects)
+        assert expected["verdict"] == "placed"
+        for text in (
+            yaml.safe_dump_all(objects),
+            json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+        ):
+            found, _ = await ask(manifest=text)
+            assert found["gangs"] == expected["gangs"]
+        with pytest.raises(BadInput, match=r"body: manifest: line 2: "):
+            await ask(manifest="kind: Pod\n\tname: x\n")
