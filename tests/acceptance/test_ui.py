@@ -300,7 +300,7 @@ async def strange_names(service, browser, folder):
     browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
     await seen(browser, lambda: "Node" in browser.text("#detail h2"), "a node by keys")
     assert browser.run("return document.querySelectorAll('img').length") == 0
-    assert browser.run("return document.title") == "gang-extender"
+    assert browser.run("return document.title") == "s0-0 - gang-extender"
     assert browser.complaints() == []
 
 

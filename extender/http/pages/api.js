@@ -3,6 +3,7 @@
 const RETRY_MS = 1000;
 const RETRY_MAX_MS = 10000;
 const FETCH_MS = 30000;
+const SEND_MS = 120000; // a plan may take a minute, after others that wait
 const REST_MS = 250;
 const REST_MAX_MS = 10000;
 
@@ -23,12 +24,21 @@ function address(path, parameters) {
 }
 
 /** Return the answer of a request and its position. Throws Problem. */
-export async function ask(path, parameters = {}) {
+export function ask(path, parameters = {}) {
+  return request(address(path, parameters), {}, FETCH_MS);
+}
+
+/** Send a body and return the answer, as `ask` does. */
+export function send(path, body) {
+  return request(address(path, {}), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }, SEND_MS);
+}
+
+async function request(url, options, limitMs) {
   let answer;
   try {
-    answer = await fetch(address(path, parameters), { signal: AbortSignal.timeout(FETCH_MS) });
+    answer = await fetch(url, { ...options, signal: AbortSignal.timeout(limitMs) });
   } catch (error) {
-    throw new Problem(0, error.name === "TimeoutError" ? `no answer within ${FETCH_MS / 1000} s` : "the service does not answer");
+    throw new Problem(0, error.name === "TimeoutError" ? `no answer within ${limitMs / 1000} s` : "the service does not answer");
   }
   let body;
   try {

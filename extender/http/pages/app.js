@@ -1,14 +1,17 @@
 // The page: keeps the point in time and the selection, requests them from /v1, and updates the parts of the page.
 
+import { Address, CHOICES, NOTHING } from "./address.js";
 import { ask, Follower, Latest } from "./api.js";
-import { Detail } from "./detail.js";
 import { $, el, setText } from "./dom.js";
+import { Faults } from "./faults.js";
 import { Feed } from "./feed.js";
 import { Gangs } from "./gangs.js";
 import { picture } from "./model.js";
+import { Selection } from "./selection.js";
 import { Timeline } from "./timeline.js";
 import { Topology } from "./topology.js";
 import { utc } from "./units.js";
+import { Views } from "./views.js";
 
 const POLL_MS = 10000; // nodes and ordinary pods change without an event
 const RETRY_MS = 2000;
@@ -16,15 +19,14 @@ const PAGE = 200; // events
 
 class App {
   constructor() {
-    this.at = null; // position or time that is shown; null: now
     this.head = 0; // newest known position of the log
     this.begin = ""; // time of the first event
     this.state = null;
     this.fleet = null;
     this.tree = null;
-    this.chosen = { gang: "", node: "" };
-    this.faults = new Map(); // what fails -> text
-    this.stale = false; // what is shown may be out of date
+    this.known = new Set(); // names of the gangs
+    this.faults = new Faults();
+    this.arriving = true; // nothing was shown yet
     this.fresh = []; // events that are not drawn yet, oldest first
     this.parts();
     this.states = new Latest(() => this.guarded("the state", () => this.readState(), this.states));
@@ -32,18 +34,32 @@ class App {
   }
 
   parts() {
-    const gang = (name) => this.choose({ gang: name, node: "" });
-    const node = (name) => this.choose({ gang: "", node: name });
+    this.address = new Address((next, before) => this.moved(next, before));
+    const { address } = this;
+    const link = (kind, name) => address.object(kind, name, this.known);
+    const gang = (name) => link("Gang", name);
+    const event = (position) => address.link({ ...NOTHING, event: String(position) });
     this.timeline = new Timeline({ live: () => this.go(null), moment: (at) => this.go(at) });
-    this.topology = new Topology({ node, focus: () => this.remember() });
-    this.gangs = new Gangs(gang);
-    this.detail = new Detail({ gang, node, close: () => this.choose({ gang: "", node: "" }) });
-    this.feed = new Feed({ gang, moment: (at) => this.go(at), filter: () => this.events.ask(true) });
+    this.topology = new Topology({ node: (name) => address.go({ ...NOTHING, node: name }) });
+    this.gangs = new Gangs({ link: gang, filter: (namespace, state) => address.go({ namespace, state }) });
+    this.selection = new Selection(address, { link, event, moment: (at) => this.go(at), answered: () => this.drawSelection() });
+    this.feed = new Feed({ gang, event, moment: (at) => this.go(at), filter: () => this.events.ask(true), earlier: () => this.readEarlier() });
+    this.views = new Views(address, { link, event });
     this.follower = new Follower({
-      event: (event) => this.arrived(event),
+      event: (arrived) => this.arrived(arrived),
       link: (state, words) => this.linked(state, words),
       gone: (head, reason) => this.startOver(head, reason),
     });
+  }
+
+  /** The position or time that is shown; null: now. */
+  get at() {
+    return this.address.now.at || null;
+  }
+
+  /** What is selected: `gang`, `node`, `about` or `event`. */
+  get chosen() {
+    return this.address.now;
   }
 
   get live() {
@@ -51,9 +67,8 @@ class App {
   }
 
   start() {
-    const address = new URLSearchParams(location.hash.slice(1));
-    this.at = address.get("at");
-    this.chosen = { gang: address.get("gang") ?? "", node: address.get("node") ?? "" };
+    this.views.show(this.address.now);
+    this.selection.readEvent();
     this.events.ask(true);
     setInterval(() => { if (this.live && !document.hidden) this.states.ask(); }, POLL_MS);
     document.addEventListener("visibilitychange", () => this.seen());
@@ -87,56 +102,37 @@ class App {
   }
 
   fault(what, words) {
-    if (words) this.faults.set(what, words);
-    else this.faults.delete(what);
-    const box = $("fault");
-    box.hidden = this.faults.size === 0;
-    this.stale = ["the state", "the events"].some((name) => this.faults.has(name));
-    document.body.classList.toggle("stale", this.stale);
-    this.timeline.mode(this.live, this.stale, this.state !== null);
     const shown = this.state ? ` The page shows the last known state, as of ${utc(this.state.as_of.time)}.` : "";
-    const lines = [...this.faults].map(([name, text]) => {
-      if (name === "the log") return text;
-      if (name === "the moment") return `Cannot show that moment: ${text}`;
-      return `/v1 does not give ${name}: ${text}. Trying again.${shown}`;
-    });
-    if (box.textContent !== lines.join("")) box.replaceChildren(...lines.map((line) => el("span", { text: line })));
+    this.faults.set(what, words, shown);
+    this.timeline.mode(this.live, this.faults.stale, this.state !== null);
   }
 
-  /** Show another moment; null: now. */
+  /** Show another moment; null: now. From one moment of the past to the next the browser keeps one entry. */
   go(at, { keepFault = false } = {}) {
     if (!keepFault) ["the moment", "the log"].forEach((name) => this.fault(name, ""));
-    const changed = at !== this.at;
-    this.at = at;
-    this.remember();
+    this.address.go({ at: at === null ? "" : String(at) }, { replace: keepFault || (!this.live && at !== null) });
     this.states.ask(true);
-    if (changed) this.events.ask(true);
   }
 
-  choose(chosen) {
-    const filtered = this.feed.wanted("x") !== "" && chosen.gang !== this.chosen.gang;
-    this.chosen = chosen;
-    this.tree = null;
-    this.remember();
-    this.draw();
-    this.states.ask(true);
-    if (filtered) this.events.ask(true);
-    if (chosen.gang || chosen.node) $("detail").scrollIntoView({ block: "nearest" });
-  }
-
-  /** Put what is shown into the address, so that it can be shared. */
-  remember() {
-    const address = new URLSearchParams();
-    if (this.at !== null) address.set("at", this.at);
-    for (const name of ["gang", "node"]) if (this.chosen[name]) address.set(name, this.chosen[name]);
-    history.replaceState(null, "", `#${address}`);
+  /** The address has changed: by a link, a filter, the slider, or Back. */
+  moved(next, before) {
+    const chosen = CHOICES.some((name) => next[name] !== before[name]);
+    const filtered = this.feed.wanted("x") !== "" && next.gang !== before.gang;
+    if (chosen) {
+      this.tree = null;
+      this.selection.changed();
+    }
+    this.views.show(next);
+    if (next.at === before.at) this.draw(); // else as soon as that moment was read
+    if (chosen || next.at !== before.at) this.states.ask(true);
+    if (filtered || next.at !== before.at || next.namespace !== before.namespace) this.events.ask(true);
+    if (chosen && CHOICES.some((name) => next[name])) this.selection.detail.focus();
   }
 
   /** Read the page of events up to the point in time; the first time also the begin of the log, and follow it. */
   async readEvents() {
-    const gang = this.feed.wanted(this.chosen.gang);
-    const at = this.at;
-    const parameters = { order: "newest", limit: PAGE, gang };
+    const { at } = this;
+    const parameters = this.wantedEvents();
     if (at !== null) {
       const position = /^\d+$/.test(at) ? Number(at) : null;
       if (position !== null) parameters.after = position + 1;
@@ -153,21 +149,44 @@ class App {
     const newest = body[0]?.position ?? 0;
     const since = at === null ? this.fresh.filter((event) => event.position > newest && this.fits(event)) : [];
     this.fresh = [];
-    this.feed.show([...since.reverse(), ...body], this.feedWords());
+    const same = JSON.stringify(parameters) === this.asked; // read again only: earlier ones stay shown
+    this.asked = JSON.stringify(parameters);
+    const older = same ? this.feed.events.filter((event) => body.length && event.position < body.at(-1).position) : [];
+    this.feed.show([...since.reverse(), ...body, ...older], this.feedWords(), { anew: !same });
     if (this.follower.position === null) {
       this.follower.start(position, body[0]?.position === position ? body[0] : null);
     }
     this.states.ask(true);
   }
 
-  feedWords() {
+  wantedEvents() {
     const gang = this.feed.wanted(this.chosen.gang);
-    return `${this.live ? "live" : "up to the moment shown"}, newest first${gang ? `, of ${gang}` : ""}`;
+    return { order: "newest", limit: PAGE, gang, namespace: gang ? "" : this.chosen.namespace };
+  }
+
+  /** Read the events before those that are shown. */
+  async readEarlier() {
+    const { asked } = this;
+    const before = this.feed.events.at(-1).position;
+    try {
+      const { body } = await ask("events", { ...this.wantedEvents(), after: before });
+      if (asked === this.asked) this.feed.append(body, this.feedWords());
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      this.fault("the events", problem.message);
+      this.events.ask();
+    }
+  }
+
+  feedWords() {
+    const { gang, namespace } = this.wantedEvents();
+    const of = gang || (namespace && `namespace ${namespace}`);
+    return `${this.live ? "live" : "up to the moment shown"}, newest first${of ? `, of ${of}` : ""}`;
   }
 
   fits(event) {
-    const gang = this.feed.wanted(this.chosen.gang);
-    return !gang || event.gang === gang;
+    const { gang, namespace } = this.wantedEvents();
+    return (!gang || event.gang === gang) && (!namespace || event.gang.startsWith(`${namespace}/`));
   }
 
   advance(position) {
@@ -203,7 +222,7 @@ class App {
     this.head = head;
     this.begin = "";
     this.fresh = [];
-    this.at = null;
+    this.address.go({ at: "" }, { replace: true });
     this.fault("the log", `The log, now up to event ${head}, ${reason}: part of it was lost, or it is another log. Everything was read again.`);
     this.events.ask(true);
   }
@@ -243,6 +262,8 @@ class App {
     this.tree = tree;
     this.shownLive = this.live;
     this.draw();
+    if (this.arriving && CHOICES.some((name) => this.chosen[name])) this.selection.detail.focus();
+    this.arriving = false;
   }
 
   draw() {
@@ -250,28 +271,26 @@ class App {
     const past = state !== null && !this.shownLive;
     $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
-    this.timeline.mode(this.live, this.stale, state !== null);
+    this.timeline.mode(this.live, this.faults.stale, state !== null);
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
-    this.gangs.show(state?.gangs ?? [], this.chosen.gang);
+    this.known = new Set(state?.gangs.map((gang) => gang.gang));
+    this.gangs.show(state?.gangs ?? [], this.chosen.gang, this.chosen, this.moment(past));
     const notCurrent = fleet?.not_current_reason && !past ? [`The view of the cluster may be out of date: ${fleet.not_current_reason}`] : [];
     const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
     $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));
-    this.drawChosen(past);
+    this.drawSelection();
   }
 
-  drawChosen(past) {
-    const { gang: gangName, node: nodeName } = this.chosen;
-    if (gangName) {
-      const gang = this.state?.gangs.find((one) => one.gang === gangName);
-      const preemption = this.state?.preemptions.find((one) => one.preemptor === gangName);
-      if (gang) this.detail.gang(gang, this.tree?.gang === gangName ? this.tree : null, preemption);
-      else this.detail.missing("Gang", gangName, past);
-    } else if (nodeName) {
-      const node = this.pictured.nodes.find((one) => one.name === nodeName);
-      if (node) this.detail.node(node, this.pictured);
-      else this.detail.missing("Node", nodeName, past);
-    } else this.detail.hide();
+  drawSelection() {
+    const { state } = this;
+    const past = state !== null && !this.shownLive;
+    this.selection.draw({ state, tree: this.tree, pictured: this.pictured, past, now: this.moment(past) });
+  }
+
+  /** The moment that is shown, in milliseconds. */
+  moment(past) {
+    return past ? Date.parse(this.state.as_of.time) : Date.now();
   }
 }
 

@@ -1,11 +1,12 @@
 // The selection: the tree of a gang with the state of each group, or a node with its pods.
 
-import { $, el, wide } from "./dom.js";
-import { badge, RUNNING } from "./gangs.js";
+import { $, el, refill, wide } from "./dom.js";
+import { eventParts } from "./event.js";
+import { badge, RUNNING, since } from "./gangs.js";
 import { amountsOf, gangTree } from "./model.js";
-import { amount, count, local, unit, utc } from "./units.js";
+import { age, amount, count, local, unit, utc } from "./units.js";
 
-const MEMBERS_MAX = 100;
+const MEMBERS_STEP = 100;
 const WORDS = {
   bound: "its minimum is bound",
   reserved: "its minimum is bound or reserved",
@@ -15,36 +16,46 @@ const WORDS = {
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 export class Detail {
-  /** @param on `gang(name)`, `node(name)` and `close()`. */
+  /**
+   * @param on `link(kind, name)`: the properties of a link; `close()`; `moment(position)`; `explain(name, version)`: the
+   *   element with an explanation, and `explained(name)`: whether it is there.
+   */
   constructor(on) {
     this.on = on;
     this.box = $("detail");
     this.open = new Set(); // levels of a tree that the user opened
+    this.most = new Map(); // members that are shown, by level
+    this.drawn = ""; // the event that is drawn; it does not change
   }
 
   hide() {
+    this.drawn = "";
     this.box.hidden = true;
     this.box.replaceChildren();
   }
 
   fill(...parts) {
     const top = this.box.scrollTop;
-    this.box.replaceChildren(...parts.filter(Boolean));
+    this.drawn = "";
     this.box.hidden = false;
+    refill(this.box, ...parts);
     this.box.scrollTop = top;
   }
 
+  /** Move the focus to the heading of what was selected. */
+  focus() {
+    this.box.scrollTop = 0;
+    this.box.querySelector("h2")?.focus({ preventScroll: true });
+    this.box.scrollIntoView({ block: "nearest" });
+  }
+
   head(kind, name) {
-    const close = el("button", { type: "button", class: "close", text: "✕", "aria-label": "Close", onclick: () => this.on.close() });
-    return el("div", { class: "row head" }, el("h2", {}, `${kind} `, el("span", { class: "name", text: name, title: name })), close);
+    const close = el("button", { type: "button", class: "close", text: "✕", "aria-label": "Close", title: "Close (Escape)", onclick: () => this.on.close() });
+    return el("div", { class: "row head" }, el("h2", { tabindex: "-1" }, `${kind} `, el("span", { class: "name", text: name, title: name })), close);
   }
 
-  gangLink(name) {
-    return el("button", { type: "button", class: "link", text: name, title: name, onclick: () => this.on.gang(name) });
-  }
-
-  nodeLink(name) {
-    return el("button", { type: "button", class: "link", text: name, title: name, onclick: () => this.on.node(name) });
+  link(kind, name) {
+    return el("a", { ...this.on.link(kind, name), text: name, title: name });
   }
 
   /** Show that there is no such thing at this point in time. */
@@ -56,16 +67,66 @@ export class Detail {
    * @param gang GangAt.
    * @param tree TreeNow; null where the past is shown or the cluster has none.
    * @param preemption PreemptionAt of this gang, if any.
+   * @param past whether the past is shown: there are no explanations of it.
+   * @param now of the moment that is shown, in milliseconds.
    */
-  gang(gang, tree, preemption) {
+  gang(gang, tree, preemption, past, now) {
+    const name = `${gang.kind}/${gang.gang}`;
     this.fill(
       this.head("Gang", gang.gang),
-      el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved`),
-      gang.workload ? el("p", { class: "workload" }, `made for ${gang.workload.replace("/", " ")}`) : null,
-      this.decision(gang),
+      el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved, ${since(gang, now)}`),
+      gang.workload ? this.workload(gang.workload) : null,
+      past ? null : this.on.explain(name, `${gang.uid} ${gang.state} ${gang.last_decision_position}`),
+      past || RUNNING.has(gang.state) || !this.on.explained(name) ? this.decision(gang) : null,
+      this.loss(gang.last_loss, now),
       preemption ? this.preempting(preemption) : null,
       this.levels(gang, tree),
       el("dl", { class: "quiet" }, ...pair("observed", moment(gang.observed)), ...pair("admitted", moment(gang.admitted)), ...pair("last decision", moment(gang.last_decision_time)), ...pair("UID", gang.uid), ...pair("plan", gang.plan)),
+    );
+  }
+
+  workload(path) {
+    const kind = path.slice(0, path.indexOf("/"));
+    const name = path.slice(kind.length + 1);
+    return el("p", { class: "workload" }, "made for ", el("a", { ...this.on.link(kind, name), text: `${kind} ${name}` }));
+  }
+
+  loss(loss, now) {
+    if (!loss) return null;
+    const by = loss.preemptor ? ` by ${loss.preemptor.replace("/", " ")}` : "";
+    return el("p", { class: "loss" }, `Last loss: ${loss.pod} on `, this.link("Node", loss.node), `, ${loss.cause}${by}, ${age(loss.time, now)} ago. ${loss.message} `,
+      el("a", { ...this.on.event(loss.position), text: `Event ${loss.position}` }));
+  }
+
+  /** Show the explanation of a group, a pod or a workload. @param about KIND/NAMESPACE/NAME. */
+  about(about, past) {
+    const kind = about.slice(0, about.indexOf("/"));
+    const parts = past ? [el("p", { class: "quiet", text: "The past has only gangs, nodes and events; go to Live for this." })] : [this.on.explain(about, "")];
+    this.fill(this.head(kind, about.slice(kind.length + 1)), ...parts);
+  }
+
+  /** Show one event. @param found of `readEvent`, or a text while there is none. */
+  event(position, found) {
+    const drawn = `event ${position} ${typeof found === "string" ? found : "found"}`;
+    if (drawn === this.drawn) return;
+    this.drawEvent(position, found);
+    this.drawn = drawn;
+  }
+
+  drawEvent(position, found) {
+    const head = this.head("Event", String(position));
+    if (typeof found === "string" || found.event === null) {
+      this.fill(head, el("p", { text: typeof found === "string" ? found : "The log has no such event." }));
+      return;
+    }
+    const { event } = found;
+    this.fill(
+      head,
+      el("p", {}, el("strong", { text: event.type }), event.gang ? " of " : "", event.gang ? this.link("Gang", event.gang) : null),
+      el("p", { class: "answer", text: event.summary }),
+      el("p", { class: "quiet", text: `${moment(event.time)}, ${age(event.time)} ago; written by ${event.actor}${event.cause ? `, because of ${event.cause}` : ""}` }),
+      el("p", {}, el("button", { type: "button", text: "Show the state as of this event", onclick: () => this.on.moment(position) })),
+      ...eventParts(found),
     );
   }
 
@@ -77,9 +138,9 @@ export class Detail {
   }
 
   preempting(preemption) {
-    const victims = preemption.victims.map((victim) => el("li", {}, `${victim.pod} on `, this.nodeLink(victim.node)));
+    const victims = preemption.victims.map((victim) => el("li", {}, `${victim.pod} on `, this.link("Node", victim.node)));
     const words = `Preempts since ${utc(preemption.planned)}: ${count(preemption.evicted, "victim")} gone, ${preemption.victims.length} to go`;
-    return el("div", { class: "notice" }, el("strong", { text: words }), el("ul", {}, ...victims.slice(0, MEMBERS_MAX)));
+    return el("div", { class: "notice" }, el("strong", { text: words }), el("ul", {}, ...victims));
   }
 
   levels(gang, tree) {
@@ -119,17 +180,22 @@ export class Detail {
   }
 
   members(level) {
-    const rows = level.members.slice(0, MEMBERS_MAX).map((member) =>
-      el("li", {}, el("span", { class: "name", text: member.pod, title: member.pod }), ` ${member.state}${member.extra ? " (extra)" : ""} `,
-        member.node ? this.nodeLink(member.node) : null, member.gates?.length ? ` held by ${member.gates.join(", ")}` : null));
-    if (level.members.length > MEMBERS_MAX) rows.push(el("li", { class: "quiet", text: `… ${level.members.length - MEMBERS_MAX} more` }));
-    const box = el("details", { open: this.open.has(level.id) }, el("summary", { text: count(level.members.length, "member") }), el("ul", { class: "members" }, ...rows));
+    const most = this.most.get(level.id) ?? MEMBERS_STEP;
+    const rows = level.members.slice(0, most).map((member) =>
+      el("li", {}, el("a", { ...this.on.link("Pod", member.pod), class: "link name", text: member.pod, title: member.pod }), ` ${member.state}${member.extra ? " (extra)" : ""} `,
+        member.node ? this.link("Node", member.node) : null, member.gates?.length ? ` held by ${member.gates.join(", ")}` : null));
+    const left = level.members.length - most;
+    const more = left > 0 ? el("button", { type: "button", class: "more", text: `Show ${Math.min(left, MEMBERS_STEP)} more of ${level.members.length}`, onclick: () => {
+      this.most.set(level.id, most + MEMBERS_STEP);
+      box.replaceWith(this.members(level));
+    } }) : null;
+    const box = el("details", { open: this.open.has(level.id) }, el("summary", { text: count(level.members.length, "member") }), el("ul", { class: "members" }, ...rows), more);
     box.addEventListener("toggle", () => (box.open ? this.open.add(level.id) : this.open.delete(level.id)));
     return box;
   }
 
   /** @param node NodePicture; `resources`: names of all, `keys`: topology labels. */
-  node(node, { resources, keys }) {
+  node(node, { resources, keys, past }) {
     const parts = ["capacity", "bound", "reserved", "claimed", "other", "free"];
     const head = el("tr", {}, ...["", "unit", "capacity", "bound", "reserved", "claimed", "other pods", "free"].map((text) => el("th", { text, scope: "col" })));
     const rows = resources.map((resource) => {
@@ -139,14 +205,15 @@ export class Detail {
       return el("tr", {}, el("th", { scope: "row", text: resource }), el("td", { class: "quiet", text: unit(resource) }), ...cells);
     });
     const pods = (node.had?.pods ?? []).map((pod) =>
-      el("li", {}, el("span", { class: "name", text: pod.pod, title: pod.pod }), ` ${pod.state}, of `, this.gangLink(pod.gang)));
+      el("li", {}, el("a", { ...this.on.link("Pod", pod.pod), class: "link name", text: pod.pod, title: pod.pod }), ` ${pod.state}, of `, this.link("Gang", pod.gang)));
     const labels = keys.filter((key) => node.labels[key]).flatMap((key) => pair(key, node.labels[key]));
     this.fill(
       this.head("Node", node.name),
+      past || node.gone ? null : this.on.explain(`Node/${node.name}`, ""),
       node.closed ? el("p", { class: "notice", text: closed(node.now) }) : null,
       el("div", { class: "wide" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows.filter(Boolean)))),
       el("h3", { text: "Members of gangs" }),
-      pods.length ? el("ul", { class: "members" }, ...pods.slice(0, MEMBERS_MAX)) : el("p", { class: "quiet", text: "none" }),
+      pods.length ? el("ul", { class: "members" }, ...pods) : el("p", { class: "quiet", text: "none" }),
       el("p", { class: "quiet", text: beside(node) }),
       el("dl", { class: "quiet" }, ...labels),
     );

@@ -25,3 +25,29 @@ export function wide(element, share) {
   element.style.width = `${Math.max(0, Math.min(100, share * 100)).toFixed(2)}%`;
   return element;
 }
+
+/** Write into `box` how much of a list is shown, with a button for more of it while there is more. */
+export function portion(box, shown, total, step, onMore) {
+  if (shown >= total) {
+    box.replaceChildren();
+    return;
+  }
+  const text = `${shown} of ${total} shown.`;
+  const words = `Show ${Math.min(step, total - shown)} more`;
+  let [line, button] = box.children;
+  if (button === undefined) {
+    [line, button] = [el("span"), el("button", { type: "button", class: "more" })];
+    box.replaceChildren(line, " ", button);
+  }
+  setText(line, text);
+  setText(button, words);
+  button.onclick = onMore;
+}
+
+/** Replace the children of an element; the control that had the focus, by its place, has it afterwards. */
+export function refill(box, ...parts) {
+  const controls = () => [...box.querySelectorAll("a, button, input, select, summary, [tabindex]")];
+  const place = controls().indexOf(document.activeElement);
+  box.replaceChildren(...parts.filter(Boolean));
+  if (place >= 0) (controls()[place] ?? box.querySelector("[tabindex]"))?.focus({ preventScroll: true });
+}

@@ -1,15 +1,20 @@
 // The events of the log, newest first: live, or those up to the point in time that is shown.
 
 import { $, el, setText } from "./dom.js";
-import { count, local, stamp, utc } from "./units.js";
+import { local, stamp, utc } from "./units.js";
 
-const ROWS_MAX = 200;
+const STEP = 200; // rows
 
 export class Feed {
-  /** @param on `gang(name)`, `moment(position)`, and `filter()` when the filter for one gang is set or cleared. */
+  /**
+   * @param on `gang(name)` and `event(position)`: the properties of links; `moment(position)`; `filter()` when the filter
+   *   for one gang is set or cleared; `earlier()` when the user wants earlier events.
+   */
   constructor(on) {
     this.on = on;
     this.events = []; // newest first
+    this.most = STEP;
+    this.button = el("button", { type: "button", class: "more", text: "Show earlier events", onclick: () => on.earlier() });
     $("feed-gang").addEventListener("change", () => on.filter());
   }
 
@@ -18,21 +23,32 @@ export class Feed {
     return $("feed-gang").checked ? gang : "";
   }
 
-  /** Show events, newest first. */
-  show(events, words) {
-    this.events = events.slice(0, ROWS_MAX);
+  /** Show events, newest first; `anew`: other ones than before, so that the list is short again. */
+  show(events, words, { anew = false } = {}) {
+    if (anew) this.most = STEP;
+    this.events = events.slice(0, this.most);
     this.draw(words);
   }
 
-  /** Add a new event at the top. */
-  add(event, words) {
-    this.events = [event, ...this.events].slice(0, ROWS_MAX);
-    this.draw(words);
+  /** Add earlier events below. */
+  append(events, words) {
+    this.most += STEP;
+    this.show([...this.events, ...events.filter((event) => event.position < this.events.at(-1).position)], words);
+    if (events.length === 0) this.ended();
+  }
+
+  /** There are no earlier events. */
+  ended() {
+    const focused = document.activeElement === this.button;
+    $("feed-more").replaceChildren("These are all events.");
+    if (focused) document.querySelector("#events li:last-child a")?.focus();
   }
 
   draw(words) {
     setText($("feed-text"), words);
-    setText($("feed-more"), this.events.length === 0 ? "No events." : this.events.length === ROWS_MAX ? `The newest ${count(ROWS_MAX, "event")}; earlier ones with the slider.` : "");
+    if (this.events.length === 0) $("feed-more").replaceChildren("No events.");
+    else if (this.events.length < STEP) $("feed-more").replaceChildren();
+    else if (this.button.parentElement === null) $("feed-more").replaceChildren(this.button);
     d3.select("#events")
       .selectAll("li")
       .data(this.events, (event) => `${event.position} ${event.time}`) // a log that lost its end has positions again
@@ -42,7 +58,7 @@ export class Feed {
 
   row(event) {
     const gang = event.gang
-      ? el("button", { type: "button", class: "link gang-name", text: event.gang, title: event.gang, onclick: () => this.on.gang(event.gang) })
+      ? el("a", { ...this.on.gang(event.gang), class: "link gang-name", text: event.gang, title: event.gang })
       : el("span", { class: "gang-name quiet", text: "–" });
     return el(
       "li",
@@ -51,7 +67,7 @@ export class Feed {
       el("time", { datetime: event.time, text: stamp(event.time, new Date().toISOString()), title: `${utc(event.time)} = ${local(event.time)}` }),
       el("span", { class: `type ${tone(event.type)}`, text: event.type }),
       gang,
-      el("span", { class: "summary", text: event.summary, title: event.summary }),
+      el("a", { ...this.on.event(event.position), class: "link summary", text: event.summary || event.type, title: `${event.summary}: show this event` }),
     );
   }
 }

@@ -11,7 +11,7 @@ const WORDS = { other: "other pods" };
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 export class Topology {
-  /** @param on `node(name)`: a node was chosen; `focus(path)`: a domain was. */
+  /** @param on `node(name)`: a node was chosen. */
   constructor(on) {
     this.on = on;
     this.canvas = $("map");
@@ -106,7 +106,6 @@ export class Topology {
   look(path) {
     this.path = path;
     this.at = -1;
-    this.on.focus(path);
     this.arrange();
   }
 

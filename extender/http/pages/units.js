@@ -39,3 +39,21 @@ export const localTime = (time) => localClock.format(new Date(time));
 
 /** Names are compared as people count: node-9 before node-10. */
 export const byName = new Intl.Collator("en", { numeric: true }).compare;
+
+const PARTS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+/** Seconds as the two largest units: "2 d 4 h", "3 min 12 s", "0.4 s". */
+export function duration(seconds) {
+  if (seconds < 1) return `${Number(Math.max(0, seconds).toFixed(1))} s`;
+  const first = PARTS.findIndex(([, size]) => seconds >= size);
+  let left = Math.floor(seconds);
+  const words = PARTS.slice(first, first + 2).map(([name, size]) => {
+    const whole = Math.floor(left / size);
+    left -= whole * size;
+    return whole ? `${whole} ${name}` : "";
+  });
+  return words.filter(Boolean).join(" ");
+}
+
+/** The time since a time of the service, as `duration` writes it. */
+export const age = (time, now = Date.now()) => duration((now - Date.parse(time)) / 1000);

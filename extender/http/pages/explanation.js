@@ -1,0 +1,97 @@
+// Why an object is in its state, and what would help: the answer of `GET /v1/explain`, as the command `explain` has it.
+
+import { ask } from "./api.js";
+import { badge } from "./gangs.js";
+import { el, refill } from "./dom.js";
+import { utc } from "./units.js";
+
+const MARKS = { yes: "✓", no: "✗", unknown: "?", "not reached": "–" };
+
+export class Explanations {
+  /** @param on `link(kind, name)`: the properties of a link to an object; `answered()`: an answer came. */
+  constructor(on) {
+    this.on = on;
+    this.name = "";
+    this.version = "";
+    this.found = null; // the answer about `name`, once there is one
+    this.box = el("div", { class: "explanation", "aria-live": "polite" });
+  }
+
+  /** Whether there is an answer about a name. */
+  has(name) {
+    return this.name === name && this.found !== null;
+  }
+
+  /**
+   * Return the element with the explanation of an object; the answer is requested when name or version change.
+   *
+   * @param name KIND/NAMESPACE/NAME, of a node KIND/NAME.
+   * @param version changes when the answer may have changed.
+   */
+  of(name, version) {
+    if (name !== this.name) {
+      this.found = null;
+      this.box.replaceChildren(el("p", { class: "quiet", text: "Asking why …" }));
+    }
+    if (name !== this.name || version !== this.version) {
+      this.name = name;
+      this.version = version;
+      this.read(name);
+    }
+    return this.box;
+  }
+
+  async read(name) {
+    let parts;
+    let found = null;
+    try {
+      found = (await ask("explain", { name })).body;
+      parts = this.parts(found);
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      parts = [el("p", { class: "fault-text", text: problem.message }), this.again("Ask again")];
+    }
+    if (name !== this.name) return;
+    this.found = found;
+    refill(this.box, ...parts);
+    this.on.answered();
+  }
+
+  again(text) {
+    return el("button", { type: "button", class: "again", text, onclick: () => this.read(this.name) });
+  }
+
+  parts(found) {
+    return [
+      el("p", { class: "answer" }, found.state && found.gang?.gang !== found.name ? badge(found.state) : null, ` ${found.answer}`),
+      this.list("Also", found.reasons),
+      this.list("These requirements cannot hold together", found.conflict),
+      this.list("What would help", found.help, "help"),
+      this.checks(found.checks),
+      this.related(found.related),
+      el("p", { class: "quiet" }, `As of ${utc(found.as_of)}. `, this.again("Ask again")),
+    ];
+  }
+
+  list(title, texts, name = "plain") {
+    if (!texts.length) return null;
+    return el("div", {}, el("h3", { text: title }), el("ul", { class: name }, ...texts.map((text) => el("li", { text }))));
+  }
+
+  checks(checks) {
+    if (!checks.length) return null;
+    const reached = checks.filter((one) => one.outcome !== "not reached");
+    const rest = checks.filter((one) => one.outcome === "not reached").map((one) => one.check);
+    const lines = reached.map((one) =>
+      el("li", { class: `check ${one.outcome}` }, el("span", { class: "mark", "aria-hidden": "true", text: MARKS[one.outcome] }),
+        el("span", {}, el("strong", { text: one.check }), el("span", { class: "hidden-text", text: `: ${one.outcome}` }), one.text ? ` ${one.text}` : "")));
+    if (rest.length) lines.push(el("li", { class: "check quiet" }, el("span", { class: "mark", "aria-hidden": "true", text: "–" }), `not reached: ${rest.join(", ")}`));
+    return el("div", {}, el("h3", { text: "Checks" }), el("ul", { class: "checks" }, ...lines));
+  }
+
+  related(related) {
+    if (!related.length) return null;
+    const lines = related.map((one) => el("li", {}, el("a", { ...this.on.link(one.kind, one.name), text: `${one.kind} ${one.name}` }), ` ${one.relation}`));
+    return el("div", {}, el("h3", { text: "Related" }), el("ul", { class: "plain related" }, ...lines));
+  }
+}

@@ -1,0 +1,69 @@
+// Which view is shown: the cluster, preemptions, reports, the form "would it fit", or what a search found.
+
+import { $, setText } from "./dom.js";
+import { Fit } from "./views/fit.js";
+import { Preemptions } from "./views/preemptions.js";
+import { Reports } from "./views/reports.js";
+import { Search } from "./views/search.js";
+
+const SECTIONS = {
+  "": ["topology", "feed"],
+  preemptions: ["preemptions"],
+  reports: ["reports"],
+  fit: ["fit"],
+  search: ["results"],
+};
+
+export class Views {
+  /** @param address where the user goes. @param on `link(kind, name)` and `event(position)`: the properties of links. */
+  constructor(address, on) {
+    this.address = address;
+    this.before = ""; // the view before a search
+    const find = (q) => address.go({ view: "search", q }, { replace: address.now.view === "search" });
+    const leave = () => address.go({ view: this.before, q: "" });
+    this.parts = {
+      preemptions: new Preemptions(on),
+      reports: new Reports({ ...on, report: (report) => address.go({ report }) }),
+      fit: new Fit(on),
+      search: new Search({ ...on, find, leave }),
+    };
+    for (const select of document.querySelectorAll("select.span")) {
+      select.addEventListener("change", () => address.go({ span: select.value }));
+    }
+    for (const tab of document.querySelectorAll("#views a")) {
+      tab.addEventListener("click", (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        address.go({ view: tab.dataset.view, q: "" });
+      });
+    }
+    $("skip").addEventListener("click", () => $("content").focus());
+    document.addEventListener("keydown", (event) => {
+      const writes = event.target.closest("input, textarea, select");
+      if (event.key !== "/" || writes || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      $("search-text").focus();
+    });
+  }
+
+  /** Show the view of an address. */
+  show(values) {
+    const view = values.view in SECTIONS ? values.view : "";
+    if (view !== "search") {
+      this.before = view;
+      this.parts.search.hide();
+    }
+    for (const [name, sections] of Object.entries(SECTIONS)) {
+      for (const id of sections) $(id).hidden = name !== view;
+    }
+    for (const tab of document.querySelectorAll("#views a")) {
+      if (tab.dataset.view === view) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    }
+    for (const select of document.querySelectorAll("select.span")) select.value = values.span || "24h";
+    const title = { preemptions: "preemptions", reports: "reports", fit: "would it fit", search: `search ${values.q}` }[view];
+    const chosen = values.gang || values.node || values.about || (values.event && `event ${values.event}`);
+    setText(document.querySelector("title"), [chosen, title, "gang-extender"].filter(Boolean).join(" - "));
+    this.parts[view]?.show?.(values);
+  }
+}

@@ -1,0 +1,106 @@
+// Preemptions of a span of time, newest first: for whom, who lost, why these victims, and how it ended.
+
+import { ask } from "../api.js";
+import { alternativesList, costText } from "../cost.js";
+import { $, el, portion, setText } from "../dom.js";
+import { age, count, local, utc } from "../units.js";
+import { sinceOf } from "./spans.js";
+
+const PAGE = 1000; // of one request
+const STEP = 100; // rows
+
+export class Preemptions {
+  /** @param on `link(kind, name)` and `event(position)`: the properties of links. */
+  constructor(on) {
+    this.on = on;
+    this.lines = []; // oldest first
+    this.more = false; // the service has more
+    this.asked = "";
+    this.shown = STEP;
+    for (const name of ["preemption-filter", "preemption-outcome"]) $(name).addEventListener("input", () => this.draw());
+    $("preemptions-again").addEventListener("click", () => this.again());
+  }
+
+  /** Show those of the span and the namespace in the address. */
+  show({ span, namespace }) {
+    this.namespace = namespace;
+    const asked = span || "24h";
+    if (asked === this.asked) {
+      this.draw();
+      return;
+    }
+    this.asked = asked;
+    this.again();
+  }
+
+  again() {
+    this.lines = [];
+    this.shown = STEP;
+    this.since = sinceOf(this.asked);
+    this.read();
+  }
+
+  async read() {
+    const asked = this.asked;
+    setText($("preemptions-text"), "reading …");
+    try {
+      const after = this.lines.at(-1)?.position;
+      const { body } = await ask("preemptions", { since: this.since, after, limit: PAGE });
+      if (asked !== this.asked) return;
+      this.lines = [...this.lines, ...body];
+      this.more = body.length === PAGE;
+      this.draw();
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      setText($("preemptions-text"), problem.message);
+    }
+  }
+
+  draw() {
+    const words = $("preemption-filter").value.trim().toLowerCase();
+    const outcome = $("preemption-outcome").value;
+    const inNamespace = (name) => name.split("/").at(-2) === this.namespace;
+    const found = this.lines.filter((line) => {
+      const names = [line.preemptor, ...line.victims.flatMap((unit) => [unit.unit, ...unit.pods.map((pod) => pod.pod)]), ...line.superseded];
+      return (!outcome || line.outcome === outcome) && (!this.namespace || names.some(inNamespace)) && names.some((name) => name.toLowerCase().includes(words));
+    }).reverse();
+    setText($("preemptions-text"), found.length === this.lines.length ? count(found.length, "preemption") : `${found.length} of ${count(this.lines.length, "preemption")}`);
+    $("preemption-list").replaceChildren(...found.slice(0, this.shown).map((line) => this.row(line)));
+    const box = $("preemptions-more");
+    if (found.length > this.shown) portion(box, this.shown, found.length, STEP, () => { this.shown += STEP; this.draw(); });
+    else if (this.more) box.replaceChildren(el("button", { type: "button", class: "more", text: `Read later ones (${this.lines.length} read)`, onclick: () => this.read() }));
+    else box.replaceChildren(...(found.length ? [] : [this.lines.length ? "None matches the filters." : "There was no preemption in this span of time."]));
+  }
+
+  row(line) {
+    const [kind, name] = apart(line.preemptor);
+    const pods = line.victims.reduce((sum, unit) => sum + unit.pods.length, 0);
+    const lost = [pods ? `evicts ${count(pods, "pod")} of ${count(line.victims.length, "unit")}` : "", line.superseded.length ? `takes reservations of ${line.superseded.join(", ")}` : ""];
+    return el("li", {},
+      el("div", { class: "row line" },
+        el("span", { class: `badge outcome-${line.outcome}`, text: line.outcome }),
+        el("a", { ...this.on.link(kind, name), text: name, title: line.preemptor }),
+        el("span", { text: `priority ${line.priority}: ${lost.filter(Boolean).join(", ") || "without victims"}` }),
+        el("a", { ...this.on.event(line.position), text: `event ${line.position}` }),
+        el("time", { class: "quiet", datetime: line.planned, text: `${age(line.planned)} ago`, title: `${utc(line.planned)} = ${local(line.planned)}` })),
+      el("details", {}, el("summary", { text: "Victims, reason and cost" }),
+        el("p", { text: line.explanation || line.message }),
+        line.victims.length ? this.victims(line) : null,
+        el("p", {}, el("strong", { text: "Cost: " }), costText(line.cost)),
+        alternativesList(line.alternatives)));
+  }
+
+  victims(line) {
+    const rows = line.victims.flatMap((unit) => unit.pods.map((pod) => el("tr", {},
+      el("td", {}, el("a", { ...this.on.link(...apart(unit.unit)), text: unit.unit.replace("/", " ") })),
+      el("td", { text: String(unit.priority) }),
+      el("td", { text: pod.pod }),
+      el("td", {}, el("a", { ...this.on.link("Node", pod.node), text: pod.node })),
+      el("td", { text: unit.spared ? "spared" : pod.gone ? `gone ${utc(pod.gone)} (${pod.via})` : "not gone yet" }))));
+    const head = ["victim", "priority", "pod", "node", "end"].map((text) => el("th", { scope: "col", text }));
+    return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Victims" }, el("table", { class: "texts" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
+  }
+}
+
+/** Split Kind/namespace/name into the kind and the rest. */
+const apart = (name) => [name.slice(0, name.indexOf("/")), name.slice(name.indexOf("/") + 1)];

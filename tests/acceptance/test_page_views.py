@@ -1,0 +1,231 @@
+"""The views of the page in a real browser: search, preemptions, reports, one event, "would it fit"; links, Back, keys, 390 px."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from selenium.webdriver.common.keys import Keys
+
+from deploy.demo.kube_scheduler import Player
+from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
+from tests.acceptance.test_process_kills import play_until, recorded, service
+from tests.acceptance.test_ui import a_service_tree, browser, gang_row, positions, seen
+from tests.support.service.fakes import GATED
+from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.service.workload_builders import a_job, a_template
+
+__all__ = ["browser", "service"]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+NARROW = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+
+
+def found(browser):
+    return browser.texts("#found a")
+
+
+def address(browser):
+    return browser.run("return decodeURIComponent(location.hash)")
+
+
+def focused(browser, selector):
+    return browser.run(f"return document.activeElement.closest('{selector}') !== null")
+
+
+def waits(name="huge", **more):
+    return a_gang(name, pods=20, requests={GPU: 8}, schedulingGates=GATED, **more)
+
+
+def search(browser, text):
+    browser.one("#search-text").clear()
+    browser.press("#search-text", text)
+
+
+async def test_search_explanations_links_and_keys(service, browser, tmp_path):
+    """Every kind is found by a part of its name; a result explains itself; Back and Escape lead back."""
+    job = a_job(parallelism=2, template=a_template({GPU: 1}, schedulerName="gang-scheduler"),
+                metadata={"uid": "01234567"})  # fmt: skip
+    write(service, "job", [job])
+    write(service, "tree", a_service_tree("tree"))
+    write(service, "huge", waits())
+    service.start()
+    browser.open(f"{service.url}/ui/")
+    await seen(browser, lambda: "unschedulable" in gang_row(browser, "huge"), "huge in the list")
+    browser.press("body", "/")
+    assert focused(browser, "#search-text")
+    for text, expected in (
+        ("tree-a", {"PodGroup default/tree-a", "Pod default/tree-a-0", "Pod default/tree-a-1"}),
+        ("job fit", {"Job default/fit"}),
+        ("r0-n1", {"Node r0-n1"}),
+        ("absent", set()),
+    ):
+        search(browser, text)
+        await seen(browser, lambda e=expected, t=text: f"q={t}" in address(browser).replace("+", " ")
+                   and "Searching" not in browser.text("#found-text")
+                   and set(found(browser)) == e, text)  # fmt: skip
+    assert "Nothing is called absent" in browser.text("#found-text")
+    search(browser, "tree-a-1")
+    await seen(browser, lambda: found(browser) == ["Pod default/tree-a-1"], "one pod")
+    browser.press("#search-text", Keys.ENTER)
+    assert focused(browser, "#found")
+    browser.press("#found a", Keys.ENTER)
+    await seen(browser, lambda: "a member of CompositePodGroup default/tree" in browser.text("#detail .answer"),
+               "why")  # fmt: skip
+    assert "about=Pod/default/tree-a-1" in address(browser)
+    assert focused(browser, "#detail h2")
+    browser.picture(tmp_path / "search.png")
+    browser.click("#detail .related a", "CompositePodGroup default/tree")
+    await seen(browser, lambda: len(browser.texts("#detail .level")) == 3, "its gang")
+    assert "gang=default/tree" in address(browser)
+    browser.run("history.back()")
+    await seen(browser, lambda: "default/tree-a-1" in browser.text("#detail h2"), "the pod again")
+    browser.press("#detail h2", Keys.ESCAPE)
+    await seen(browser, lambda: not browser.shown("#detail"), "nothing selected")
+    browser.press("#search-text", Keys.ESCAPE)
+    await seen(browser, lambda: browser.shown("#topology"), "the cluster again")
+    browser.click("#gang-list .name", "default/huge")
+    await seen(
+        browser, lambda: "fits an empty cluster" in browser.text("#detail .checks"), "the checks"
+    )
+    assert "minCount" in browser.text("#detail .help")
+    assert "waits for" in gang_row(browser, "huge")
+    assert browser.complaints() == []
+
+
+async def test_filters_are_in_the_address_and_long_lists_are_whole(service, browser):
+    """Namespace and state; 230 gangs, their events from the first on, and 230 members of one gang."""
+    for n in range(230):
+        write(service, f"g{n}", a_gang(f"g{n}", pods=1, requests={GPU: 99}, schedulingGates=GATED))
+    other = waits("other")
+    for thing in other:
+        thing["metadata"]["namespace"] = "team-b"
+    write(service, "other", other)
+    write(service, "wide", a_gang("wide", pods=230, requests={GPU: 1}, schedulingGates=GATED))
+    service.start()
+    browser.open(f"{service.url}/ui/")
+    await seen(
+        browser, lambda: "232 gangs, 232 pending" in browser.text("#gang-count"), "all gangs"
+    )
+    assert len(browser.texts("#gang-list li")) == 200
+    browser.click("#gang-more button", "Show 32 more")
+    assert len(browser.texts("#gang-list li")) == 232
+    assert browser.text("#gang-more") == ""
+    total = len(service.get("/v1/events?limit=1000"))
+    await seen(browser, lambda: len(positions(browser)) >= 200, "the newest events")
+    for _ in range(total // 200):
+        before = len(positions(browser))
+        browser.click("#feed-more button", "Show earlier events")
+        await seen(browser, lambda n=before: len(positions(browser)) > n, "earlier events")
+    assert positions(browser)[-1] == 1
+    assert positions(browser) == list(range(positions(browser)[0], 0, -1))
+    browser.press("#namespace", "team-b")
+    await seen(browser, lambda: len(browser.texts("#gang-list li")) == 1, "one namespace")
+    await seen(
+        browser, lambda: set(browser.texts("#events .gang-name")) == {"team-b/other"}, "its events"
+    )
+    browser.open("about:blank")
+    browser.open(f"{service.url}/ui/#namespace=team-b&state=scheduled")
+    await seen(browser, lambda: "No gang matches" in browser.text("#gang-more"), "both filters")
+    browser.open(f"{service.url}/ui/#gang=default/wide")
+    await seen(browser, lambda: len(browser.texts("#detail .members li")) == 100, "members")
+    browser.click("#detail .more", "Show 100 more of 230")
+    browser.click("#detail .more", "Show 30 more of 230")
+    assert len(browser.texts("#detail .members li")) == 230
+
+
+async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
+    """Who was evicted for whom and why; the event of the plan with its cost in words; a report as a table; narrow."""
+    write(service, "full", full_nodes(0))
+    write(service, "hi", preemptor(0))
+    service.start()
+    player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
+    try:
+        await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
+    finally:
+        await player.close()
+    (line,) = service.get("/v1/preemptions")
+    victims = [pod["pod"] for unit in line["victims"] for pod in unit["pods"]]
+    assert victims
+    browser.open(f"{service.url}/ui/")
+    browser.click("#views a", "Preemptions")
+    await seen(
+        browser, lambda: "1 preemption" in browser.text("#preemptions-text"), "the preemption"
+    )
+    assert not browser.shown("#topology")
+    browser.one("#preemption-list summary").click()
+    text = browser.text("#preemption-list")
+    assert line["explanation"] in text
+    assert set(browser.texts("#preemption-list tbody td:nth-child(3)")) == set(victims)
+    assert "highest priority of a victim" in text
+    assert str(line["cost"]["weight"]) not in text
+    browser.picture(tmp_path / "preemptions.png")
+    browser.press("#preemption-filter", "nothing-like-it")
+    assert "None matches" in browser.text("#preemptions-more")
+    browser.one("#preemption-filter").clear()
+    browser.press("#preemption-filter", victims[0])
+    assert len(browser.texts("#preemption-list > li")) == 1
+    browser.click("#preemption-list a", f"event {line['position']}")
+    await seen(browser, lambda: "highest priority" in browser.text("#detail .cost"), "its cost")
+    detail = browser.text("#detail")
+    assert "PreemptionPlanned of default/hi0" in detail
+    assert "How it was decided" in detail
+    browser.click("#detail button", "Show the state as of this event")
+    await seen(
+        browser, lambda: f"event {line['position']} of" in browser.text("#when"), "the moment"
+    )
+    browser.run("history.back()")
+    await seen(browser, lambda: browser.text("#mode") == "Now", "now again")
+    browser.click("#views a", "Reports")
+    await seen(browser, lambda: "gang" in browser.texts("#report-table th button"), "a table")
+    browser.press("#report", "preemption-pairs")
+    await seen(browser, lambda: "report=preemption-pairs" in address(browser)
+               and "default/hi0" in browser.texts("#report-table td a"), "the pairs")  # fmt: skip
+    browser.click("#report-table th button", "pods")
+    assert (
+        browser.run("return document.querySelector('[data-column=pods]').ariaSort") == "descending"
+    )
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
+    for view in ("", "preemptions", "reports", "fit", "search"):
+        browser.run(f"location.hash = 'view={view}&q=hi&event={line['position']}'")
+        await seen(browser, lambda: browser.shown("#detail .cost"), view)
+        assert browser.run("return document.documentElement.scrollWidth") == 390, view
+        browser.picture(tmp_path / f"narrow-{view}.png")
+    assert browser.complaints() == []
+
+
+async def test_would_it_fit(service, browser, tmp_path):
+    """A pasted manifest is planned on the live cluster: the place, or why not and what would help; nothing is reserved."""
+    service.start()
+    browser.open(f"{service.url}/ui/#view=fit")
+    await seen(
+        browser, lambda: browser.text("#mode") == "Now" or browser.shown("#empty"), "the page"
+    )
+
+    def ask(text):
+        browser.driver.execute_script(
+            "document.getElementById('manifest').value = arguments[0]", text
+        )
+        browser.press("#manifest", Keys.CONTROL, Keys.ENTER)
+
+    ask("")
+    await seen(browser, lambda: "Paste the manifests" in browser.text("#fit-text"), "what to do")
+    ask(yaml.safe_dump_all(a_gang("small", pods=2, requests={GPU: 8})))
+    await seen(browser, lambda: "default/small fits." in browser.text("#fit-text"), "it fits")
+    assert len(browser.texts("#fit-answer td:last-child a")) == 2
+    browser.picture(tmp_path / "fits.png")
+    ask(yaml.safe_dump_all(waits()))
+    await seen(
+        browser, lambda: "default/huge does not fit." in browser.text("#fit-text"), "it does not"
+    )
+    assert "needs 20 pods" in browser.text("#fit-answer")
+    assert "minCount" in browser.text("#fit-answer .help")
+    browser.picture(tmp_path / "does-not-fit.png")
+    ask("kind: Pod\n\tname: x")
+    await seen(browser, lambda: "manifest: line 2:" in browser.text("#fit-text"), "the line")
+    ask("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}")
+    await seen(
+        browser, lambda: "ConfigMap of v1 is not planned" in browser.text("#fit-text"), "the kind"
+    )
+    ask(yaml.safe_dump(a_node("more", gpu=8)))
+    await seen(browser, lambda: "nothing to plan" in browser.text("#fit-text"), "no tree")
+    assert [e["type"] for e in service.get("/v1/events") if e["gang"]] == []
+    assert [line for line in browser.complaints() if "400" not in line] == []
