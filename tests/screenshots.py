@@ -108,7 +108,7 @@ def save(browser: Browser, path: Path) -> None:
 
 
 def take_pictures(service: Service) -> None:
-    """Write both pictures."""
+    """Write the pictures."""
     (planned,) = service.get("/v1/events?type=PreemptionPlanned&gang=default/urgent")
     with chromium() as browser:
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SIZE)
@@ -116,12 +116,22 @@ def take_pictures(service: Service) -> None:
         until_shown(browser, lambda: len(browser.texts("#gang-list li")) == 5, "five gangs")
         choose(browser, "serve")
         save(browser, IMAGES / "ui-now.png")
+        choose(browser, "batch-eval")
+        until_shown(browser, lambda: bool(browser.texts("#detail .help")), "what would help")
+        save(browser, IMAGES / "ui-why.png")
         head = int(browser.one("#slider").get_attribute("max"))
         browser.press("#slider", *[Keys.ARROW_LEFT] * (head - planned["position"]))
         moment = f"event {planned['position']} of"
         until_shown(browser, lambda: moment in browser.text("#when"), moment)
         choose(browser, "urgent")
         save(browser, IMAGES / "ui-then.png")
+        browser.open("about:blank")
+        browser.open(f"{service.url}/ui/#view=preemptions&event={planned['position']}")
+        until_shown(browser, lambda: bool(browser.texts("#detail .cost")), "the cost")
+        until_shown(browser, lambda: len(browser.texts("#preemption-list > li")) == 2, "both")
+        browser.one("#preemption-list > li:first-child summary").click()
+        browser.run("document.activeElement.blur()")
+        save(browser, IMAGES / "ui-preemptions.png")
 
 
 def main() -> None:

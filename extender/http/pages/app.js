@@ -269,7 +269,7 @@ class App {
   draw() {
     const { state, fleet } = this;
     const past = state !== null && !this.shownLive;
-    $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
+    $("empty").hidden = this.address.now.view !== "" || past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
     this.timeline.mode(this.live, this.faults.stale, state !== null);
     this.pictured = picture(state, fleet, past);

@@ -80,13 +80,16 @@ export class Explanations {
 
   checks(checks) {
     if (!checks.length) return null;
+    const hold = checks.every((one) => one.outcome === "yes");
     const reached = checks.filter((one) => one.outcome !== "not reached");
     const rest = checks.filter((one) => one.outcome === "not reached").map((one) => one.check);
     const lines = reached.map((one) =>
       el("li", { class: `check ${one.outcome}` }, el("span", { class: "mark", "aria-hidden": "true", text: MARKS[one.outcome] }),
         el("span", {}, el("strong", { text: one.check }), el("span", { class: "hidden-text", text: `: ${one.outcome}` }), one.text ? ` ${one.text}` : "")));
     if (rest.length) lines.push(el("li", { class: "check quiet" }, el("span", { class: "mark", "aria-hidden": "true", text: "–" }), `not reached: ${rest.join(", ")}`));
-    return el("div", {}, el("h3", { text: "Checks" }), el("ul", { class: "checks" }, ...lines));
+    const list = el("ul", { class: "checks" }, ...lines);
+    if (hold) return el("details", {}, el("summary", { text: `All ${checks.length} checks hold` }), list);
+    return el("div", {}, el("h3", { text: "Checks" }), list);
   }
 
   related(related) {
