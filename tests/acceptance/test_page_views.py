@@ -50,6 +50,10 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
     service.start()
     browser.open(f"{service.url}/ui/")
     await seen(browser, lambda: "unschedulable" in gang_row(browser, "huge"), "huge in the list")
+    browser.press("body", Keys.TAB)
+    assert focused(browser, "#skip")
+    browser.press("#skip", Keys.ENTER)
+    assert focused(browser, "#content")
     browser.press("body", "/")
     assert focused(browser, "#search-text")
     for text, expected in (
@@ -87,6 +91,10 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
         browser, lambda: "fits an empty cluster" in browser.text("#detail .checks"), "the checks"
     )
     assert "minCount" in browser.text("#detail .help")
+    browser.run("document.querySelector('#detail .again').focus()")
+    write(service, "next", waits("next"))
+    await seen(browser, lambda: "unschedulable" in gang_row(browser, "next"), "the next gang")
+    assert focused(browser, "#detail .again"), "the focus stays where it is when the page updates"
     assert "waits for" in gang_row(browser, "huge")
     assert browser.complaints() == []
 
@@ -135,8 +143,11 @@ async def test_filters_are_in_the_address_and_long_lists_are_whole(service, brow
 async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     """Who was evicted for whom and why; the event of the plan with its cost in words; a report as a table; narrow."""
     write(service, "full", full_nodes(0))
-    write(service, "hi", preemptor(0))
     service.start()
+    browser.open(f"{service.url}/ui/#view=preemptions")
+    await seen(browser, lambda: browser.text("#link").startswith("● follows"), "the stream")
+    assert "There was no preemption" in browser.text("#preemptions-more")
+    write(service, "hi", preemptor(0))
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
     try:
         await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
@@ -145,10 +156,10 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     (line,) = service.get("/v1/preemptions")
     victims = [pod["pod"] for unit in line["victims"] for pod in unit["pods"]]
     assert victims
-    browser.open(f"{service.url}/ui/")
-    browser.click("#views a", "Preemptions")
+    await seen(browser, lambda: "there is news" in browser.text("#preemptions-again"), "the news")
+    browser.one("#preemptions-again").click()
     await seen(
-        browser, lambda: "1 preemption" in browser.text("#preemptions-text"), "the preemption"
+        browser, lambda: browser.text("#preemptions-text") == "1 preemption", "the preemption"
     )
     assert not browser.shown("#topology")
     browser.one("#preemption-list summary").click()
@@ -178,7 +189,8 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     await seen(browser, lambda: "gang" in browser.texts("#report-table th button"), "a table")
     browser.press("#report", "preemption-pairs")
     await seen(browser, lambda: "report=preemption-pairs" in address(browser)
-               and "default/hi0" in browser.texts("#report-table td a"), "the pairs")  # fmt: skip
+               and "pods" in browser.texts("#report-table th button"), "the pairs")  # fmt: skip
+    assert "default/hi0" in browser.texts("#report-table td a")
     browser.click("#report-table th button", "pods")
     assert (
         browser.run("return document.querySelector('[data-column=pods]').ariaSort") == "descending"

@@ -197,6 +197,7 @@ class App {
   arrived(event) {
     this.advance(event.position);
     this.begin ||= event.time;
+    this.views.arrived(event);
     if (!this.live) return;
     if (!this.fresh.length) requestAnimationFrame(() => this.drawFresh());
     this.fresh.push(event);

@@ -46,6 +46,11 @@ export class Views {
     });
   }
 
+  /** A new event was recorded. */
+  arrived(event) {
+    if (/^Preemption|^VictimGone$/.test(event.type)) this.parts.preemptions.changed();
+  }
+
   /** Show the view of an address. */
   show(values) {
     const view = values.view in SECTIONS ? values.view : "";

@@ -33,7 +33,13 @@ export class Preemptions {
     this.again();
   }
 
+  /** There is an event about a preemption; what is read stays until the user reads again. */
+  changed() {
+    setText($("preemptions-again"), "Read again: there is news");
+  }
+
   again() {
+    setText($("preemptions-again"), "Read again");
     this.lines = [];
     this.shown = STEP;
     this.since = sinceOf(this.asked);
@@ -74,8 +80,10 @@ export class Preemptions {
 
   row(line) {
     const [kind, name] = apart(line.preemptor);
-    const pods = line.victims.reduce((sum, unit) => sum + unit.pods.length, 0);
-    const lost = [pods ? `evicts ${count(pods, "pod")} of ${count(line.victims.length, "unit")}` : "", line.superseded.length ? `takes reservations of ${line.superseded.join(", ")}` : ""];
+    const units = line.victims.filter((unit) => !unit.spared);
+    const pods = units.reduce((sum, unit) => sum + unit.pods.length, 0);
+    const words = `${line.outcome === "pending" ? "evicts" : "evicted"} ${count(pods, "pod")} of ${count(units.length, "unit")}`;
+    const lost = [pods ? words : "", line.superseded.length ? `reservations of ${line.superseded.join(", ")} released` : ""];
     return el("li", {},
       el("div", { class: "row line" },
         el("span", { class: `badge outcome-${line.outcome}`, text: line.outcome }),
