@@ -67,6 +67,16 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
                    and "Searching" not in browser.text("#found-text")
                    and set(found(browser)) == e, text)  # fmt: skip
     assert "Nothing is called absent" in browser.text("#found-text")
+    search(browser, "r0-n1")
+    await seen(browser, lambda: found(browser) == ["Node r0-n1"], "one node")
+    browser.click("#found a", "Node r0-n1")
+    await seen(browser, lambda: "Node r0-n1" in browser.text("#detail .answer"), "what it has")
+    browser.click("#gang-list .name", "default/fit-01234567")
+    await seen(browser, lambda: browser.shown("#detail .workload"), "the gang of the Job")
+    browser.click("#detail .workload a", "Job default/fit")
+    await seen(browser, lambda: "about=Job/default/fit" in address(browser)
+               and "Job default/fit" in browser.text("#detail .answer"), "the workload")  # fmt: skip
+    browser.picture(tmp_path / "workload.png")
     search(browser, "tree-a-1")
     await seen(browser, lambda: found(browser) == ["Pod default/tree-a-1"], "one pod")
     browser.press("#search-text", Keys.ENTER)
