@@ -44,13 +44,15 @@ export class Address {
 
   /** The properties of a link: a click goes there within this page, and the browser can open it in a new tab. */
   link(changes) {
-    const onclick = (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-      event.preventDefault();
-      this.go(changes);
-    };
     const { view, namespace } = this.now;
-    return { class: "link", href: fragment({ view, namespace, ...changes }), onclick };
+    return { class: "link", href: fragment({ view, namespace, ...changes }), onclick: (event) => this.follow(event, changes) };
+  }
+
+  /** Go where a link leads, unless the click is one for the browser: a new tab, a new window, a download. */
+  follow(event, changes) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    this.go(changes);
   }
 
   /** The properties of a link that selects an object of a kind, or a `Gang`. `gangs`: the names of all root groups. */

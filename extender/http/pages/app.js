@@ -110,8 +110,9 @@ class App {
   /** Show another moment; null: now. From one moment of the past to the next the browser keeps one entry. */
   go(at, { keepFault = false } = {}) {
     if (!keepFault) ["the moment", "the log"].forEach((name) => this.fault(name, ""));
-    this.address.go({ at: at === null ? "" : String(at) }, { replace: keepFault || (!this.live && at !== null) });
-    this.states.ask(true);
+    const next = at === null ? "" : String(at);
+    if (next === this.address.now.at) this.states.ask(true); // the same moment: read it again
+    else this.address.go({ at: next }, { replace: keepFault || (!this.live && at !== null) });
   }
 
   /** The address has changed: by a link, a filter, the slider, or Back. */

@@ -1,6 +1,7 @@
 // The cost of a set of victims in words; the fields are those of `GET /v1/preemptions`, the most important first.
 
 import { el } from "./dom.js";
+import { spaced } from "./names.js";
 import { count, duration } from "./units.js";
 
 const WORDS = {
@@ -19,8 +20,6 @@ export function costText(cost) {
   const parts = Object.keys(WORDS).filter((name) => name in (cost ?? {})).map((name) => WORDS[name](cost[name]));
   return parts.join("; ") || "nothing";
 }
-
-const spaced = (unit) => unit.replace("/", " ");
 
 /** Return a list of the sets of victims that were examined and not taken; null: there are none. */
 export function alternativesList(alternatives) {

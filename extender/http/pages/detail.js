@@ -4,6 +4,7 @@ import { $, el, refill, wide } from "./dom.js";
 import { eventParts } from "./event.js";
 import { badge, RUNNING, since } from "./gangs.js";
 import { amountsOf, gangTree } from "./model.js";
+import { apart, short, spaced } from "./names.js";
 import { age, amount, count, local, unit, utc } from "./units.js";
 
 const MEMBERS_STEP = 100;
@@ -13,7 +14,6 @@ const WORDS = {
   partly: "less than its minimum is reserved",
   waits: "nothing of it is reserved",
 };
-const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 export class Detail {
   /**
@@ -86,23 +86,20 @@ export class Detail {
   }
 
   workload(path) {
-    const kind = path.slice(0, path.indexOf("/"));
-    const name = path.slice(kind.length + 1);
-    return el("p", { class: "workload" }, "made for ", el("a", { ...this.on.link(kind, name), text: `${kind} ${name}` }));
+    return el("p", { class: "workload" }, "made for ", el("a", { ...this.on.link(...apart(path)), text: spaced(path) }));
   }
 
   loss(loss, now) {
     if (!loss) return null;
-    const by = loss.preemptor ? ` by ${loss.preemptor.replace("/", " ")}` : "";
+    const by = loss.preemptor ? ` by ${spaced(loss.preemptor)}` : "";
     return el("p", { class: "loss" }, `Last loss: ${loss.pod} on `, this.link("Node", loss.node), `, ${loss.cause}${by}, ${age(loss.time, now)} ago. ${loss.message} `,
       el("a", { ...this.on.event(loss.position), text: `Event ${loss.position}` }));
   }
 
   /** Show the explanation of a group, a pod or a workload. @param about KIND/NAMESPACE/NAME. */
   about(about, past) {
-    const kind = about.slice(0, about.indexOf("/"));
     const parts = past ? [el("p", { class: "quiet", text: "The past has only gangs, nodes and events; go to Live for this." })] : [this.on.explain(about, "")];
-    this.fill(this.head(kind, about.slice(kind.length + 1)), ...parts);
+    this.fill(this.head(...apart(about)), ...parts);
   }
 
   /** Show one event. @param found of `readEvent`, or a text while there is none. */

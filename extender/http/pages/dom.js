@@ -26,6 +26,12 @@ export function wide(element, share) {
   return element;
 }
 
+/** Create a list of texts below a heading (null: none); null where there are no texts. */
+export function textList(heading, texts, name = "plain") {
+  if (!texts.length) return null;
+  return el("div", {}, heading, el("ul", { class: name }, ...texts.map((text) => el("li", { text }))));
+}
+
 /** Write into `box` how much of a list is shown, with a button for more of it while there is more. */
 export function portion(box, shown, total, step, onMore) {
   if (shown >= total) {

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { badge } from "./gangs.js";
-import { el, refill } from "./dom.js";
+import { el, refill, textList } from "./dom.js";
 import { utc } from "./units.js";
 
 const MARKS = { yes: "✓", no: "✗", unknown: "?", "not reached": "–" };
@@ -73,9 +73,8 @@ export class Explanations {
     ];
   }
 
-  list(title, texts, name = "plain") {
-    if (!texts.length) return null;
-    return el("div", {}, el("h3", { text: title }), el("ul", { class: name }, ...texts.map((text) => el("li", { text }))));
+  list(title, texts, name) {
+    return textList(el("h3", { text: title }), texts, name);
   }
 
   checks(checks) {

@@ -3,12 +3,12 @@
 import { $, el, setText } from "./dom.js";
 import { layout, SUMS_FROM } from "./layout.js";
 import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
+import { short } from "./names.js";
 import { Brush, palette } from "./paint.js";
 import { amount, count, unit } from "./units.js";
 
 const HEAD = 24; // space above a place when it is scrolled to
 const WORDS = { other: "other pods" };
-const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 export class Topology {
   /** @param on `node(name)`: a node was chosen. */

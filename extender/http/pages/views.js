@@ -5,6 +5,7 @@ import { Fit } from "./views/fit.js";
 import { Preemptions } from "./views/preemptions.js";
 import { Reports } from "./views/reports.js";
 import { Search } from "./views/search.js";
+import { SPAN } from "./views/spans.js";
 
 const SECTIONS = {
   "": ["topology", "feed"],
@@ -31,11 +32,7 @@ export class Views {
       select.addEventListener("change", () => address.go({ span: select.value }));
     }
     for (const tab of document.querySelectorAll("#views a")) {
-      tab.addEventListener("click", (event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-        event.preventDefault();
-        address.go({ view: tab.dataset.view, q: "" });
-      });
+      tab.addEventListener("click", (event) => address.follow(event, { view: tab.dataset.view, q: "" }));
     }
     $("skip").addEventListener("click", () => $("content").focus());
     document.addEventListener("keydown", (event) => {
@@ -65,7 +62,7 @@ export class Views {
       if (tab.dataset.view === view) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
-    for (const select of document.querySelectorAll("select.span")) select.value = values.span || "24h";
+    for (const select of document.querySelectorAll("select.span")) select.value = values.span || SPAN;
     const title = { preemptions: "preemptions", reports: "reports", fit: "would it fit", search: `search ${values.q}` }[view];
     const chosen = values.gang || values.node || values.about || (values.event && `event ${values.event}`);
     setText(document.querySelector("title"), [chosen, title, "gang-extender"].filter(Boolean).join(" - "));

@@ -1,7 +1,8 @@
 // Would it fit: manifests are planned on the live cluster; nothing is reserved.
 
-import { $, el, setText } from "../dom.js";
+import { $, el, setText, textList } from "../dom.js";
 import { send } from "../api.js";
+import { short, spaced } from "../names.js";
 import { count, utc } from "../units.js";
 
 const VERDICTS = {
@@ -74,7 +75,7 @@ export class Fit {
   }
 
   row(gang) {
-    const from = gang.workload ? el("div", { class: "quiet", text: `made for ${gang.workload.replace("/", " ")}` }) : null;
+    const from = gang.workload ? el("div", { class: "quiet", text: `made for ${spaced(gang.workload)}` }) : null;
     return el("tr", {},
       el("th", { scope: "row" }, gang.gang, el("div", { class: "quiet", text: gang.kind }), from),
       el("td", {}, el("span", { class: `badge verdict-${gang.verdict}`, text: VERDICTS[gang.verdict] })),
@@ -90,7 +91,7 @@ export class Fit {
       gang.when_empty ? el("p", { text: empty[gang.when_empty] }) : null,
       list("", gang.reasons_when_empty),
       list("Would help:", gang.help, "help"),
-      list("Would be evicted:", gang.victims.map((unit) => `${unit.unit.replace("/", " ")} (${count(unit.pods.length, "pod")})`)),
+      list("Would be evicted:", gang.victims.map((unit) => `${spaced(unit.unit)} (${count(unit.pods.length, "pod")})`)),
     ];
   }
 
@@ -98,7 +99,7 @@ export class Fit {
     const nodes = new Map();
     for (const { node } of gang.assignments) nodes.set(node, (nodes.get(node) ?? 0) + 1);
     const lines = [...nodes].map(([node, pods]) => el("li", {}, el("a", { ...this.on.link("Node", node), text: node }), ` ${count(pods, "pod")}`));
-    const domains = Object.entries(gang.domains).flatMap(([group, keys]) => Object.entries(keys).map(([key, value]) => `${group} in ${key.slice(key.lastIndexOf("/") + 1)} ${value}`));
+    const domains = Object.entries(gang.domains).flatMap(([group, keys]) => Object.entries(keys).map(([key, value]) => `${group} in ${short(key)} ${value}`));
     const without = gang.unplaced.length ? el("p", { class: "quiet", text: `${count(gang.unplaced.length, "pod")} without a place` }) : null;
     if (!lines.length) return [without];
     const words = `${count(gang.assignments.length, "pod")} on ${count(lines.length, "node")}`;
@@ -106,9 +107,6 @@ export class Fit {
   }
 }
 
-const requirement = ({ object, message }) => `${object.replace("/", " ")}: ${message}`;
+const requirement = ({ object, message }) => `${spaced(object)}: ${message}`;
 
-function list(title, texts, name = "plain") {
-  if (!texts.length) return null;
-  return el("div", {}, title ? el("strong", { text: title }) : null, el("ul", { class: name }, ...texts.map((text) => el("li", { text }))));
-}
+const list = (title, texts, name) => textList(title ? el("strong", { text: title }) : null, texts, name);

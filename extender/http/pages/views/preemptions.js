@@ -3,8 +3,9 @@
 import { ask } from "../api.js";
 import { alternativesList, costText } from "../cost.js";
 import { $, el, portion, setText } from "../dom.js";
+import { apart, spaced } from "../names.js";
 import { age, count, local, utc } from "../units.js";
-import { sinceOf } from "./spans.js";
+import { sinceOf, SPAN } from "./spans.js";
 
 const PAGE = 1000; // of one request
 const STEP = 100; // rows
@@ -24,7 +25,7 @@ export class Preemptions {
   /** Show those of the span and the namespace in the address. */
   show({ span, namespace }) {
     this.namespace = namespace;
-    const asked = span || "24h";
+    const asked = span || SPAN;
     if (asked === this.asked) {
       this.draw();
       return;
@@ -100,7 +101,7 @@ export class Preemptions {
 
   victims(line) {
     const rows = line.victims.flatMap((unit) => unit.pods.map((pod) => el("tr", {},
-      el("td", {}, el("a", { ...this.on.link(...apart(unit.unit)), text: unit.unit.replace("/", " ") })),
+      el("td", {}, el("a", { ...this.on.link(...apart(unit.unit)), text: spaced(unit.unit) })),
       el("td", { text: String(unit.priority) }),
       el("td", { text: pod.pod }),
       el("td", {}, el("a", { ...this.on.link("Node", pod.node), text: pod.node })),
@@ -109,6 +110,3 @@ export class Preemptions {
     return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Victims" }, el("table", { class: "texts" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
   }
 }
-
-/** Split Kind/namespace/name into the kind and the rest. */
-const apart = (name) => [name.slice(0, name.indexOf("/")), name.slice(name.indexOf("/") + 1)];

@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { $, el, portion, setText } from "../dom.js";
 import { byName, count, duration, utc } from "../units.js";
-import { sinceOf } from "./spans.js";
+import { sinceOf, SPAN } from "./spans.js";
 
 const LIMIT = 10000;
 const STEP = 100; // rows
@@ -37,7 +37,7 @@ export class Reports {
     if ($("report").options.length === 0) $("report").append(...names.map((name) => el("option", { value: name, text: name })));
     const name = names.includes(report) ? report : names[0];
     $("report").value = name;
-    const asked = [name, span || "24h", namespace].join("\n");
+    const asked = [name, span || SPAN, namespace].join("\n");
     if (asked === this.asked) return;
     this.asked = asked;
     this.sort = { column: "", down: false };
