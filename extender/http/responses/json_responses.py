@@ -47,6 +47,12 @@ def not_modified(request: web.Request, tag: str) -> bool:
     return tags == "*" or tag in [part.strip().removeprefix("W/") for part in tags.split(",")]
 
 
+def at_position(body: bytes, position: int | None) -> web.Response:
+    """Return a response with a body of JSON and its log position; None: it has none."""
+    headers = {} if position is None else {"X-Log-Position": str(position)}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
 async def answer(
     request: web.Request, pieces: list[bytes], position: Position, *, link: str = ""
 ) -> web.StreamResponse:

@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from extender.core.model.errors import BadInput
+from extender.http.responses.json_responses import at_position
 from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
@@ -83,10 +84,7 @@ class ExplainApi:
             )
         namespace = checked_name(query.get("namespace", "default"), field("namespace"))
         found = await self._service.explain(parse_name(query["name"], namespace))
-        headers = {"X-Log-Position": str(found.position)}
-        return web.Response(
-            body=msgspec.json.encode(found), content_type="application/json", headers=headers
-        )
+        return at_position(msgspec.json.encode(found), found.position)
 
     async def search(self, request: web.Request) -> web.Response:
         """Return the objects whose names contain every word of `q`."""
@@ -98,7 +96,4 @@ class ExplainApi:
             )
         limit = number(query, "limit", SEARCH_LIMIT, least=1, most=SEARCH_LIMIT_MAX)
         found = await self._service.search(words, limit)
-        headers = {"X-Log-Position": str(found.position)}
-        return web.Response(
-            body=msgspec.json.encode(found), content_type="application/json", headers=headers
-        )
+        return at_position(msgspec.json.encode(found), found.position)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from extender.core.model.errors import BadInput
+from extender.http.responses.json_responses import at_position
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
@@ -54,5 +55,4 @@ class PlanApi:
                 'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
         found = await self._plan(body)
-        headers = {} if found.position is None else {"X-Log-Position": str(found.position)}
-        return web.Response(body=found.body, content_type="application/json", headers=headers)
+        return at_position(found.body, found.position)

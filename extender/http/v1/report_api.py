@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from extender.http.responses.error_responses import problem
+from extender.http.responses.json_responses import at_position
 from extender.http.v1.openapi import NAME, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.ports.log_ports import Clock
@@ -97,6 +98,4 @@ class ReportApi:
 
 
 def _json(value: list[ReportLine] | Report, *, position: int | None = None) -> web.Response:
-    headers = {} if position is None else {"X-Log-Position": str(position)}
-    body = msgspec.json.encode(value)
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return at_position(msgspec.json.encode(value), position)
