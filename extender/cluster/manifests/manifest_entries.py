@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar, cast
 
@@ -109,21 +109,20 @@ def read(paths: Sequence[str], role: Role) -> tuple[AnyEntry, ...]:
     Raises:
         BadInput: An object cannot be read, or an API server would refuse it.
     """
-    return tuple(
-        entry
-        for name in files_of(paths)
-        for document in read_file(name)
-        for entry in objects_in(document, role)
-    )
+    return entries_in((d for name in files_of(paths) for d in read_file(name)), role)
 
 
-def objects_in(document: Document, role: Role) -> Iterator[AnyEntry]:
-    """Yield the objects of one document, and the items of lists one by one.
+def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...]:
+    """Return the objects of documents, and the items of lists one by one.
 
     Raises:
-        BadInput: The document is not an object, or its kind is unknown in -f.
+        BadInput: A document is not an object, or its kind is unknown in -f.
     """
-    yield from _objects(document.value, document.where, role, {})
+    return tuple(
+        entry
+        for document in documents
+        for entry in _objects(document.value, document.where, role, {})
+    )
 
 
 def _objects(

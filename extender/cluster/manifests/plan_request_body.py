@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from extender.cluster.manifests.made_objects import PodLabels
-from extender.cluster.manifests.manifest_entries import AnyEntry, Role, objects_in
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Document, Value, read_bytes
@@ -67,11 +67,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     entries = (
         *_read(given, "cluster", Role.CLUSTER),
         *_read(parsed.workload, "workload", Role.WANTED),
-        *(
-            entry
-            for document in read_bytes(parsed.manifest.encode(), "body: manifest")
-            for entry in objects_in(document, Role.WANTED)
-        ),
+        *entries_in(read_bytes(parsed.manifest.encode(), "body: manifest"), Role.WANTED),
     )
     if ours is not None:
         classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
@@ -178,10 +174,8 @@ def _as_known(thing: T, known: T) -> T:
 
 
 def _read(objects: Sequence[object], field: str, role: Role) -> tuple[AnyEntry, ...]:
-    return tuple(
-        entry
+    documents = (
+        Document(where=f"body: {field}[{number}]", value=cast("Value", value))
         for number, value in enumerate(objects)
-        for entry in objects_in(
-            Document(where=f"body: {field}[{number}]", value=cast("Value", value)), role
-        )
     )
+    return entries_in(documents, role)

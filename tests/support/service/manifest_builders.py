@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from extender.cluster.manifests.manifest_entries import Role, objects_in
+from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.yaml_reader import Document
 
@@ -255,8 +255,9 @@ def a_manifest(cluster: Iterable[Object], wanted: Iterable[Object] = ()) -> Mani
     entries = [
         entry
         for things, role in ((cluster, Role.CLUSTER), (wanted, Role.WANTED))
-        for number, thing in enumerate(things, start=1)
-        for entry in objects_in(Document(where=f"object {number}", value=thing), role)
+        for entry in entries_in(
+            (Document(where=f"object {n}", value=thing) for n, thing in enumerate(things, 1)), role
+        )
     ]
     return build(complete(entries))
 

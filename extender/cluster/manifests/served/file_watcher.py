@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, objects_in
+from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, entries_in
 from extender.cluster.manifests.manifest_loader import CompleteManifest, Memory, build, complete
 from extender.cluster.manifests.yaml_reader import files_of, read_file
 from extender.core.model.errors import BadInput
@@ -125,7 +125,7 @@ class FileWatcher:
 def _content(name: str) -> _Entries | BadInput:
     """Return the objects of a file, or why it cannot be read."""
     try:
-        return tuple(e for d in read_file(name) for e in objects_in(d, Role.CLUSTER))
+        return entries_in(read_file(name), Role.CLUSTER)
     except BadInput as fault:
         return fault
 

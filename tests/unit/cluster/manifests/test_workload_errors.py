@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.manifests.manifest_entries import Role, objects_in
+from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document
 from extender.core.model.errors import BadInput
@@ -107,7 +107,7 @@ def test_one_that_only_its_namespace_covers_gets_basic_leaves() -> None:
 )  # fmt: skip
 def test_what_an_api_server_would_refuse_names_file_object_field_and_value(workload, words) -> None:
     with pytest.raises(BadInput, match="^file.*" + words):
-        build(complete(objects_in(Document(where="file", value=workload), Role.WANTED)))
+        build(complete(entries_in([Document(where="file", value=workload)], Role.WANTED)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.manifest_entries import Role, objects_in
+from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.manifest_loader import complete, load
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
@@ -113,8 +113,8 @@ def test_pods_are_as_the_admission_policies_store_them() -> None:
             "nodeSelector": {"pool": "gpu"},
         },
     }
-    entries = objects_in(
-        Document(where="file", value=a_job(template=template, parallelism=2)), Role.WANTED
+    entries = entries_in(
+        [Document(where="file", value=a_job(template=template, parallelism=2))], Role.WANTED
     )
     made = complete(entries).entries
     group, first, second = (entry.thing for entry in made)
@@ -150,7 +150,7 @@ def test_a_pod_that_has_scheduler_gate_and_markers_keeps_them() -> None:
             ],
         }
     }
-    entries = objects_in(Document(where="file", value=a_job(template=template)), Role.WANTED)
+    entries = entries_in([Document(where="file", value=a_job(template=template))], Role.WANTED)
     spec = complete(entries).entries[1].thing.spec
     assert spec.scheduler_name == "mine"
     assert [gate.name for gate in spec.scheduling_gates] == [
@@ -176,7 +176,7 @@ def test_recorded_pods_name_leaves_that_are_planned(path) -> None:
     if root["spec"].get("scheduling") or EXCLUSIVE in str(root):
         assert not found.groups
         return
-    entries = objects_in(Document(where="file", value=root), Role.WANTED)
+    entries = entries_in([Document(where="file", value=root)], Role.WANTED)
     workload = workload_of(next(iter(entries)).thing)
     kind = BY_KIND[workload.kind]
     stamped = with_template_labels(kind, workload, "default")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cluster.manifests.manifest_entries import Role, objects_in, read
+from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
@@ -34,12 +34,8 @@ WORKLOAD_FILES = ("job", "jobset", "lws", "disaggregatedset", "raycluster")
 
 def served(*things):
     """Return the objects of files that are served."""
-    entries = [
-        entry
-        for number, thing in enumerate(things, start=1)
-        for entry in objects_in(Document(where=f"object {number}", value=thing), Role.CLUSTER)
-    ]
-    return complete(entries, serving=True)
+    documents = [Document(where=f"object {n}", value=thing) for n, thing in enumerate(things, 1)]
+    return complete(entries_in(documents, Role.CLUSTER), serving=True)
 
 
 def pods_of(found):
