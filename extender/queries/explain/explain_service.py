@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -46,6 +47,15 @@ from extender.runtime.cooperative_yield import Yielder
 RELATED_MAX = 20  # members, or gangs of a node
 
 
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """The cluster and the log as one explanation sees them."""
+
+    view: ClusterView
+    state: ReservationState
+    pace: Yielder
+
+
 class ExplainService:
     """Answers questions about one object as the cluster and the log are now.
 
@@ -79,13 +89,12 @@ class ExplainService:
             ClusterUnavailable: A plan is needed, and the view of the cluster is not current.
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
-        view, state = self._cluster.view(), self._state.committed
-        pace = Yielder()
+        view, state, pace = self._cluster.view(), self._state.committed, Yielder()
         found = await matches(view, state, wanted, pace)
         if not found:
             raise NotFound(_not_found(wanted, await similar_names(view, state, wanted, pace)))
         subject, *others = found
-        explanation = await self._of(view, state, subject, pace)
+        explanation = await self._of(_Now(view, state, pace), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
         return msgspec.structs.replace(
             explanation,
@@ -100,24 +109,20 @@ class ExplainService:
             self._cluster.view(), self._state.committed, text, limit, Yielder()
         )
 
-    async def _of(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
-    ) -> Explanation:
+    async def _of(self, now: _Now, subject: ObjectName) -> Explanation:
         if subject.kind == "Node":
-            return _node(view, state, NodeName(subject.path))
+            return _node(now.view, now.state, NodeName(subject.path))
         if subject.kind == "Pod":
-            return await self._pod(view, state, subject, pace)
+            return await self._pod(now, subject)
         if subject.kind in GROUP_KINDS:
-            return await self._group(view, state, subject, _key(subject), pace)
-        return await self._workload(view, state, subject, pace)
+            return await self._group(now, subject, _key(subject))
+        return await self._workload(now, subject)
 
-    async def _pod(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
-    ) -> Explanation:
-        pod = await _pod_named(view, subject.path, pace)
+    async def _pod(self, now: _Now, subject: ObjectName) -> Explanation:
+        pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(view, state, subject, pod.group, pace)
+        about = await self._group(now, subject, pod.group)
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -131,13 +136,10 @@ class ExplainService:
             answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {of}: {about.answer}",
         )
 
-    async def _workload(
-        self, view: ClusterView, state: ReservationState, subject: ObjectName, pace: Yielder
-    ) -> Explanation:
+    async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
         namespace = subject.path.partition("/")[0]
-        tree = next(
-            t for t in state.trees.values() if (t.kind, t.workload) == (subject.kind, subject.path)
-        )
+        named = (subject.kind, subject.path)
+        tree = next(t for t in now.state.trees.values() if (t.kind, t.workload) == named)
         roots = [
             _key(ObjectName(kind, f"{namespace}/{name}")) for kind, name, _ in root_groups(tree)
         ]
@@ -149,7 +151,7 @@ class ExplainService:
                 state=tree.outcome,
                 help=("correct the workload; docs/workloads.md has the reasons",),
             )
-        about = await self._group(view, state, subject, roots[0], pace)
+        about = await self._group(now, subject, roots[0])
         more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
         links = tuple(
             Related(kind=root.kind, name=root.path, relation="root group") for root in roots[1:]
@@ -158,18 +160,12 @@ class ExplainService:
             about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
         )
 
-    async def _group(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        subject: ObjectName,
-        key: GroupKey,
-        pace: Yielder,
-    ) -> Explanation:
+    async def _group(self, now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
         """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+        view, state = now.view, now.state
         if key not in view.groups:
-            return await self._missing(view, state, subject, key, pace)
-        forest = await _forest_around(view, key, pace)
+            return await _missing(now, subject, key)
+        forest = await _forest_around(view, key, now.pace)
         if key in forest.orphans:
             return _explanation(subject, orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
@@ -198,41 +194,6 @@ class ExplainService:
             gang=gang_at(gang, workloads) if gang is not None else None,
         )
 
-    async def _missing(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        subject: ObjectName,
-        key: GroupKey,
-        pace: Yielder,
-    ) -> Explanation:
-        """Explain a group that the cluster does not have: pods name it, or the log still has it."""
-        pods = len(view.members.get(key, ()))
-        if pods:
-            wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
-            near = [
-                str(one)
-                for one in await similar_names(view, state, wanted, pace)
-                if one.kind == "PodGroup" and one.path != key.path
-            ]
-            return _explanation(subject, missing_group(key, pods, near))
-        roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
-        if roots:
-            gang = max(roots, key=lambda root: root.observed_us)
-            text = f"{spaced(key)} does not exist any more; the log has it as {gang_status(gang).state}"
-        else:
-            text = (
-                f"{spaced(key)} does not exist; it is being made for its workload, or was deleted"
-            )
-        return _explanation(
-            subject,
-            Finding(
-                answer=text,
-                checks=checks_until("group exists", "no", text),
-                help=(f"`gang-extender history {key.path}` shows what became of it",),
-            ),
-        )
-
     async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
@@ -242,6 +203,33 @@ class ExplainService:
         if not reply.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return reply.gangs[0]
+
+
+async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
+    """Explain a group that the cluster does not have: pods name it, or the log still has it."""
+    pods = len(now.view.members.get(key, ()))
+    if pods:
+        wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
+        near = [
+            str(one)
+            for one in await similar_names(now.view, now.state, wanted, now.pace)
+            if one.kind == "PodGroup" and one.path != key.path
+        ]
+        return _explanation(subject, missing_group(key, pods, near))
+    roots = [g for g in now.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
+    if roots:
+        gang = max(roots, key=lambda root: root.observed_us)
+        text = f"{spaced(key)} does not exist any more; the log has it as {gang_status(gang).state}"
+    else:
+        text = f"{spaced(key)} does not exist; it is being made for its workload, or was deleted"
+    return _explanation(
+        subject,
+        Finding(
+            answer=text,
+            checks=checks_until("group exists", "no", text),
+            help=(f"`gang-extender history {key.path}` shows what became of it",),
+        ),
+    )
 
 
 def _explanation(subject: ObjectName, finding: Finding) -> Explanation:
