@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from extender.core.planner.explain.minimal_conflict import RefusalExplanation, explain
 from extender.core.planner.explain.plan_builder import given, make_plan
+from extender.core.planner.explain.refusal_explanation import RefusalExplanation, explain
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
