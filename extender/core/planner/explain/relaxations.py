@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
 from extender.core.planner.explain.more_nodes import more_nodes
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
-    map_groups,
-    walk,
 )
+from extender.core.planner.explain.tree_forms import GroupChange, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options
-from extender.core.planner.plan_types import PlanGroup, PlanNode
+from extender.core.planner.plan_types import PlanNode
 from extender.core.planner.solve.solver_pipeline import Solved
 
 RELAXATIONS_MAX = 5
@@ -53,17 +51,22 @@ def relaxations(
 
 
 def _lower_minimum(solver: RequirementSolver, conflict: list[PlacementRequirement]) -> list[str]:
-    """Find, for one group at a time, the largest minimum with which the tree fits."""
+    """Find, for one group at a time, the largest minimum with which the tree fits; of interchangeable groups for the first."""
     found: list[tuple[int, str]] = []
+    tried: set[int] = set()
+    groups = {group.key: group for group in walk(solver.request.root)}
     for r in conflict:
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
-        group = next(g for g in walk(solver.request.root) if g.key == r.object)
-        now = threshold(group)
+        form = solver.form({r.object: GroupChange(minimum=0)})
+        if form in tried:
+            continue
+        tried.add(form)
+        now = threshold(groups[r.object])
         best, low, high = 0, 1, now - 1
         while low <= high:
             middle = (low + high) // 2
-            if _with_minimum(solver, r.object, middle):
+            if solver.fits_with({r.object: GroupChange(minimum=middle)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
@@ -71,14 +74,3 @@ def _lower_minimum(solver: RequirementSolver, conflict: list[PlacementRequiremen
             text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
             found.append((now - best, text))
     return [text for _, text in sorted(found)]
-
-
-def _with_minimum(solver: RequirementSolver, key: GroupKey, minimum: int) -> bool:
-    def lower(group: PlanGroup) -> PlanGroup:
-        if group.key != key:
-            return group
-        return msgspec.structs.replace(group, minimum=minimum)
-
-    root = map_groups(solver.request.root, lower)
-    request = msgspec.structs.replace(solver.request, root=root)
-    return solver.fits(request, solver.fleet, Options()) is True
