@@ -103,10 +103,13 @@ def plan(
         origins=found.origins,
         refused=found.refused,
     )
-    tree_warnings = plan_warnings(found.world.view, question)
+    view = msgspec.structs.replace(
+        found.world.view, max_children=settings_module.load().max_children
+    )
+    tree_warnings = plan_warnings(view, question)
     for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
         complain(f"warning: {warning}")
-    _finish(answer_plan_query(found.world.view, question), output, files=bool(files))
+    _finish(answer_plan_query(view, question), output, files=bool(files))
 
 
 def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
