@@ -90,7 +90,7 @@ def _forward(words: list[str], cluster: dict) -> int:
 
 
 def main() -> int:
-    """Do what the words say."""
+    """Do what the words ask for."""
     path = Path(os.environ["RELAYING_KUBECTL"])
     words = sys.argv[1:]
     call = {"words": words, "pid": os.getpid(), "kubeconfig": os.environ.get("KUBECONFIG", "")}
