@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import ask_service
+from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import (
     Output,
     complain,
@@ -75,9 +75,10 @@ def plan(
 
     A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes.
     """
-    if bool(cluster) == bool(server):
-        raise BadInput("give either --cluster FILE or --server URL")
-    if server:
+    asks_service = bool(server) or finder().chosen
+    if bool(cluster) == asks_service:
+        raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    if asks_service:
         if search_budget is not None and search_budget > SERVER_BUDGET_MAX:
             raise BadInput(
                 f"--search-budget: {search_budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
@@ -109,7 +110,7 @@ def plan(
     _finish(answer_plan_query(found.world.view, question), output, files=bool(files))
 
 
-def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
+def _ask_server(server: str | None, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.plan_query import PlanReply
 
