@@ -1,7 +1,7 @@
 """Explain any object by its name as it was at a time of the past, from the log alone.
 
 The log has gangs, their groups, members that were reserved or bound, workloads, preemptions and the nodes of these. It
-does not have ordinary pods, members that only waited, or free capacity; `limitations` says so.
+does not have ordinary pods, members that only waited, or free capacity; `limitations` has that in words.
 """
 
 from __future__ import annotations
