@@ -55,7 +55,7 @@ from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
-from tests.support.service.node_state import past_node
+from tests.support.service.node_state import past_explain, past_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
@@ -139,7 +139,10 @@ async def served(url, *objects):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), SystemClock()),
             PlanApi(no_plan),
-            ExplainApi(ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan)),
+            ExplainApi(
+                ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
+                past_explain(as_of, reader),
+            ),
             LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
             OpenApiRoute(),
         ):

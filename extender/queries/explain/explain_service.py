@@ -30,6 +30,7 @@ from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
+    all_names,
     matches,
     similar_names,
 )
@@ -90,9 +91,10 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         view, state, pace = self._cluster.view(), self._state.committed, Yielder()
-        found = await matches(view, state, wanted, pace)
+        found = await matches(all_names(view, state), wanted, pace)
         if not found:
-            raise NotFound(_not_found(wanted, await similar_names(view, state, wanted, pace)))
+            near = await similar_names(all_names(view, state), wanted, pace)
+            raise NotFound(_not_found(wanted, near))
         subject, *others = found
         explanation = await self._of(_Now(view, state, pace), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
@@ -212,7 +214,7 @@ async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation
         wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
         near = [
             str(one)
-            for one in await similar_names(now.view, now.state, wanted, now.pace)
+            for one in await similar_names(all_names(now.view, now.state), wanted, now.pace)
             if one.kind == "PodGroup" and one.path != key.path
         ]
         return _explanation(subject, missing_group(key, pods, near))

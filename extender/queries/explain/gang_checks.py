@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from extender.core.decisions.admit.plan_request import GATE, TreeParts, foreign_gates
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey
@@ -20,6 +21,7 @@ from extender.queries.state.gang_status import GangStatus
 
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
 WAITING_FOR = "waiting for "
+UNITS_MAX = 3  # named in a text
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +96,7 @@ def gang_finding(
             done = (
                 "has ended: its members have succeeded" if status.state == "completed" else "runs"
             )
-            text = (
-                f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
-            )
+            text = bound_text(gang, status)
             return Finding(
                 answer=f"{who} {done}: {text}", checks=checks_until("bound", "yes", text)
             )
@@ -107,14 +107,27 @@ def gang_finding(
         return _incomplete(tree, part.root, status)
     preemption = state.preemptions.get(tree.root.uid)
     if preemption is not None and not preemption.ended:
-        left = len(preemption.victims)
-        victims = ", ".join(sorted({spaced(v.unit) for v in preemption.victims.values()})[:3])
-        text = f"{counted(left, 'victim')} to go of {victims}" if left else "all victims are gone"
+        text = victims_text(preemption)
+        outcome: Outcome = "no" if preemption.victims else "unknown"
         return Finding(
             answer=f"{who} waits for victims of its preemption: {text}",
-            checks=checks_until("victims gone", "no" if left else "unknown", text),
+            checks=checks_until("victims gone", outcome, text),
         )
     return Finding(answer=who, checks=(), plan_needed=True)
+
+
+def bound_text(gang: GangState, status: GangStatus) -> str:
+    """Return how much of the minimum of a gang is there, and how many members are bound."""
+    return f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
+
+
+def victims_text(preemption: PendingPreemption) -> str:
+    """Return how many victims of a preemption are not gone, and of which units."""
+    if not preemption.victims:
+        return "all victims are gone"
+    units = sorted({spaced(victim.unit) for victim in preemption.victims.values()})
+    more = f" and {len(units) - UNITS_MAX} more" if len(units) > UNITS_MAX else ""
+    return f"{counted(len(preemption.victims), 'victim')} to go of {', '.join(units[:UNITS_MAX])}{more}"
 
 
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
