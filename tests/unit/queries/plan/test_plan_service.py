@@ -252,7 +252,10 @@ async def test_a_reservation_on_a_node_that_is_away_is_planned_again():
     ("more", "text"),
     [
         ({"copies": 2}, "copies: counts copies of the trees that are given"),
-        ({"without": ["n9"]}, 'without "n9": the cluster has no node of this name; it has n0, n1, n2, n3'),
+        (
+            {"without": ["n9"]},
+            'without "n9": the cluster has no node of this name; it has n0, n1, n2, n3',
+        ),
         ({"with": ["2xm0"]}, 'with "2xm0": the cluster has no node "m0"'),
         ({"relax": ["g:topology"]}, 'relax "g:topology": no planned tree has a group "g"'),
     ],
