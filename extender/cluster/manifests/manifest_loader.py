@@ -81,8 +81,12 @@ def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
     Raises:
         BadInput: An object cannot be read, or an API server would refuse it. Show the message.
     """
-    entries = (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
-    return build(complete(entries))
+    return build(complete(read_entries(cluster, wanted)))
+
+
+def read_entries(cluster: Sequence[str], wanted: Sequence[str] = ()) -> tuple[AnyEntry, ...]:
+    """Return the objects of files, those of `wanted` last; see `load`."""
+    return (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
 
 
 # --- filling in

@@ -90,13 +90,30 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
     )
     groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
+    copy: int | UnsetType = UNSET  # of a query with copies: the number of the copy, from 1
+
+
+class CopiesLine(msgspec.Struct, frozen=True, kw_only=True):
+    """How many copies of the trees fit, planned one after the other."""
+
+    wanted: int  # 0: as many as fit
+    fit: int
+    # whether it is proved that the next one does not fit beside those before it; true also if all that are wanted fit
+    proved: bool
+    limited: bool = False  # stopped at the most that one query plans; more may fit
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for all trees; `verdict` is the worst of them."""
+    """The answer for all trees in queue order; `verdict` is the worst of them.
+
+    With copies, `gangs` has the trees of each copy that fits, then those of the first that does not; the verdict of
+    a query for as many copies as fit is that of the first copy.
+    """
 
     verdict: VerdictWord
     gangs: tuple[GangVerdict, ...]
+    copies: CopiesLine | UnsetType = UNSET  # only of a query with copies
+    given: tuple[str, ...] | UnsetType = UNSET  # what was changed about cluster and trees
 
 
 class PlanReply(PlanAnswer, frozen=True, kw_only=True):
@@ -119,6 +136,14 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
+    # plan the trees of `workload` and `manifest` so often; 0: once
+    copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
+    max_copies: bool = False  # plan copies of them as long as they fit, 200 at most
+    without: tuple[str, ...] = ()  # nodes that are away: names, or key=value of a label
+    # further empty nodes: 4xNODE, like NODE
+    with_: tuple[str, ...] = msgspec.field(default=(), name="with")
+    # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
+    relax: tuple[str, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +160,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     roots_max: int = 0  # more trees than that are refused; 0: any number
     origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
+    keep_placed: bool = False  # pods that the query places are not evicted for later trees
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -155,10 +181,25 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    forest = forest_of(view)
-    rows = NodeRowCache()
+    found, _ = plan_in_order(view, question, NodeRowCache())
+    return PlanAnswer(verdict=worst_verdict(found), gangs=found)
+
+
+def worst_verdict(found: Iterable[GangVerdict]) -> VerdictWord:
+    """Return the worst verdict; *placed* if there is none."""
+    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="placed")
+
+
+def plan_in_order(
+    view: ClusterView, question: PlanInput, rows: NodeRowCache
+) -> tuple[tuple[GangVerdict, ...], ClusterView]:
+    """Return the answers for the trees in queue order, and the cluster with the pods that they place.
+
+    Raises:
+        BadInput: There are more trees than `roots_max`.
+    """
     found: list[GangVerdict] = []
-    units = sorted(_units(view, forest, question), key=lambda u: u.order)
+    units = sorted(_units(view, forest_of(view), question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
             f"wanted: {len(units)} root groups to plan, {question.roots_max} at most; name fewer"
@@ -178,9 +219,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
         verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
         found.append(_with_tree(verdict, unit.tree, question))
     found += map(_refused_workload, question.refused)
-    verdicts: list[VerdictWord] = [v.verdict for v in found]
-    worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
-    return PlanAnswer(verdict=worst, gangs=tuple(found))
+    return tuple(found), view
 
 
 def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:
@@ -211,7 +250,7 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
     forest = forest_of(view)
     warnings: list[str] = []
     for tree in forest.trees.values():
-        if _requested(tree, question):
+        if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
     return tuple(dict.fromkeys(warnings))
@@ -224,7 +263,7 @@ def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
 
 def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
     for tree in forest.trees.values():
-        if _requested(tree, question):
+        if is_requested_tree(tree, question):
             yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
     yield from _orphan_units(view, forest, question)
     for leaf, pods in view.members.items():
@@ -247,7 +286,8 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             )
 
 
-def _requested(tree: Tree, question: PlanInput) -> bool:
+def is_requested_tree(tree: Tree, question: PlanInput) -> bool:
+    """Return whether a query plans a tree."""
     if any(group.key in question.groups for group in tree.groups):
         return True
     pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
@@ -353,10 +393,10 @@ def _planned(
             notes = msgspec.structs.replace(
                 notes, texts=(*made.reasons, *texts), victims=_victims(made)
             )
-            return _placed(view, tree, kind, made.plan, notes, made.search)
+            return _placed(view, tree, kind, made.plan, notes, made.search, question)
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
-        return _placed(view, tree, kind, verdict, notes, verdict.search)
+        return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
@@ -398,11 +438,18 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
 
 
 def _placed(
-    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: SearchEffort
+    view: ClusterView,
+    tree: Tree,
+    kind: str,
+    verdict: Plan,
+    notes: _Notes,
+    search: SearchEffort,
+    question: PlanInput,
 ) -> tuple[GangVerdict, ClusterView]:
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
-        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
+        stays = pod.static or question.keep_placed
+        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node, static=stays))
     placed = GangVerdict(
         gang=tree.root.key.path,
         kind=kind,

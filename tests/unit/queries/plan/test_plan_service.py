@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -210,3 +211,58 @@ async def test_a_manifest_is_read_as_kubectl_reads_it():
             assert found["gangs"] == expected["gangs"]
         with pytest.raises(BadInput, match=r"body: manifest: line 2: "):
             await ask(manifest="kind: Pod\n\tname: x\n")
+
+
+async def test_copies_and_changes_of_the_live_cluster():
+    """The same options as the command: one node is reserved, and copies of names that exist are left out."""
+    async with a_stage(*a_gang("here", pods=1, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        (used,) = stage.where("here").values()
+        gang = a_gang("here-2", pods=1, requests={GPU: 8})
+        found, _ = await ask(*gang, max_copies=True)
+        assert found["copies"] == {"wanted": 0, "fit": 3, "proved": True, "limited": False}
+        found, _ = await ask(*gang, copies=2, without=[used])
+        assert (found["verdict"], found["copies"]["fit"]) == ("placed", 2)
+        assert [one["gang"] for one in found["gangs"]] == ["default/here-2", "default/here-2-2"]
+        found, _ = await ask(*gang, max_copies=True, without=["n0", f"{RACK}=r1"])
+        assert found["copies"]["fit"] == (1 if used != "n1" else 0)
+        found, _ = await ask(*gang, max_copies=True, **{"with": [f"5x{used}"]})
+        assert found["copies"]["fit"] == 8
+        large = a_gang("large", pods=6, requests={GPU: 8}, topo=RACK)
+        found, _ = await ask(*large, relax=["large:topology", "large:minCount=3"])
+        assert (found["verdict"], len(found["given"])) == ("placed", 2)
+
+
+async def test_a_reservation_on_a_node_that_is_away_is_planned_again():
+    """A gang that is admitted keeps its other reservations and gets another node for that one."""
+    async with a_stage(*a_gang("here", pods=3, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        away = stage.where("here")["here-0"]
+        found, _ = await ask(without=[away])
+        (root,) = found["gangs"]
+        assert (root["verdict"], root["reasons"]) == ("placed", ["2 members are reserved already"])
+        (line,) = root["assignments"]
+        assert (line["pod"], line["node"] in stage.where("here").values()) == (
+            "default/here-0",
+            False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"copies": 2}, "copies: counts copies of the trees that are given"),
+        (
+            {"without": ["n9"]},
+            'without "n9": the cluster has no node of this name; it has n0, n1, n2, n3',
+        ),
+        ({"with": ["2xm0"]}, 'with "2xm0": the cluster has no node "m0"'),
+        ({"relax": ["g:topology"]}, 'relax "g:topology": no planned tree has a group "g"'),
+    ],
+)
+async def test_wrong_changes_are_named(more, text):
+    """The message has option and value, and what exists."""
+    async with a_stage() as stage:
+        ask = await led(stage)
+        with pytest.raises(BadInput, match=re.escape(text)):
+            await ask(**more)
