@@ -82,6 +82,10 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: tuple[str, ...]
     position: Position
     at_us: int
+    # As in `GangUnschedulable`.
+    help: tuple[str, ...] = ()
+    when_empty: str = ""
+    reasons_when_empty: tuple[str, ...] = ()
 
 
 class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -446,6 +446,9 @@ class StateProjector:
             reasons=data.reasons + data.preemption_notes,
             position=event.position,
             at_us=event.at_us,
+            help=data.help,
+            when_empty=data.when_empty,
+            reasons_when_empty=data.reasons_when_empty,
         )
         if root.phase not in HOLDS_CAPACITY:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"

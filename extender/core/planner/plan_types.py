@@ -171,6 +171,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     given: tuple[str, ...] = ()
 
 
+WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
 
@@ -181,6 +184,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conflict: tuple[Conflict, ...] = ()
     relaxations: tuple[str, ...] = ()  # changes that would make the tree fit, cheapest first
     given: tuple[str, ...] = ()
+    # Of an impossible tree without bound members: whether it would fit if no other pod ran.
+    when_empty: WhenEmpty = ""
+    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
 
 
 Verdict: TypeAlias = Plan | Refusal

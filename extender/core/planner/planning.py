@@ -6,7 +6,7 @@ Pure: the same request gives the same bytes on any machine. The search budget is
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,13 +22,16 @@ from extender.core.planner.plan_types import (
     GIVEN,
     Feasibility,
     Plan,
+    PlanGroup,
     PlanRequest,
     Refusal,
     SearchEffort,
     Verdict,
+    WhenEmpty,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
 
+BUDGET_WHEN_EMPTY: Final = 20_000  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
@@ -56,12 +59,13 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
         fleet = NodeTable(request.nodes)
     problem = compile_request(request, fleet)
     if problem.violations:
-        return Refusal(
+        refusal = Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
             reasons=tuple(problem.violations),
             search=SearchEffort(nodes=0, exhausted=True),
         )
+        return compared_with_empty(refusal, request)
     solved = solve(request, fleet, problem=problem)
     if solved.solution is not None:
         return make_plan(request, solved)
@@ -157,7 +161,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     explanation = (
         explain(request, fleet, solved) if request.explain else RefusalExplanation(diagnose(solved))
     )
-    return Refusal(
+    refusal = Refusal(
         outcome="impossible",
         status=status,
         reasons=explanation.reasons,
@@ -166,6 +170,27 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         relaxations=explanation.relaxations,
         given=rests_on,
     )
+    return compared_with_empty(refusal, request)
+
+
+def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
+    """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
+
+    It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
+    counted as free.
+    """
+    if not request.explain or has_bound(request.root):
+        return refusal
+    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
+    return msgspec.structs.replace(
+        refusal, when_empty=words[found.fits], reasons_when_empty=found.reasons
+    )
+
+
+def has_bound(group: PlanGroup) -> bool:
+    """Return whether a group or one below it has bound members."""
+    return bool(group.bound) or any(map(has_bound, group.groups))
 
 
 def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
@@ -190,6 +215,7 @@ __all__ = [
     "NodeTable",
     "Plan",
     "Refusal",
+    "compared_with_empty",
     "fit_when_empty",
     "plan",
     "plan_at_once",
