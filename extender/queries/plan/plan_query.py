@@ -28,9 +28,16 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
+from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Conflict, Plan, Refusal, SearchEffort, WhenEmpty
+from extender.core.model.wording import did_you_mean
+from extender.core.planner.plan_types import (
+    Conflict,
+    Plan,
+    Refusal,
+    SearchEffort,
+    WhenEmpty,
+)
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
@@ -271,7 +278,7 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
                 "PodGroup",
                 (-wanted[0].priority, min(p.created_us for p in wanted), 0, leaf.path),
                 root=leaf.path,
-                text=f"{leaf} does not exist, {len(wanted)} pods name it",
+                text=_missing_leaf(view, leaf, len(wanted)),
                 pods=tuple(sorted(p.path for p in wanted if p.node is None)),
             )
     for pod in view.pods.values():
@@ -282,6 +289,21 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
                 (-pod.priority, pod.created_us, question.order.get(pod.uid, 0), pod.path),
                 tree=_lone(pod),
             )
+
+
+def _missing_leaf(view: ClusterView, leaf: GroupKey, pods: int) -> str:
+    """Return that pods name a group that does not exist, and which one they may mean."""
+    named = "1 pod names it" if pods == 1 else f"{pods} pods name it"
+    return f"{leaf} does not exist, {named}{_meant(view, leaf)}"
+
+
+def _meant(view: ClusterView, missing: GroupKey) -> str:
+    """Return which group may be meant in place of one that does not exist: in another namespace, or of a similar name."""
+    alike = sorted(key for key in view.groups if key.kind == missing.kind)
+    elsewhere = [key for key in alike if key.name == missing.name]
+    if elsewhere:
+        return f"; {elsewhere[0]} is in another namespace, and a group and its members are in the same one"
+    return did_you_mean(missing.name, (k.name for k in alike if k.namespace == missing.namespace))
 
 
 def is_requested_tree(tree: Tree, question: PlanInput) -> bool:
@@ -312,13 +334,14 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
         missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        parent = composite_key(namespace, missing)
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
             verdict="invalid" if rule == "B6" else "waiting",
-            text=first.problem.message,
+            text=first.problem.message + ("" if rule == "B6" else _meant(view, parent)),
             pods=tuple(sorted(pods)),
         )
 

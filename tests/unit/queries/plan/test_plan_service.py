@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
@@ -209,7 +210,7 @@ async def test_a_manifest_is_read_as_kubectl_reads_it():
         ):
             found, _ = await ask(manifest=text)
             assert found["gangs"] == expected["gangs"]
-        with pytest.raises(BadInput, match=r"body: manifest: line 2: "):
+        with pytest.raises(BadInput, match=r"body: manifest: line 2, column 1: not valid YAML"):
             await ask(manifest="kind: Pod\n\tname: x\n")
 
 
@@ -266,3 +267,32 @@ async def test_wrong_changes_are_named(more, text):
         ask = await led(stage)
         with pytest.raises(BadInput, match=re.escape(text)):
             await ask(**more)
+
+
+WRONG_BODIES = [
+    ({"copys": 2}, "body: copys: there is no such field; did you mean copies?"),
+    ({"copies": "two"}, 'body: copies: expected a whole number from 0 to 200, found "two"'),
+    ({"copies": 201}, "body: copies: expected a whole number from 0 to 200, found 201"),
+    ({"max_copies": 1}, "body: max_copies: expected true or false, found 1"),
+    ({"without": "n0"}, 'body: without: expected a list, found "n0"'),
+    ({"with": [4]}, "body: with[0]: expected text, found 4"),
+    ({"relax": {"g": "topology"}}, 'body: relax: expected a list, found {"g":"topology"}'),
+    ({"workload": [3]}, "body: workload[0]: expected an object, found 3"),
+    ({"budget": 0}, "body: budget: expected a whole number from 1 to 200000, found 0"),
+    (b'{"copies": ', "body: not valid JSON: it ends too early"),
+    (b'{"copies": 2,,}', "body: line 1, column 14: not valid JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "text"), WRONG_BODIES, ids=range(len(WRONG_BODIES)))
+def test_a_wrong_body_names_field_value_and_what_is_expected(body, text):
+    """No words of the decoder; several wrong fields are named at once."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(BadInput, match=re.escape(text)):
+        answer_plan_request(raw)
+
+
+def test_all_wrong_fields_of_a_body_are_named():
+    """Two fields, two lines."""
+    with pytest.raises(BadInput, match=r"^2 problems:\n  body: copys: .*\n  body: budget: "):
+        answer_plan_request(b'{"copys": 1, "budget": 0}')
