@@ -16,7 +16,7 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
 from extender.core.planner.solve.solver_pipeline import Solved
 
-NODES_ADDED_MAX = 64
+NODES_ADDED_MAX = 1_000
 LEAVES_MAX = 5  # for which more nodes are tried
 DOMAINS_MAX = 2  # of one leaf, those with the smallest shortfall first
 MODELS_MAX = 8  # kinds of nodes that are tried where nodes for the shortfalls do not help
@@ -201,14 +201,15 @@ class _NodeSearch:
         if share == most and not self.fits(every):
             return {}
         for name in models:
-            if self.fits({name: min(most, NODES_ADDED_MAX)}):
-                return self._fewest({name: min(most, NODES_ADDED_MAX)})
+            alone = {name: min(most, NODES_ADDED_MAX)}
+            if self.fits(alone):
+                return self._fewest(alone, near=False)
         if len(models) == 1 or (share < most and not self.fits(every)):
             return {}
         for name in models:
             rest = {other: count for other, count in every.items() if other != name}
             every = rest if self.fits(rest) else every
-        return self._fewest(every)
+        return self._fewest(every, near=False)
 
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
@@ -236,18 +237,23 @@ class _NodeSearch:
 
     # --- the smallest number -------------------------------------------------------------------------
 
-    def _fewest(self, counts: Counts) -> Counts:
-        """Return the smallest number of each kind with which the tree fits, one kind after the other."""
+    def _fewest(self, counts: Counts, *, near: bool = True) -> Counts:
+        """Return the smallest number of each kind with which the tree fits, one kind after the other.
+
+        Args:
+            counts: With these it fits.
+            near: Hardly fewer will do, so these are tried first.
+        """
         for name in [*counts]:
-            low, high = 0, counts[name]  # fits with `high`
+            low, high = 0, counts[name]  # fits with `high`, not below `low`
             step = 1
             while low < high:
-                middle = max(high - step, low)
+                middle = max(high - step, low) if near else (low + high) // 2
                 fewer = {k: n for k, n in {**counts, name: middle}.items() if n}
                 if fewer and self.fits(fewer):
                     high, step = middle, step * 2
                 else:
-                    low, step = middle + 1, max((high - middle - 1) // 2, 1)
+                    low, step = middle + 1, max((high - middle) // 2, 1)
             counts = {k: n for k, n in {**counts, name: high}.items() if n}
         return counts
 

@@ -22,7 +22,6 @@ from extender.core.planner.explain.requirement_solver import (
     walk,
 )
 from extender.core.planner.model.feasibility import threshold
-from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
     NodeRejection,
@@ -55,8 +54,9 @@ def relaxations(
     solver.request = msgspec.structs.replace(solver.request, rejected_nodes=rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
-        request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
-        return solver.fits(request, NodeTable(request.nodes), Options()) is True
+        fleet = solver.fleet.extended(new)
+        request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
+        return solver.fits(request, fleet, Options()) is True
 
     found = _lower_minimum(solver, conflict)
     nodes = more_nodes(solved, solver.request, conflict, fits_with)
