@@ -243,6 +243,10 @@ def _unnamed_nodes(request: PlanRequest, refusal: Refusal) -> Iterator[str]:
             if fits(replace(request, nodes=_with_added(request, added))):
                 yield f"{number} more nodes like {like.name} would do"
                 return
+    if steady:
+        every = (AddedNodes(like=like.name, count=most, own_labels=()) for like in _models(request.nodes))  # fmt: skip
+        if fits(replace(request, nodes=_with_added(request, tuple(every)))):
+            yield f"{most} more nodes like each node would do"
 
 
 def _models(nodes: tuple[PlanNode, ...]) -> list[PlanNode]:

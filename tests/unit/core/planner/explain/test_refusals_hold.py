@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given
 
-from extender.core.planner.plan_types import Refusal
+from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from tests.support.hypothesis_profile import examples
+from tests.support.planning import plan_checker
 from tests.support.refusals.crowded_clusters import refused_requests
 from tests.support.refusals.refusal_checker import faults
 
@@ -14,11 +15,14 @@ SEEDED = {"suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
 def _explained(request) -> None:
-    """Fail with the request, as it can be pasted into a test, if its refusal has a fault."""
-    refusal = plan(request)
-    if isinstance(refusal, Refusal) and refusal.outcome == "impossible":
-        found = faults(request, refusal)
-        assert not found, f"{found}\n{refusal}\nrequest = {request}"
+    """Fail with the request, as it can be pasted into a test, if its plan or its refusal has a fault."""
+    verdict = plan(request)
+    found = []
+    if isinstance(verdict, Plan):
+        found = plan_checker.faults(request, verdict)
+    elif verdict.outcome == "impossible":
+        found = faults(request, verdict)
+    assert not found, f"{found}\n{verdict}\nrequest = {request}"
 
 
 @examples(3000, quick=200, **SEEDED)
