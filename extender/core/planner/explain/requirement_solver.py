@@ -9,15 +9,23 @@ from collections.abc import Iterable
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
-from extender.core.planner.explain.tree_forms import Changes, GroupChange, TreeForms, changed_tree
-from extender.core.planner.model.feasibility import admissible
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.planner.explain.tree_forms import (
+    Changes,
+    GroupChange,
+    TreeForms,
+    changed_tree,
+    walk,
+)
+from extender.core.planner.model.feasibility import admissible, satisfied_by_bound
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
-from extender.core.planner.plan_types import ConflictKind, PlanRequest
+from extender.core.planner.plan_types import ConflictKind, ConflictPart, NodeRejection, PlanRequest
 from extender.core.planner.solve.solver_pipeline import solve
 
-SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
+SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
+SOLVES_MAX = 512
+SOLVES_WORK = 250_000  # solves x nodes x groups, between both limits
 PART_OF_BUDGET = 8  # one solve may spend this fraction of the budget of the request
 GROUPS_PER_STEP = 4  # groups that are compiled and bounded in the time of one search node
 TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
@@ -29,13 +37,11 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
     kind: ConflictKind
     object: GroupKey
     message: str
+    part: ConflictPart = ""
 
 
 class RequirementSolver:
-    """Solves changed requests, within a number of solves and of search nodes.
-
-    The request must have no node rejections of single pods: members with equal shapes are interchangeable.
-    """
+    """Solves changed requests, within a number of solves and of search nodes."""
 
     def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
         self.request = msgspec.structs.replace(
@@ -44,13 +50,19 @@ class RequirementSolver:
         self.fleet = fleet
         self.left = 0
         self.nodes = 0
-        self._forms = TreeForms(request.root)
+        self._groups = len(walk(request.root))
         self._known: dict[tuple[int, Options], bool | None] = {}
-        self.refill()
+        self._forms = TreeForms(request.root, _rejecting(request.rejected_nodes))
+        self.refill(request.rejected_nodes)
 
-    def refill(self) -> None:
-        """Reset both limits."""
-        self.left = SOLVES_MAX
+    def refill(self, rejected_nodes: tuple[NodeRejection, ...]) -> None:
+        """Reset both limits; from now on some node rejections hold."""
+        if self.request.rejected_nodes != rejected_nodes:
+            self.request = msgspec.structs.replace(self.request, rejected_nodes=rejected_nodes)
+            self._known = {}
+            self._forms = TreeForms(self.request.root, _rejecting(rejected_nodes))
+        work = max(self.fleet.size * self._groups, 1)
+        self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
     @property
@@ -68,6 +80,8 @@ class RequirementSolver:
         problem = compile_request(request, fleet, options)
         if problem.violations:
             return False
+        if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
+            return True
         request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
         self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + 1
@@ -94,24 +108,31 @@ class RequirementSolver:
 
     def without(self, dropped: set[PlacementRequirement]) -> bool | None:
         """Return whether the tree fits without some requirements; None when a limit was reached first."""
-        kinds = {r.kind for r in dropped}
+        kinds = {(r.kind, r.part) for r in dropped}
         options = Options(
-            no_selectors="selector" in kinds,
-            no_taints="taint" in kinds,
-            no_resources="resources" in kinds,
-            no_reservations="reservation" in kinds,
+            no_selectors=("selector", "") in kinds,
+            no_rules=("selector", "podRules") in kinds,
+            no_taints=("taint", "") in kinds,
+            no_cordons=("taint", "cordons") in kinds,
+            no_resources=("resources", "") in kinds,
+            no_reservations=("reservation", "") in kinds,
         )
         return self.fits_with(_changes(dropped), options)
 
     def most_alike(
         self, dropped: set[PlacementRequirement], part: list[PlacementRequirement]
     ) -> list[PlacementRequirement]:
-        """Return the most of some requirements of one kind that are interchangeable when others are dropped."""
+        """Return the most of some requirements that are interchangeable when others are dropped."""
         forms = self._forms.changed(_changes(dropped))
-        alike: dict[int, list[PlacementRequirement]] = {}
+        alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
         for r in part:
-            alike.setdefault(forms.number(_changes([r])), []).append(r)
+            alike.setdefault((r.kind, r.part, forms.number(_changes([r]))), []).append(r)
         return max(alike.values(), key=len)
+
+
+def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
+    """Return the pods for which nodes are rejected."""
+    return frozenset(r.uid for r in rejected_nodes if r.uid is not None)
 
 
 def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
+from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.model.feasibility import is_leaf, threshold
 from extender.core.planner.plan_types import PlanGroup
 
@@ -54,19 +54,23 @@ def walk(group: PlanGroup) -> list[PlanGroup]:
 class TreeForms:
     """Numbers for a tree and for changes of it: equal numbers mean that the trees are interchangeable.
 
-    Waiting members count by their shapes, which is all that a search reads of them as long as no node is rejected for a
-    single pod.
+    Waiting members count by their shapes, which is all that a search reads of most of them.
     """
 
     def __init__(
-        self, root: PlanGroup, numbers: dict[tuple[object, ...], int] | None = None
+        self,
+        root: PlanGroup,
+        apart: frozenset[PodUid] = frozenset(),
+        numbers: dict[tuple[object, ...], int] | None = None,
     ) -> None:
         """Number the tree.
 
         Args:
             root: The tree.
+            apart: Members that count by themselves, because nodes are rejected for them.
             numbers: Of the trees that it is compared with; None: of no others.
         """
+        self._apart = apart
         self._root = root
         self._groups = walk(root)
         self._position = {group.key: index for index, group in enumerate(self._groups)}
@@ -77,7 +81,9 @@ class TreeForms:
         self._form: list[int] = [-1] * len(self._groups)
         for index in reversed(range(len(self._groups))):
             group = self._groups[index]
-            shapes = sorted(Counter(m.shape for m in group.members).items())
+            shapes = sorted(
+                Counter((m.shape, m.uid if m.uid in apart else "") for m in group.members).items()
+            )
             bound = sorted(b.node for b in group.bound)
             self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
             for child in group.groups:
@@ -87,7 +93,7 @@ class TreeForms:
 
     def changed(self, changes: Changes) -> TreeForms:
         """Return the numbers for a changed tree."""
-        return TreeForms(changed_tree(self._root, changes), self._numbers)
+        return TreeForms(changed_tree(self._root, changes), self._apart, self._numbers)
 
     def number(self, changes: Changes) -> int:
         """Return the number of the tree with changed groups."""
