@@ -27,6 +27,11 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     which,
 )
+from extender.queries.explain.member_checks import (
+    extra_finding,
+    extra_members,
+    placed_checks,
+)
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -125,7 +130,9 @@ class ExplainService:
         pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group)
+        about = await self._group(now, subject, pod.group, pod)
+        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
+            return about
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -163,8 +170,10 @@ class ExplainService:
             about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
         )
 
-    async def _group(self, now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-        """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+    async def _group(
+        self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
+    ) -> Explanation:
+        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
         view, state = now.view, now.state
         if key not in view.groups:
             return await _missing(now, subject, key)
@@ -183,8 +192,17 @@ class ExplainService:
             verdict = await self._planned(tree)
             finding = planned_finding(spaced(tree.root.key), verdict, status)
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        extra: tuple[Pod, ...] = ()
+        if pod is not None or subject.kind in GROUP_KINDS:
+            extra = extra_members(gang, status, tree, key, pod)
+        if extra:
+            verdict = await self._planned(tree)
+            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
-        if key != tree.root.key and subject.kind in GROUP_KINDS:
+        own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
+        if own is not None:
+            about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
+        if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
             of = which(spaced(tree.root.key), about.answer)
             about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
