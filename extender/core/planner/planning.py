@@ -12,7 +12,11 @@ import msgspec
 import numpy as np
 
 from extender.core.planner.explain.plan_builder import given, make_plan
-from extender.core.planner.explain.refusal_explanation import RefusalExplanation, explain
+from extender.core.planner.explain.refusal_explanation import (
+    RefusalExplanation,
+    explain,
+    explain_contradiction,
+)
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
@@ -59,11 +63,14 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
         fleet = NodeTable(request.nodes)
     problem = compile_request(request, fleet)
     if problem.violations:
+        contradiction = explain_contradiction(request, fleet, problem)
         refusal = Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
-            reasons=tuple(problem.violations),
+            reasons=contradiction.reasons,
             search=SearchEffort(nodes=0, exhausted=True),
+            conflict=contradiction.conflict,
+            changes=contradiction.changes,
         )
         return compared_with_empty(refusal, request)
     solved = solve(request, fleet, problem=problem)
@@ -146,7 +153,8 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         return Refusal(
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
         )
-    if request.rejected_nodes:
+    rejected_nodes = request.rejected_nodes
+    if rejected_nodes:
         free = solve(request, fleet, options=Options(no_rejections=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
@@ -159,7 +167,9 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         rests_on = given(request, solved.problem, limited=False)
         solved = free
     explanation = (
-        explain(request, fleet, solved) if request.explain else RefusalExplanation(diagnose(solved))
+        explain(request, fleet, solved, rejected_nodes)
+        if request.explain
+        else RefusalExplanation(diagnose(solved))
     )
     refusal = Refusal(
         outcome="impossible",
@@ -167,7 +177,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         reasons=explanation.reasons,
         search=spent,
         conflict=explanation.conflict,
-        relaxations=explanation.relaxations,
+        changes=explanation.changes,
         given=rests_on,
     )
     return compared_with_empty(refusal, request)
@@ -199,7 +209,9 @@ def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     Source:
         SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
-    problem = compile_request(request, fleet, Options(no_rejections=True, no_resources=True))
+    problem = compile_request(
+        request, fleet, Options(no_rejections=True, no_resources=True, only_near=True)
+    )
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
     infeasible = bound_all(problem, anywhere).infeasible
     return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"
