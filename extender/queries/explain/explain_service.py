@@ -42,6 +42,7 @@ from extender.queries.explain.name_lookup import (
 )
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
 from extender.queries.state.gang_status import RootWorkload, gang_status
@@ -71,6 +72,7 @@ class ExplainService:
         state: The reservation state.
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
+        node_groups: Of the cluster autoscaler; empty: not known.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class ExplainService:
         state: StateSource,
         clock: Clock,
         plan: Callable[[bytes], Awaitable[PlanResult]],
+        node_groups: tuple[NodeGroupSpec, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._state = state
         self._clock = clock
         self._plan = plan
+        self._node_groups = node_groups
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName) -> Explanation:
@@ -190,7 +194,9 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         if finding.plan_needed:
             verdict = await self._planned(tree)
-            finding = planned_finding(spaced(tree.root.key), verdict, status)
+            finding = planned_finding(
+                spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
+            )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         extra: tuple[Pod, ...] = ()
         if pod is not None or subject.kind in GROUP_KINDS:
@@ -216,7 +222,7 @@ class ExplainService:
     async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {"groups": [f"{key.kind}/{key.path}"]}
+        question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
         result = await self._plan(msgspec.json.encode(question))
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
