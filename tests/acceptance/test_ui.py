@@ -216,6 +216,7 @@ async def explained_then(service, browser, position):
     assert browser.text("#mode") == "Then"
     browser.run("history.back()")
     await seen(browser, lambda: len(browser.texts("#detail .level")) == 3, "the gang again")
+    await seen(browser, lambda: shows(gang), "its explanation again")
 
 
 async def a_time_before_the_log(browser, position):
