@@ -2,6 +2,8 @@
 // network of their own, so a port of a pod is that port of this machine, as with hostNetwork.
 //
 //	portforward 127.0.0.1:10250
+//
+// Pinned by `go get k8s.io/cri-streaming@VERSION && go mod tidy`; one version serves every kube-apiserver of the tests.
 package main
 
 import (
