@@ -1,4 +1,4 @@
-"""`serve` on a terminal says where it listens, where the page is and what it uses; elsewhere it prints JSON only."""
+"""`serve` on a terminal prints where it listens, where the page is and what it uses; elsewhere it prints JSON only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_terminal(terminal, count):
     return text.decode().replace("\r\n", "\n")
 
 
-def test_on_a_terminal_three_lines_say_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
+def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
     """On stderr, while the log stays JSON on stdout; the address that is named leads to the page; Ctrl-C stops it."""
     ours, theirs = pty.openpty()
     path = tmp_path / "out"

@@ -7,13 +7,8 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import (
-    Form,
-    Server,
-    ask_service,
-    minimum_text,
-    root_path,
-)
+from extender.cli.commands.gang_commands import Form, minimum_text, root_path
+from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import ask_service
+from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput
 
@@ -102,8 +102,9 @@ def plan(
     A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes. With --max-copies exit 0 means that at
     least one copy fits.
     """
-    if bool(cluster) == bool(server):
-        raise BadInput("give either --cluster FILE or --server URL")
+    asks_service = bool(server) or finder().chosen
+    if bool(cluster) == asks_service:
+        raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
     from extender.queries.plan.capacity_query import CapacityChanges
 
     trees = _Trees(tuple(files or ()), all_pending, preemption, search_budget)
@@ -114,7 +115,7 @@ def plan(
         further=tuple(further or ()),
         relax=tuple(relax or ()),
     )
-    if server:
+    if asks_service:
         warnings, answer = _ask_server(server, trees, changes)
     else:
         warnings, answer = _plan_files(cluster or (), trees, changes)
@@ -165,7 +166,7 @@ def _plan_files(
 
 
 def _ask_server(
-    server: str, trees: _Trees, changes: CapacityChanges
+    server: str | None, trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     """Return the warnings and the answer of a running service."""
     from extender.cluster.manifests.yaml_reader import files_of, read_file

@@ -25,6 +25,7 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
+    which,
 )
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
@@ -135,7 +136,7 @@ class ExplainService:
         gone = "is being deleted; " if pod.deleting else ""
         return msgspec.structs.replace(
             about,
-            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {of}: {about.answer}",
+            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {which(of, about.answer)}",
         )
 
     async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
@@ -184,10 +185,8 @@ class ExplainService:
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         about = _explanation(subject, finding)
         if key != tree.root.key and subject.kind in GROUP_KINDS:
-            about = msgspec.structs.replace(
-                about,
-                answer=f"{spaced(key)} is a child group of {spaced(tree.root.key)}: {about.answer}",
-            )
+            of = which(spaced(tree.root.key), about.answer)
+            about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
             about,
             state=status.state if status is not None else "",

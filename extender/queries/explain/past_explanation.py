@@ -1,7 +1,7 @@
 """Explain any object by its name as it was at a time of the past, from the log alone.
 
 The log has gangs, their groups, members that were reserved or bound, workloads, preemptions and the nodes of these. It
-does not have ordinary pods, members that only waited, or free capacity; `limitations` says so.
+does not have ordinary pods, members that only waited, or free capacity; `limitations` has that in words.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from extender.core.decisions.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
 from extender.core.log.reservation_state import GangState, MemberLoss, ReservationState
 from extender.core.model.errors import NotFound
@@ -22,7 +23,7 @@ from extender.ports.query_ports import (
     PodPlacement,
 )
 from extender.queries.explain.explanation import Explanation, Related
-from extender.queries.explain.gang_checks import checks_until, victims_text
+from extender.queries.explain.gang_checks import checks_until, which
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -203,10 +204,8 @@ def _group(state: ReservationState, subject: ObjectName) -> Explanation:
     )
     domain = "".join(f" in {key}={value}" for key, value in here.domain.items())
     has = f"with {here.bound} bound and {here.reserved} reserved members{domain}"
-    return msgspec.structs.replace(
-        about,
-        answer=f"{subject} was a child group of {root.kind} {root.gang}, {has}: {about.answer}",
-    )
+    of = which(f"{root.kind} {root.gang}", about.answer)
+    return msgspec.structs.replace(about, answer=f"{subject}, {has}, was a child group of {of}")
 
 
 def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Explanation:
@@ -248,10 +247,8 @@ def _pod(state: ReservationState, subject: ObjectName) -> Explanation:
         "reserved": f"had capacity reserved on {one.node}",
         "lost": f"was lost on {one.node}{_loss(one.gang.last_loss, subject.path)}",
     }[one.role]
-    of = f"{one.gang.kind} {one.gang.gang}"
-    return msgspec.structs.replace(
-        about, answer=f"{subject} {place}, a member of {of}: {about.answer}"
-    )
+    of = which(f"{one.gang.kind} {one.gang.gang}", about.answer)
+    return msgspec.structs.replace(about, answer=f"{subject} {place}, a member of {of}")
 
 
 def _outside(subject: ObjectName, one: RecordedPod, by: str) -> Explanation:

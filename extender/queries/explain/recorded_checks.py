@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
+from extender.core.decisions.admit.gang_sentences import victims_text
 from extender.core.log.gang_phase import PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.queries.explain.explanation import CHECKS, Check, CheckName
 from extender.queries.explain.gang_checks import (
-    WAITING_FOR,
     Finding,
     bound_text,
     checks_until,
-    victims_text,
+    with_outcome,
 )
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_status import GangStatus
@@ -89,29 +87,26 @@ def _refused(who: str, decision: LastDecision) -> Finding:
         answer = f"{who} was not valid and was not scheduled: {first}{since}"
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
-        answer = f"{who} waited for {first.removeprefix(WAITING_FOR)}{since}"
+        answer = f"{who} waited for {first.removeprefix('waiting for ')}{since}"
         checks = checks_until("members complete", "no", first)
+    elif decision.when_empty == "never":
+        first, *others = decision.reasons_when_empty or (first,)
+        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {first}{since}"
+        checks = checks_until("fits an empty cluster", "no", first)
     elif decision.outcome == "unknown":
         answer = f"{who} may have fitted or not: {first}{since}"
         checks = checks_until("fits now", "unknown", first)
     else:
-        answer = f"{who} did not fit: {first}{since}"
+        empty = "; it fitted when no other pod ran" if decision.when_empty == "fits" else ""
+        answer = f"{who} did not fit: {first}{empty}{since}"
         checks = checks_until("fits now", "no", first)
-    return Finding(
-        answer=answer,
-        checks=_not_recorded(checks, "fits an empty cluster"),
-        reasons=tuple(others),
-    )
+    if not decision.when_empty:
+        checks = _not_recorded(checks, "fits an empty cluster")
+    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)
 
 
 def _not_recorded(checks: tuple[Check, ...], *names: CheckName) -> tuple[Check, ...]:
-    """Return checks of which some are not recorded; those that were not reached stay so."""
-    return tuple(
-        msgspec.structs.replace(one, outcome="not recorded")
-        if one.check in names and one.outcome != "not reached"
-        else one
-        for one in checks
-    )
+    return with_outcome(checks, "not recorded", *names)
 
 
 def _only_known() -> tuple[Check, ...]:

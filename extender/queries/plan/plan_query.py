@@ -31,8 +31,14 @@ from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
 from extender.core.model.pods import Pod
 from extender.core.model.wording import did_you_mean
-from extender.core.planner.plan_types import Conflict, Plan, PlanRequest, Refusal, SearchEffort
-from extender.core.planner.planning import fit_when_empty, plan
+from extender.core.planner.plan_types import (
+    Conflict,
+    Plan,
+    Refusal,
+    SearchEffort,
+    WhenEmpty,
+)
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
@@ -43,8 +49,6 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
-WhenEmpty = Literal["", "fits", "never", "unknown"]
-BUDGET_WHEN_EMPTY = 20_000  # search nodes of the second plan
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -418,19 +422,7 @@ def _planned(
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
     )
-    if verdict.outcome == "impossible" and not bound:
-        refused = _compared_with_empty(refused, request)
     return refused, view
-
-
-def _compared_with_empty(refused: GangVerdict, request: PlanRequest) -> GangVerdict:
-    """Return the answer for an impossible tree, with whether it would fit if no other pod ran."""
-    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
-    if found.fits is False:
-        return msgspec.structs.replace(
-            refused, when_empty="never", reasons_when_empty=found.reasons
-        )
-    return msgspec.structs.replace(refused, when_empty="fits" if found.fits else "unknown")
 
 
 def _considered(made: NoPreemption) -> tuple[str, ...]:
@@ -450,6 +442,8 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
     )
 

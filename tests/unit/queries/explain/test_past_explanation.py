@@ -120,7 +120,7 @@ async def test_the_last_state_of_a_removed_group_is_one_command_away(ask) -> Non
 
 
 async def test_names_that_were_not_there(ask) -> None:
-    """Similar names of that time are named; what the log never has is said."""
+    """Similar names of that time are named, and what the log never has."""
     with pytest.raises(
         NotFound, match=r"nothing that is called ns/lo; did you mean PodGroup ns/low"
     ):
@@ -151,7 +151,7 @@ async def test_a_child_group_of_a_real_run() -> None:
 
 
 async def test_members_that_wait_are_not_recorded() -> None:
-    """A gang that waits for its members is recorded so; the pods that it has are not, which is said."""
+    """A gang that waits for its members is recorded so; the pods that it has are not, as its limitations have it."""
     objects = [a_node("n0", gpu=8), a_group("g", gang=2), a_pod("g-0", "g"), *a_gang("h", pods=1)]
     async with Stage(*objects) as stage:
         await stage.lead()
