@@ -205,7 +205,7 @@ def test_copies_may_evict_what_runs(ask, run):
     assert found["copies"]["fit"] == 2
     assert [len(one["victims"]) for one in found["gangs"]] == [1, 1, 0]
     _, out, _ = run(fleet, gang, "--copies", "2")
-    assert out.splitlines()[2].rstrip().endswith("1 pod")
+    assert out.splitlines()[2].split()[:5] == ["1", "default/g", "1", "1", "pod"]
     code, found = ask(fleet, gang, "--max-copies", "--no-preemption")
     assert (code, found["copies"]["fit"]) == (1, 0)
 
