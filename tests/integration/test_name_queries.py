@@ -53,6 +53,7 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
+from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.service.node_state import past_node
@@ -132,8 +133,8 @@ async def served(url, *objects):
         app = web.Application(middlewares=[problems])
         for part in (
             HistoryApi(reader, inputs),
-            GangApi(reader, inputs, stage.leader),
-            TreeApi(stage.leader),
+            GangApi(reader, inputs, stage.leader, labels_of(stage)),
+            TreeApi(stage.leader, labels_of(stage)),
             EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),

@@ -86,6 +86,8 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     minimum_present: int = 0  # pods of the minimum that are bound, or ended with success
     minimum_needed: int = 0  # pods of the minimum; 0 before the first admission
     last_loss: MemberLossAt | None = None
+    # RFC 3339, since when its minimum is not bound: observed, or its last loss; empty: it is bound or need not be
+    waiting_since: str = ""
 
 
 class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

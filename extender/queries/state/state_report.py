@@ -168,6 +168,7 @@ def gang_at(
         minimum_present=status.present,
         minimum_needed=status.needed,
         last_loss=_loss_at(root.last_loss),
+        waiting_since=rfc3339(status.waiting_since_us) if status.waiting_since_us else "",
     )
 
 
