@@ -30,7 +30,7 @@ RUN = {
     "state": ((), "the log ends at position"),
     "db project": ((), "projected up to position "),
     "report": ((), "pending-namespaces"),
-    "trees": (("--server", "{server}"), "No workload has the label gang-extender.dev/tree;"),
+    "trees": (("-o", "json", "--server", "{server}"), "[]"),
     "verify": ((), "no gap, chain unbroken"),
     "db prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
 }

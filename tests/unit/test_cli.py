@@ -313,7 +313,7 @@ WRONG = [
     (("report", "pending", "--limit", "20000"), "--limit: '20000' is above 10000, the largest value; see `gang-extender report --help`"),
     (("db", "prune", "--days", "many"), "--days: 'many' is not a whole number; see `gang-extender db prune --help`"),
     (("decision", "replay", "x"), "position: 'x' is not a whole number; see `gang-extender decision replay --help`"),
-    (("gangs", "-o", "csv"), "--output: 'csv' is not one of 'table', 'json', 'yaml'; see `gang-extender gangs --help`"),
+    (("gangs", "-o", "csv"), "--output: 'csv' is not one of 'table', 'wide', 'name', 'json', 'yaml'; see `gang-extender gangs --help`"),
     (("gangs", "--colour"), "no such option: --colour; see `gang-extender gangs --help`"),
     (("explain",), "missing argument 'name'; see `gang-extender explain --help`"),
     (("explian",), "no such command: explian; did you mean `gang-extender plan` or `gang-extender explain` or `gang-extender decision replay`?"),

@@ -8,18 +8,18 @@ from urllib.parse import urlencode
 import typer
 
 from extender.cli.commands.gang_commands import (
-    Form,
     Server,
     ask_service,
-    minimum_text,
     root_path,
 )
+from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import NotFound
 from extender.queries.explain.explanation import Check, Explanation
 from extender.queries.log.preemption_line import PreemptionLine
 from extender.queries.state.state_dto import GangAt
 
+Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 WITHIN_S = 90.0  # a plan may be needed, and others may wait before it
 MARKS = {"yes": "yes", "no": "NO", "unknown": "?", "not reached": "-"}
 MEMBERS_MAX = 30  # in the table; -o json has all

@@ -1,0 +1,73 @@
+"""The options --since and --until: durations before now, today, yesterday, dates and times."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from extender.core.model.errors import BadInput
+from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.runtime.system_clock import SystemClock
+
+FORMS: Final = "90m, 2h, 3d, 1d12h, today, yesterday, 2026-11-20, 2026-11-20T03:12:00Z"
+Since = Annotated[
+    str | None,
+    typer.Option(
+        help="From this time on: 2h or 3d before now, yesterday (0:00 UTC), or RFC 3339 with offset."
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option(help="Up to this time, written as for --since; default: now.")
+]
+SECOND_US: Final = 1_000_000
+DAY_US: Final = 86_400 * SECOND_US
+_UNITS: Final = {"s": SECOND_US, "m": 60 * SECOND_US, "h": 3600 * SECOND_US, "d": DAY_US, "w": 7 * DAY_US}  # fmt: skip
+_DURATION = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def moment_us(text: str, field: str, now_us: int) -> int:
+    """Return a time as microseconds since the epoch; days begin at 0:00 UTC.
+
+    >>> [rfc3339(moment_us(text, "--since", 1_800_000_000_000_000))[:16] for text in ("90m", "yesterday", "2026-11-20")]
+    ['2027-01-15T06:30', '2027-01-14T00:00', '2026-11-20T00:00']
+
+    Args:
+        text: A duration before now, `today`, `yesterday`, a date, or a time of RFC 3339 with an offset.
+        field: What it is in messages.
+        now_us: The present time.
+
+    Raises:
+        BadInput: The text is none of these.
+    """
+    if _DURATION.fullmatch(text):
+        parts = re.findall(r"\d+[smhdw]", text)
+        return max(0, now_us - sum(int(part[:-1]) * _UNITS[part[-1]] for part in parts))
+    day_us = now_us - now_us % DAY_US
+    if text in {"now", "today", "yesterday"}:
+        return {"now": now_us, "today": day_us, "yesterday": day_us - DAY_US}[text]
+    try:
+        if _DATE.fullmatch(text):
+            return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_US
+        return parse_time(text, field)
+    except (BadInput, ValueError) as error:
+        msg = f"{field}: {text[:40]!r} is neither a time with offset nor a span before now; write one like {FORMS}"
+        raise BadInput(msg) from error
+
+
+def span_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Return the values of --since and --until as microseconds since the epoch; None where one is not given.
+
+    Raises:
+        BadInput: One is not a time, or the span between them is empty.
+    """
+    now_us = SystemClock().now_us()
+    begin_us = moment_us(since, "--since", now_us) if since is not None else None
+    end_us = moment_us(until, "--until", now_us) if until is not None else None
+    if begin_us is not None and end_us is not None and begin_us >= end_us:
+        msg = f"--since: {since} ({rfc3339(begin_us)}) is not before --until, {until} ({rfc3339(end_us)}); the span is empty"
+        raise BadInput(msg)
+    return begin_us, end_us
