@@ -26,7 +26,7 @@ RUN = {
     "explain": (("g", "--server", "{server}"), "PodGroup default/g: "),
     "history": ((BATCH,), "GangObserved"),
     "events": (("--limit", "1000"), "LeaseAcquired"),
-    "preemptions": ((), "completed after"),
+    "preemptions": ((), "  completed  120s  "),
     "state": ((), "the log ends at position"),
     "db project": ((), "projected up to position "),
     "report": ((), "pending-namespaces"),

@@ -286,10 +286,11 @@ async def test_the_command_reports_that_a_name_was_used_again(written):
     assert result.returncode == 0, result.stderr
     assert "ns/job was the name of 2 root groups" in result.stderr
     assert "life-1: 5 events" in result.stderr
-    lines = result.stdout.splitlines()
+    header, *lines = result.stdout.splitlines()
+    assert header.split()[:2] == ["POSITION", "TIME"]
     assert len(lines) == 10
-    assert "VictimGone (ns/big)" in lines[4]
-    assert "by ns/big" in lines[5]
+    assert "  ns/big  VictimGone  " in lines[4]
+    assert "  ns/big  " in lines[5]
     alone = command(written, "history", "ns/job", "--uid", "life-2", "-o", "json")
     assert [f["position"] for f in json.loads(alone.stdout)] == [9, 10]
     assert alone.stderr == ""

@@ -12,6 +12,7 @@ from extender.cli.commands.gang_commands import (
     ask_service,
     root_path,
 )
+from extender.cli.options.list_options import ValueForm
 from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import NotFound
@@ -19,7 +20,6 @@ from extender.queries.explain.explanation import Check, Explanation
 from extender.queries.log.preemption_line import PreemptionLine
 from extender.queries.state.state_dto import GangAt
 
-Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 WITHIN_S = 90.0  # a plan may be needed, and others may wait before it
 MARKS = {"yes": "yes", "no": "NO", "unknown": "?", "not reached": "-"}
 MEMBERS_MAX = 30  # in the table; -o json has all
@@ -43,7 +43,7 @@ def explain(
         ),
     ] = False,
     server: Server = None,
-    output: Form = Output.table,
+    output: ValueForm = Output.table,
 ) -> None:
     """Explain why a group, pod, workload or node is in its state, and what would help."""
     if why_preempted:

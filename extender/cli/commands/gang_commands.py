@@ -123,7 +123,8 @@ def gangs(  # noqa: PLR0917 -- typer reads options from the signature
         gang_name,
         list_format(output, no_headers, sort_by),
     )
-    found = ServiceList(partial(ask_service, server), wanted.path("/v1/gangs"), list[GangAt], table)
+    ask = partial(ask_service, server)
+    found = ServiceList(ask, partial(ask, wanted.path("/v1/gangs"), list[GangAt]), table)
     if watch:
         found.watch(lambda line: line.uid, lambda line: replace(line, state="removed"))
     else:

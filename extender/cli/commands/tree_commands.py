@@ -51,7 +51,8 @@ def trees(  # noqa: PLR0917 -- typer reads options from the signature
         lambda line: f"{line.kind}/{line.workload}",
         list_format(output, no_headers, sort_by),
     )
-    found = ServiceList(partial(ask_service, server), wanted.path("/v1/trees"), list[TreeAt], table)
+    ask = partial(ask_service, server)
+    found = ServiceList(ask, partial(ask, wanted.path("/v1/trees"), list[TreeAt]), table)
     if watch:
         found.watch(lambda line: line.uid, lambda line: replace(line, outcome="removed"))
     elif wanted.restricted:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from extender.cli.output.list_table import ListForm, ListFormat
+from extender.cli.output.printing import Output
 from extender.core.model.errors import BadInput
 from extender.queries.log.parameter_validation import checked_choice, checked_name
 from extender.queries.state.label_selector import parse_selector
@@ -42,7 +43,10 @@ Form = Annotated[
         "-o", "--output", help="Form of the output; wide has more columns, name only names."
     ),
 ]
-NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Print no titles of columns.")]
+ValueForm = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+NoHeaders = Annotated[
+    bool, typer.Option("--no-headers", help="Print only the rows: no titles, no notes.")
+]
 SortBy = Annotated[
     str,
     typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first."),
@@ -67,11 +71,12 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
         found += f" in state {' or '.join(self.states)}" if self.states else ""
         return found + (f" with labels {self.selector!r}" if self.selector else "")
 
-    def path(self, path: str) -> str:
-        """Return the path of a list under /v1 with this part as its query."""
+    def path(self, path: str, **more: str) -> str:
+        """Return the path of a list under /v1 with this part, and more parameters unless they are empty, as its query."""
         query = [("namespace", self.namespace)] if self.namespace else []
         query += [("state", state) for state in self.states]
         query += [("labelSelector", self.selector)] if self.selector else []
+        query += [(name, text) for name, text in more.items() if text]
         return path + ("?" + urlencode(query) if query else "")
 
 

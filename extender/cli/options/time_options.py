@@ -25,6 +25,7 @@ Until = Annotated[
 SECOND_US: Final = 1_000_000
 DAY_US: Final = 86_400 * SECOND_US
 _UNITS: Final = {"s": SECOND_US, "m": 60 * SECOND_US, "h": 3600 * SECOND_US, "d": DAY_US, "w": 7 * DAY_US}  # fmt: skip
+DAYS: Final = ("now", "today", "yesterday")
 _DURATION = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -47,7 +48,7 @@ def moment_us(text: str, field: str, now_us: int) -> int:
         parts = re.findall(r"\d+[smhdw]", text)
         return max(0, now_us - sum(int(part[:-1]) * _UNITS[part[-1]] for part in parts))
     day_us = now_us - now_us % DAY_US
-    if text in {"now", "today", "yesterday"}:
+    if text in DAYS:
         return {"now": now_us, "today": day_us, "yesterday": day_us - DAY_US}[text]
     try:
         if _DATE.fullmatch(text):
@@ -56,6 +57,23 @@ def moment_us(text: str, field: str, now_us: int) -> int:
     except (BadInput, ValueError) as error:
         msg = f"{field}: {text[:40]!r} is neither a time with offset nor a span before now; write one like {FORMS}"
         raise BadInput(msg) from error
+
+
+def times(since_us: int | None, until_us: int | None) -> dict[str, str]:
+    """Return the parameters `since` and `until` of a path under /v1, without those that are not given."""
+    found = {"since": since_us, "until": until_us}
+    return {name: rfc3339(at_us) for name, at_us in found.items() if at_us is not None}
+
+
+def past_text(text: str, field: str) -> str:
+    """Return a time or position of the past as the queries take it: a span before now, or a day, as its time.
+
+    Raises:
+        BadInput: It looks like a date, and is none.
+    """
+    if _DURATION.fullmatch(text) or _DATE.fullmatch(text) or text in DAYS:
+        return rfc3339(moment_us(text, field, SystemClock().now_us()))
+    return text
 
 
 def span_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:
@@ -68,6 +86,11 @@ def span_us(since: str | None, until: str | None) -> tuple[int | None, int | Non
     begin_us = moment_us(since, "--since", now_us) if since is not None else None
     end_us = moment_us(until, "--until", now_us) if until is not None else None
     if begin_us is not None and end_us is not None and begin_us >= end_us:
-        msg = f"--since: {since} ({rfc3339(begin_us)}) is not before --until, {until} ({rfc3339(end_us)}); the span is empty"
-        raise BadInput(msg)
+        begin, end = _dated(since, begin_us), _dated(until, end_us)
+        raise BadInput(f"--since: {begin} is not before --until, {end}; the span is empty")
     return begin_us, end_us
+
+
+def _dated(text: str | None, at_us: int) -> str:
+    """Return a time as the user wrote it, with what it means if that is not the same."""
+    return text if text and "T" in text else f"{text} ({rfc3339(at_us)[:19]}Z)"

@@ -39,20 +39,18 @@ class ServiceList(Generic[T]):
 
     Args:
         ask: Asks the service.
-        path: Path and query of the list.
-        kind: Its type.
+        read: Reads the list.
         table: Prints it.
     """
 
-    def __init__(self, ask: Ask, path: str, kind: type[list[T]], table: ListTable[T]) -> None:
+    def __init__(self, ask: Ask, read: Callable[[], Sequence[T]], table: ListTable[T]) -> None:
         self._ask = ask
-        self._path = path
-        self._kind = kind
+        self._read_list = read
         self._table = table
 
     def print(self, empty: str) -> None:
         """Print the list once; `empty` is the sentence for a list without rows."""
-        self._table.print(self._ask(self._path, self._kind), empty=empty)
+        self._table.print(self._read_list(), empty=empty)
 
     def watch(
         self,
@@ -103,7 +101,7 @@ class ServiceList(Generic[T]):
         return max((one.position for one in self._ask(END_PATH, list[_Position])), default=0)
 
     def _read(self, identity: Callable[[T], str]) -> dict[str, T]:
-        return {identity(thing): thing for thing in self._ask(self._path, self._kind)}
+        return {identity(thing): thing for thing in self._read_list()}
 
     def _print_first(self, things: Sequence[T]) -> None:
         """Print the list; values for programs one by one, as those that follow."""

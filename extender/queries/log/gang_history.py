@@ -97,6 +97,8 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: Position = START
     limit: int = LIMIT_MAX
     decisions: bool = False
+    since_us: int | None = None  # recorded at or after this time
+    until_us: int | None = None  # recorded at or before this time
 
 
 async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQuery) -> GangHistory:
@@ -118,6 +120,8 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
         gang_uid=query.uid,
         after=query.after,
         limit=query.limit,
+        since_us=query.since_us,
+        until_us=query.until_us,
     )
     first = min(life.first_position for life in chosen)
     events, head, more = await _merged(reader, mine, frozenset(life.uid for life in chosen), first)
@@ -154,15 +158,22 @@ async def _merged(
     own = await reader.page(mine)
     members = await reader.page(
         msgspec.structs.replace(
-            mine, after=START, types=NAMING, limit=MEMBERS_MAX, newest_first=True
+            mine,
+            after=START,
+            types=NAMING,
+            limit=MEMBERS_MAX,
+            newest_first=True,
+            since_us=None,
+            until_us=None,
         )
     )
     named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.data))))
+    every = msgspec.structs.replace(mine, gang="", gang_uid=None)
     others = (
-        EventFilter(victims=named, after=mine.after, limit=mine.limit),
+        msgspec.structs.replace(every, victims=named),
         # the events that the log lost after its first event may have been about it
-        EventFilter(
-            types=("HistoryTruncated",), after=Position(max(first, mine.after)), limit=mine.limit
+        msgspec.structs.replace(
+            every, types=("HistoryTruncated",), after=Position(max(first, mine.after))
         ),
     )
     pages = [own, *[await reader.page(other) for other in others]]

@@ -37,7 +37,10 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
+    namespace: str = ""  # of the preemptor, of a victim, or of a tree that lost reservations
+    outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
+    until_us: int | None = None  # planned at or before this time
     after: Position = START  # planned after this position
     limit: int = 1000
 
@@ -47,7 +50,8 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[PreemptionLine, ...]
     head: Position  # end of the log when it was read
-    more: bool  # there are more; continue after the position of the last line
+    more: bool  # there are more; continue after `last`
+    last: Position  # position of the last preemption that was examined; that of the query if there is none
 
 
 async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
@@ -69,16 +73,25 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
         if not page.more or collector.complete():
             break
         after = page.events[-1].position
-    lines = tuple(collector.lines.values())
+    found = collector.lines.values()
+    lines = tuple(one for one in found if not wanted.outcomes or one.outcome in wanted.outcomes)
     for line in lines:
         line.explanation = preemption_paragraph(line, wanted.victim)
-    return Preemptions(lines=lines, head=page.head, more=collector.full)
+    last = max((line.position for line in found), default=wanted.after)
+    return Preemptions(lines=lines, head=page.head, more=collector.full, last=last)
 
 
-def _about(line: PreemptionLine, victim: str) -> bool:
-    if not victim:
+def _about(line: PreemptionLine, wanted: PreemptionQuery) -> bool:
+    """Return whether a preemption is of the requested victim, and has something of the requested namespace."""
+    victim, victims = wanted.victim, line.victims
+    units = any(is_unit_of(unit, victim) for unit in victims)
+    if victim and not units and victim not in line.superseded:
+        return False
+    if not wanted.namespace:
         return True
-    return victim in line.superseded or any(is_unit_of(unit, victim) for unit in line.victims)
+    names = (line.preemptor, *(unit.unit for unit in victims))
+    paths = (*(name.partition("/")[2] for name in names), *line.superseded)
+    return any(path.startswith(f"{wanted.namespace}/") for path in paths)
 
 
 class _Collector:
@@ -94,7 +107,10 @@ class _Collector:
         data = event.data
         if isinstance(data, PreemptionPlanned):
             line = _planned(event, data)
-            if not _about(line, self._wanted.victim):
+            until_us = self._wanted.until_us
+            if until_us is not None and event.at_us > until_us:
+                return
+            if not _about(line, self._wanted):
                 return
             if len(self.lines) < self._wanted.limit:
                 self.lines[data.preemption] = line
