@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import ask_service, root_path
+from extender.cli.commands.gang_commands import root_path
+from extender.cli.connection.service_client import finder
+from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -32,7 +33,6 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import Output, complain, console, print_value
-from extender.cli.output.service_list import Ask
 from extender.core.log.events import (
     HistoryTruncated,
 )
@@ -90,12 +90,12 @@ def log_source(
     Raises:
         BadInput: A service and a database are both named.
     """
-    if not (server or watch):
+    if not (server or watch or finder().chosen):
         return None
     if database_url or data_dir:
-        option = f"--server {server}" if server else "--watch"
+        option = f"--server {server}" if server else "--watch" if watch else "--context"
         raise BadInput(f"{option}: asks a service, so not together with a database")
-    return partial(ask_service, server)
+    return asks(server, watch=watch)
 
 
 def event_columns() -> tuple[Column[EventLine], ...]:
@@ -254,19 +254,19 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after or 0),
         limit=limit or LIMIT,
     )
-    if server and (database_url or data_dir or not follow):
+    asks_service = bool(server) or finder().chosen
+    if asks_service and (database_url or data_dir or not follow):
         problem = "only with --follow" if not follow else "not together with a database"
-        raise BadInput(f"--server {server[0]}: {problem}; without it the database is read")
+        name = f"--server {server[0]}" if server else "--context"
+        raise BadInput(f"{name}: {problem}; without it the database is read")
     if follow:
         from extender.cli.commands.events_follow import follow_events, follow_services
 
         if until or limit or sort_by:
             option = "until" if until else "limit" if limit else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
-        if server:
-            for url in server:
-                settings_module.checked_url(url, "--server", settings_module.Settings().server)
-            asyncio.run(follow_services(server, _query_of(wanted, after), output))
+        if asks_service:
+            asyncio.run(follow_services(server or (), _query_of(wanted, after), output))
             return
         from_now = after is None and since is None
         asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.commands.gang_commands import Server, root_path
+from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_list import ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -34,7 +36,6 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, console, print_table
-from extender.cli.output.service_list import ServiceList
 from extender.core.model.wording import duration_text, spaced
 from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.commands.gang_commands import Server, root_path
+from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import Server
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,

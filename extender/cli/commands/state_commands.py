@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.gang_commands import Server, ask_service
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_list import Ask, ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -27,7 +28,6 @@ from extender.cli.options.time_options import past_text
 from extender.cli.output.gang_columns import gang_columns, gang_name, micros_of
 from extender.cli.output.list_table import ListForm, ListFormat, ListTable, encoded
 from extender.cli.output.printing import console, print_table
-from extender.cli.output.service_list import Ask, ServiceList
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.wording import amounts_text
@@ -73,19 +73,19 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     """Show reservations, bound members and pending trees at a time or position."""
     part = listed(namespace, all_namespaces, states, GANG_STATES)
     wanted = list_format(output, no_headers, sort_by)
-    source = log_source(server, database_url, data_dir, watch=watch)
+    if watch and (at or diff is not None):
+        raise BadInput(f"--{'at' if at else 'diff'}: not together with --watch")
+    if diff is not None and (sort_by or output in (ListForm.wide, ListForm.name)):
+        option = "--sort-by" if sort_by else f"--output {output}"
+        raise BadInput(f"{option}: not together with --diff")
     at, place = past_text(at, "--at"), (database_url, data_dir)
     with options_named("at", "diff", "domain"):
         scope = scope_of(node, domain, part.namespace, part.states)
         path = partial(part.path, "/v1/state", at=at, node=node, domain=domain)
-        if watch:
-            if at or diff is not None:
-                raise BadInput(f"--{'at' if at else 'diff'}: not together with --watch")
-            _watch(partial(ask_service, server), path(), wanted)
+        source = log_source(server, database_url, data_dir, watch=watch)
+        if watch and source is not None:
+            _watch(source, path(), wanted)
         elif diff is not None:
-            if sort_by or output in (ListForm.wide, ListForm.name):
-                option = "--sort-by" if sort_by else f"--output {output}"
-                raise BadInput(f"{option}: not together with --diff")
             other = past_text(diff, "--diff")
             change = (
                 ask(*place, lambda s: s.as_of.difference(at, other, scope))

@@ -6,7 +6,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from extender.cli.commands.gang_commands import Server, ask_service
+from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_list import ServiceList, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -26,7 +27,6 @@ from extender.cli.output.list_table import (
     number_column,
     time_column,
 )
-from extender.cli.output.service_list import ServiceList
 from extender.queries.state.gang_selection import TREE_STATES
 from extender.queries.state.workload_trees import TreeAt
 
@@ -51,7 +51,7 @@ def trees(  # noqa: PLR0917 -- typer reads options from the signature
         lambda line: f"{line.kind}/{line.workload}",
         list_format(output, no_headers, sort_by),
     )
-    ask = partial(ask_service, server)
+    ask = asks(server, watch=watch)
     found = ServiceList(ask, partial(ask, wanted.path("/v1/trees"), list[TreeAt]), table)
     if watch:
         found.watch(lambda line: line.uid, lambda line: replace(line, outcome="removed"))

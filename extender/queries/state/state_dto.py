@@ -91,6 +91,9 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_loss: MemberLossAt | None = None
     # RFC 3339, since when its minimum is not bound: observed, or its last loss; empty: it is bound or need not be
     waiting_since: str = ""
+    help: tuple[str, ...] = ()  # of the current refusal: what would help, the cheapest first
+    # of the current refusal: fits | never | unknown, whether it would fit if no other pod ran; empty: not examined
+    when_empty: str = ""
 
 
 class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

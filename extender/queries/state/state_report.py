@@ -172,6 +172,8 @@ def gang_at(
         minimum_needed=status.needed,
         last_loss=_loss_at(root.last_loss),
         waiting_since=rfc3339(status.waiting_since_us) if status.waiting_since_us else "",
+        help=answer.help if answer is not None else (),
+        when_empty=answer.when_empty if answer is not None else "",
     )
 
 

@@ -7,8 +7,6 @@ import asyncio
 import msgspec
 import pytest
 
-from extender.cli.commands import explain_command
-from extender.cli.output.printing import Output
 from extender.core.log.events import GangRemoved, NewEvent, TreeCompiled
 from extender.core.model.ids import NIL_GANG
 from extender.core.workloads.tree_compiler import GroupSpec
@@ -53,7 +51,7 @@ async def test_a_gang_has_one_form():
         assert "T" in wanted["default/hi"]["observed"]
 
 
-async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, capsys):
+async def test_the_command_line_shows_the_state_and_the_domains():
     """`gangs` has a column `state`, with *preempting*; `explain` has the state and the domains of groups."""
     gang = a_gang("g", pods=1, topo=RACK, namespace="default")
     free = a_node("n9", {RACK: "r9"}, gpu=1)
@@ -68,17 +66,23 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(explain_command.explain, "g", "default", False, url, Output.table)
-        text = capsys.readouterr().out
+        text = await printed("explain", "g", url)
         assert text.startswith(
             "PodGroup default/g has its capacity reserved: 0 bound, 1 reserved; "
         )
         assert "PodGroup default/g: admitted, 0/1 of the minimum, 0 bound, 1 reserved\n" in text
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(explain_command.explain, "g", "default", False, url, Output.json)
-        found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
+        text = await printed("explain", "g", url, "-o", "json")
+        found = msgspec.json.decode(text, type=Explanation)
         assert found.gang is not None
         assert [m.pod for m in found.gang.members] == ["default/g-0"]
+
+
+async def printed(command, name, url, *words):
+    """Return what a command prints about a gang of the service at a URL."""
+    done = await asyncio.to_thread(run_command, command, name, "--server", url, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def a_tree_of(workload, uid, name, parent=""):
@@ -92,7 +96,7 @@ def a_tree_of(workload, uid, name, parent=""):
     )  # fmt: skip
 
 
-async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
+async def test_a_gang_names_the_workload_that_it_was_made_for():
     """By the record, not by names: a root of a user above the trees of workloads, and a leaf of them, have none."""
     async with (
         Stage(*NODES, *lows("n0", "n1"), *preemptor_tree()) as stage,
@@ -117,13 +121,13 @@ async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
             await asyncio.to_thread(run_command, "gangs", "-n", "default", "--server", url)
         ).stdout
         assert "JobSet default/train" in next(s for s in table.splitlines() if "default/hi" in s)
-        await asyncio.to_thread(explain_command.explain, "hi", "default", False, url, Output.table)
-        assert capsys.readouterr().out.splitlines()[1] == "  workload: JobSet default/train"
-        await asyncio.to_thread(explain_command.explain, "low", "default", False, url, Output.table)
-        assert "workload:" not in capsys.readouterr().out
+        text = await printed("explain", "hi", url)
+        assert text.splitlines()[1] == "  workload: JobSet default/train"
+        text = await printed("explain", "low", url)
+        assert "workload:" not in text
 
 
-async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):
+async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)
     async with (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 import typer
 
+from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.list_table import ListTable
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
@@ -28,6 +30,21 @@ class Ask(Protocol):
     def __call__(self, path: str, kind: type[R], /) -> R:
         """Return the answer for a path and query."""
         ...
+
+
+def asks(server: str | None, *, watch: bool = False) -> Ask:
+    """Return what asks the service of a command.
+
+    To watch a list, the service is found now and stays the same: where another one takes its place, its list would
+    look like a change.
+
+    Args:
+        server: The option --server; None: not given.
+        watch: Whether it is asked until Ctrl-C.
+    """
+    if watch and not finder().chosen:
+        server = finder().find(server)
+    return partial(ask_service, server)
 
 
 class _Position(msgspec.Struct):
