@@ -178,11 +178,15 @@ def test_a_service_gives_the_same_lists_as_its_database(service):
         ("preemptions",),
         ("state", "-n", "default", "--state", "admitted"),
         ("state", "--at", "1", "--diff", "3"),
+        ("events", "--type", "GangAdmitted"),
+        ("events", "--since", "1d", "--until", "now", "-n", "default", "--limit", "2"),
+        ("history", "g", "--since", "today"),
+        ("history", "default/g", "--decisions"),
         ("report", "decisions", "--since", "2026-11-01", "--until", "2026-11-02"),
     ):
         asked = run_command(*words, "-o", "json", "--server", served.url)
         read = run_command(*words, "-o", "json", "--database-url", url)
-        assert (asked.returncode, asked.stderr) == (0, ""), asked
+        assert (asked.returncode, asked.stderr) == (0, read.stderr), asked
         assert asked.stdout == read.stdout
     both = run_command("preemptions", "--server", served.url, "--database-url", url)
     assert (both.returncode, both.stdout) == (2, "")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import quote, urlencode
 
 import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
-from extender.cli.connection.service_client import finder
+from extender.cli.connection.service_client import Server, finder
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -41,7 +42,13 @@ from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import EventLine, event_line
-from extender.queries.log.gang_history import GangHistory, HistoryLine, HistoryQuery
+from extender.queries.log.gang_history import (
+    LIMIT_MAX,
+    GangHistory,
+    HistoryLine,
+    HistoryQuery,
+    ServedEvent,
+)
 from extender.queries.log.gang_history import history as read_history
 from extender.queries.log.parameter_validation import (
     checked_name,
@@ -98,7 +105,7 @@ def log_source(
     return asks(server, watch=watch)
 
 
-def event_columns() -> tuple[Column[EventLine], ...]:
+def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
     """Return the columns of events."""
     return (
         number_column("position", lambda line: line.position),
@@ -113,7 +120,7 @@ def event_columns() -> tuple[Column[EventLine], ...]:
     )
 
 
-def _history_columns() -> tuple[Column[HistoryLine], ...]:
+def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
     return (
         number_column("position", lambda line: line.position),
         time_column("time", lambda line: line.time),
@@ -127,7 +134,7 @@ def _history_columns() -> tuple[Column[HistoryLine], ...]:
     )
 
 
-def _summary(line: HistoryLine) -> str:
+def _summary(line: HistoryLine | ServedEvent) -> str:
     reason = f"; reason: {line.reason}" if line.reason else ""
     return (
         line.summary + reason + (f", position {line.cause_position}" if line.cause_position else "")
@@ -151,6 +158,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
+    server: Server = None,
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:
@@ -173,16 +181,57 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         since_us=since_us,
         until_us=until_us,
     )
-    found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
-    for note in _notes(found, wanted):
-        complain(note)
-    if decisions and output is ListForm.table:
-        for line in table.sorted(found.lines):
-            print_line(line, found.gang)
-    elif decisions or table.wanted.is_table:
-        table.print(found.lines, empty=f"No event about {found.gang} matches.")
+    detailed = decisions or table.wanted.is_table
+    lines: Sequence[HistoryLine | ServedEvent]
+    source = log_source(server, database_url, data_dir)
+    if source is None:
+        found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
+        for note in _notes(found, wanted):
+            complain(note)
+        name, lines = found.gang, found.lines if detailed else [one.bare() for one in found.lines]
     else:
-        table.print([line.bare() for line in found.lines], empty="")
+        name, lines = wanted.gang, _served_history(source, wanted, detailed=detailed)
+    if decisions and output is ListForm.table:
+        for line in table.sorted(lines):
+            print_line(line, name)
+    else:
+        table.print(lines, empty=f"No event about {name} matches.")
+
+
+def _served_history(source: Ask, wanted: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
+    """Return the lines of a history that a service answers.
+
+    Raises:
+        BadInput: The gang has no name, or there are more lines than a service answers.
+    """
+    if not wanted.gang:
+        raise BadInput(f"gang {wanted.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
+    query = times(wanted.since_us, wanted.until_us)
+    query |= {"uid": wanted.uid} if wanted.uid is not None else {}
+    query |= {"after": str(wanted.after), "limit": _served_limit(wanted.limit)}
+    query |= {"decisions": "true"} if detailed else {}
+    path = f"/v1/gangs/{quote(wanted.gang)}/history?{urlencode(query)}"
+    return _served(source, path, wanted.limit)
+
+
+def _served_limit(limit: int) -> str:
+    """Return the limit of a query to a service: one more, to know whether there are more.
+
+    Raises:
+        BadInput: A service does not answer so many.
+    """
+    if limit > LIMIT_MAX:
+        raise BadInput(f"--limit: {limit} is above {LIMIT_MAX}, the largest value of a service")
+    return str(min(limit + 1, LIMIT_MAX))
+
+
+def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
+    """Return at most `limit` events of a service; where there may be more, a note is printed."""
+    lines = source(path, list[ServedEvent])
+    if len(lines) > limit or len(lines) == LIMIT_MAX:
+        lines = lines[:limit]
+        complain(_cut_off(len(lines), lines[-1].position))
+    return lines
 
 
 def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
@@ -231,7 +280,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     server: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --follow: URL of a running service, in place of the database. Repeatable: when one is"
+            help="URL of a running service, in place of the database. Repeatable with --follow: when one is"
             " lost, the next one is used.",
         ),
     ] = None,
@@ -255,10 +304,9 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         limit=limit or LIMIT,
     )
     asks_service = bool(server) or finder().chosen
-    if asks_service and (database_url or data_dir or not follow):
-        problem = "only with --follow" if not follow else "not together with a database"
-        name = f"--server {server[0]}" if server else "--context"
-        raise BadInput(f"{name}: {problem}; without it the database is read")
+    source = log_source(server[0] if server else None, database_url, data_dir)
+    if server and len(server) > 1 and not follow:
+        raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
         from extender.cli.commands.events_follow import follow_events, follow_services
 
@@ -271,10 +319,15 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         from_now = after is None and since is None
         asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))
         return
-    page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
-    lines = [event_line(event) for event in page.events]
-    if page.more:
-        complain(_cut_off(len(lines), lines[-1].position))
+    lines: Sequence[EventLine | ServedEvent]
+    if source is None:
+        page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
+        lines = [event_line(event) for event in page.events]
+        if page.more:
+            complain(_cut_off(len(lines), lines[-1].position))
+    else:
+        query = [*_query_of(wanted, after), ("limit", _served_limit(wanted.limit))]
+        lines = _served(source, f"/v1/events?{urlencode(query)}", wanted.limit)
     table.print(lines, empty="No events match.")
 
 
@@ -284,7 +337,7 @@ def _query_of(wanted: EventFilter, after: int | None) -> list[tuple[str, str]]:
         "gang": wanted.gang,
         "namespace": wanted.namespace,
         "node": wanted.node,
-        **times(wanted.since_us, None),
+        **times(wanted.since_us, wanted.until_us),
         "after": "" if after is None else str(after),
     }
     return [

@@ -7,6 +7,7 @@ their streams, the preemptions that chose the gang, its groups or its pods as vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -66,6 +67,26 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self, reason=UNSET, caused_by=UNSET, cause_position=UNSET, decision=UNSET
         )
+
+
+class ServedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event, or a line of a history, as a service answers it: with the fields of `HistoryLine`."""
+
+    position: Position
+    time: str
+    type: str
+    stream_version: int
+    gang: str
+    gang_uid: GangUid
+    epoch: int
+    actor: str
+    cause: str
+    summary: str
+    data: dict[str, Any]
+    reason: str | UnsetType = UNSET
+    caused_by: str | UnsetType = UNSET
+    cause_position: Position | UnsetType | None = UNSET
+    decision: Decision | UnsetType | None = UNSET
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
