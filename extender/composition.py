@@ -320,6 +320,7 @@ class Service:
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
+        from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
@@ -327,10 +328,11 @@ class Service:
         path = self.settings.node_groups
         groups = read_node_groups(path) if path else ()
         plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
+        labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
             self.query_process,
-            GangApi(opened.audit, opened.inputs, self.leader),
-            TreeApi(self.leader),
+            GangApi(opened.audit, opened.inputs, self.leader, labels),
+            TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(

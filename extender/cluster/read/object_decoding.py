@@ -325,6 +325,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         api_version=found.api_version,
         owner_uid=next((one.uid for one in found.metadata.owner_references if one.controller), ""),
         managed_by=found.metadata.labels.get(MANAGED_BY_LABEL, ""),
+        labels=found.metadata.labels,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
     )
 

@@ -56,6 +56,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     api_version: str = ""  # to which a status is written
     owner_uid: str = ""  # of its controlling owner
     managed_by: str = ""  # label app.kubernetes.io/managed-by
+    labels: Mapping[str, str] = {}
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
