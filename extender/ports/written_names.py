@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.core.log.control_plane_features import NAME as PROBE_NAMESPACE
 from extender.core.workloads.workload_object import PARENT_ANNOTATION
 
 NAMESPACE: Final = "gang-extender"  # of deploy/; a pod reads its own
@@ -16,14 +15,6 @@ SERVICE_ACCOUNT: Final = f"system:serviceaccount:{NAMESPACE}:gang-extender"
 LOG_HEAD_CONFIGMAP: Final = "gang-extender-log"
 REPORTER: Final = "gang-extender.dev/extender"  # reportingController of Events
 
-# Namespaces whose pods the service does not change, beside those with the label.
-EXEMPT_NAMESPACES: Final = (
-    "kube-system",
-    "kube-public",
-    "kube-node-lease",
-    NAMESPACE,
-    PROBE_NAMESPACE,
-)
 EXEMPT_LABEL: Final = "gang-extender.dev/exempt"  # on namespaces, with the value "true"
 
 # decide which extender is asked; kube-scheduler ignores them (ignoredByScheduler)
