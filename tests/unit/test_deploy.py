@@ -79,6 +79,26 @@ def test_the_account_in_the_policies_is_that_of_the_role() -> None:
             assert f"request.userInfo.username == '{name}'" in conditions
 
 
+def test_the_page_about_security_names_tests_that_exist() -> None:
+    """Each line of a table in docs/security.md has one; a test that is renamed or removed is noticed."""
+    defined: set[str] = set()
+    for file in (ROOT / "tests").rglob("*.py"):
+        defined.add(file.name)
+        defined |= set(
+            re.findall(r"^(?:async )?def (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    lines = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        line
+        for line in lines
+        if line.startswith("| ") and not line.endswith(("shown by |", "| | |"))
+    ]
+    for row in rows:
+        named = re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?|_\w+)`", row.split(" | ")[-1])
+        assert named, row
+        assert set(named) <= defined, row
+
+
 def test_the_schemas_are_structural() -> None:
     """No references, no titles, a bound on every list and text that a rule may look at."""
     for kind in render_crds.KINDS:

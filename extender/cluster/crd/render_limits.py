@@ -65,24 +65,24 @@ def _policy() -> Policy:
             "oldCharacters": _characters(old),
         },
         validations=(
-            Validation(
+            _limit(
                 f"variables.pods <= {MIN_COUNT_MAX} || variables.pods <= variables.oldPods",
                 f"spec.schedulingPolicy.gang.minCount is at most {MIN_COUNT_MAX}",
             ),
-            Validation(
+            _limit(
                 f"variables.groups <= {CHILDREN_MAX} || variables.groups <= variables.oldGroups",
                 f"spec.schedulingPolicy.gang.minGroupCount is at most {CHILDREN_MAX}, the most child groups of a group",
             ),
-            Validation(
+            _limit(
                 f"variables.exempt || {is_update} || !has(object.spec.priorityClassName)\n"
                 f"|| !object.spec.priorityClassName.startsWith({text(SYSTEM_CLASSES)})",
                 f"spec.priorityClassName begins with {SYSTEM_CLASSES}, which groups have only in exempt namespaces",
             ),
-            Validation(
+            _limit(
                 f"variables.characters <= {ANNOTATIONS_MAX} || variables.characters <= variables.oldCharacters",
                 f"metadata.annotations have at most {ANNOTATIONS_MAX} characters together",
             ),
-            Validation(
+            _limit(
                 f"{texts(PARENT_ANNOTATIONS)}.all(key, !(key in {annotations}) || {annotations}[key] == ''\n"
                 f"|| {annotations}[key].matches({_raw(SUBDOMAIN_PATTERN)})\n"
                 f"|| (key in {old} && {old}[key] == {annotations}[key]))",
@@ -90,6 +90,10 @@ def _policy() -> Policy:
             ),
         ),
     )
+
+
+def _limit(expression: str, message: str) -> Validation:
+    return Validation(expression, message, forbidden=False)
 
 
 def _minimum(thing: str, field: str) -> str:

@@ -28,6 +28,7 @@ class Validation(msgspec.Struct, frozen=True):
     expression: str
     message: str
     message_expression: str = ""
+    forbidden: bool = True  # the user may not do this (403); else the object is not valid (422)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,8 @@ def _section(name: str, expressions: Mapping[str, str]) -> str:
 
 def _validation(one: Validation) -> str:
     found = f"    - expression: {block(one.expression, 8)}      message: {_quoted(one.message)}\n"
+    if one.forbidden:
+        found += "      reason: Forbidden\n"
     if one.message_expression:
         found += f"      messageExpression: {block(one.message_expression, 8)}"
     return found

@@ -40,9 +40,10 @@ def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavai
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
-            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"reason": text}
+            "the API server denied access; see deploy/kubernetes/rbac.yaml and confinement.yaml",
+            extra={"reason": text},
         )
-        return ClusterUnavailable(text)
+        return ClusterUnavailable(text, refused=True)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:
         return ClusterUnavailable(text)
     return RequestRejected(text)
