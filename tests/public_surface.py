@@ -47,8 +47,17 @@ from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.health import Health, Probes
 from extender.http.web.ui import StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
+from extender.ports.written_names import (
+    DISRUPTION_TARGET,
+    EXEMPT_LABEL,
+    GROUP_CONDITIONS,
+    PARENT_ANNOTATIONS,
+    PLAN_ANNOTATION,
+    POD_SCHEDULED,
+    PREEMPTED,
+    REPORTER,
+)
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP as LOG_END_NAME
-from extender.ports.written_names import PARENT_ANNOTATIONS, PLAN_ANNOTATION, REPORTER
 from extender.queries.log.reports import catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row
@@ -364,6 +373,10 @@ def kubernetes() -> list[str]:
         ("resource", sorted(MARKERS), "of a pod"),
         ("scheduling gate", [GATE], "of a pod"),
         ("finalizer", [FINALIZER], "of a group"),
+        ("condition type", sorted(GROUP_CONDITIONS), "of a group"),
+        ("condition type", [DISRUPTION_TARGET, POD_SCHEDULED], "of a pod"),
+        ("condition reason", [PREEMPTED], f"of {DISRUPTION_TARGET}"),
+        ("namespace label", [EXEMPT_LABEL], "its pods are never changed"),
         ("reporting controller", [REPORTER], "of Events"),
         ("user agent", [USER_AGENT], "of requests"),
         ("ConfigMap", [LOG_END_NAME], "the end of the log"),

@@ -179,7 +179,7 @@ async def test_subresources_that_are_for_other_fields_keep_the_label(enforced: S
 
 @pytest.mark.kubernetes("1.37")
 async def test_the_expressions_fit_the_types(enforced: Secured) -> None:
-    """The type checker of Kubernetes has nothing to say about any of them."""
+    """The type checker of Kubernetes has no warning about any of them."""
     plane, admin = enforced.plane, enforced.admin
     plane.start_controller_manager(["validatingadmissionpolicy-status-controller"])
     names = {one.policy for one in enforced.attempts}
