@@ -296,6 +296,7 @@ class Service:
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return the HTTP application."""
+        from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -314,6 +315,8 @@ class Service:
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
         plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
+        path = self.settings.node_groups
+        groups = read_node_groups(path) if path else ()
         plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
@@ -323,7 +326,7 @@ class Service:
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(
-                ExplainService(self.cluster, self.leader, clock, plans.plan),
+                ExplainService(self.cluster, self.leader, clock, plans.plan, groups),
                 self.query_process.fetch,
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),

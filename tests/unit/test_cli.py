@@ -60,6 +60,7 @@ FIELDS = {
     "help",
     "when_empty",
     "reasons_when_empty",
+    "node_groups",
     "search",
     "workload",
     "groups",

@@ -128,6 +128,7 @@ VALUES = {
     "advertise_url": ("http://10.0.0.1:8888", None),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
+    "node_groups": ("groups.yaml", None),
     "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),

@@ -32,13 +32,6 @@ def explain(
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
     ] = "default",
-    at: Annotated[
-        str,
-        typer.Option(
-            "--at",
-            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
-        ),
-    ] = "",
     why_preempted: Annotated[
         bool,
         typer.Option(
@@ -46,6 +39,13 @@ def explain(
             help="Explain the newest preemption that evicted this pod or group: by whom, why it, and how it ended.",
         ),
     ] = False,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
+        ),
+    ] = "",
     server: Server = None,
     output: ValueForm = Output.table,
 ) -> None:

@@ -137,26 +137,31 @@ def _plan_files(
     cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     """Return the warnings and the answer of a plan on a cluster from files."""
+    from extender.cli.output.progress_bar import PlanProgress
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
     from extender.cluster.manifests.tree_copies import TreeCopies
     from extender.queries.plan.capacity_query import answer_capacity_query
     from extender.queries.plan.plan_query import PlanInput, plan_warnings
 
-    entries = read_entries(cluster, trees.files)
-    found = build(complete(entries))
-    question = PlanInput(
-        groups=frozenset(found.groups),
-        pods=frozenset(found.pods),
-        all_pending=trees.all_pending or not trees.files,
-        budget=trees.search_budget or settings_module.load().search_budget,
-        preemption=trees.preemption,
-        order=found.order,
-        origins=found.origins,
-        refused=found.refused,
-    )
-    view = found.world.view
-    warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
-    answer = answer_capacity_query(view, question, changes, TreeCopies(entries).copy)
+    with PlanProgress() as progress:
+        entries = read_entries(cluster, trees.files, progress.read)
+        progress.begin("Building the cluster")
+        found = build(complete(entries))
+        question = PlanInput(
+            groups=frozenset(found.groups),
+            pods=frozenset(found.pods),
+            all_pending=trees.all_pending or not trees.files,
+            budget=trees.search_budget or settings_module.load().search_budget,
+            preemption=trees.preemption,
+            order=found.order,
+            origins=found.origins,
+            refused=found.refused,
+        )
+        view = found.world.view
+        warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
+        progress.begin("Planning")
+        copy = TreeCopies(entries).copy
+        answer = answer_capacity_query(view, question, changes, copy, progress.copies)
     return tuple(warnings), answer
 
 

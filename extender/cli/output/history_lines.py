@@ -28,10 +28,11 @@ def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
 def _decided(decision: Decision) -> Iterator[str]:
     planned = decision.input
     if planned.stored:
+        units = f", {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
         yield (
             f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
             f"{planned.groups} groups, {planned.nodes} nodes, {planned.rejected_nodes} node rejections, {planned.rules} rules "
-            f"between pods, {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
+            f"between pods{units if planned.evictable else ''}"
         )
     else:
         yield f"input {planned.digest[:12]}: not stored any more (pruned)"

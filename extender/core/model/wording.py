@@ -39,7 +39,10 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
     >>> did_you_mean("minCuont", ("minCount", "minGroupCount")), did_you_mean("x", ("minCount",))
     ('; did you mean minCount?', '')
     """
-    near = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=most, cutoff=0.7)
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.7)
+    near = sorted(close, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
+    near = near[:most]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

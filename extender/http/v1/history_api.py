@@ -12,6 +12,7 @@ from extender.http.v1.openapi import (
     GANG_NAME,
     NAME,
     NAMESPACE,
+    ORDER,
     PATH,
     TEXT,
     TIME,
@@ -26,6 +27,7 @@ from extender.http.v1.query_parameters import (
     gang_named,
     known,
     name_in,
+    newest_first,
     number,
     path_in,
     time_in,
@@ -49,7 +51,7 @@ class DecisionAnswer(msgspec.Struct):
 
 
 PREEMPTION_PARAMETERS = frozenset(
-    {"victim", "preemptor", "namespace", "state", "since", "until", "after", "limit"}
+    {"victim", "preemptor", "namespace", "state", "since", "until", "after", "order", "limit"}
 )
 WHOLE = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
 AFTER = Parameter(name="after", about="Only entries after this position", schema=WHOLE)
@@ -109,7 +111,8 @@ OPERATIONS = (
                       schema={"type": "string", "enum": list(OUTCOMES)}),
             Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
             Parameter(name="until", about="Only preemptions that were planned at this time or before", schema=TIME),
-            AFTER,
+            Parameter(name="after", about="Only preemptions that were planned after this position; with order=newest, before it", schema=WHOLE),
+            ORDER,
             LIMIT,
         ),
         tagged=True,
@@ -181,6 +184,7 @@ class HistoryApi:
             until_us=time_in(query, "until"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
+            newest_first=newest_first(query),
         )
         found = await preemptions(self._reader, wanted)
         link = next_page(request, found.last) if found.more else ""

@@ -27,6 +27,11 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     which,
 )
+from extender.queries.explain.member_checks import (
+    extra_finding,
+    extra_members,
+    placed_checks,
+)
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -37,6 +42,7 @@ from extender.queries.explain.name_lookup import (
 )
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
 from extender.queries.state.gang_status import RootWorkload, gang_status
@@ -66,6 +72,7 @@ class ExplainService:
         state: The reservation state.
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
+        node_groups: Of the cluster autoscaler; empty: not known.
     """
 
     def __init__(
@@ -74,11 +81,13 @@ class ExplainService:
         state: StateSource,
         clock: Clock,
         plan: Callable[[bytes], Awaitable[PlanResult]],
+        node_groups: tuple[NodeGroupSpec, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._state = state
         self._clock = clock
         self._plan = plan
+        self._node_groups = node_groups
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName) -> Explanation:
@@ -125,7 +134,9 @@ class ExplainService:
         pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group)
+        about = await self._group(now, subject, pod.group, pod)
+        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
+            return about
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -163,8 +174,10 @@ class ExplainService:
             about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
         )
 
-    async def _group(self, now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-        """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+    async def _group(
+        self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
+    ) -> Explanation:
+        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
         view, state = now.view, now.state
         if key not in view.groups:
             return await _missing(now, subject, key)
@@ -181,10 +194,21 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         if finding.plan_needed:
             verdict = await self._planned(tree)
-            finding = planned_finding(spaced(tree.root.key), verdict, status)
+            finding = planned_finding(
+                spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
+            )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        extra: tuple[Pod, ...] = ()
+        if pod is not None or subject.kind in GROUP_KINDS:
+            extra = extra_members(gang, status, tree, key, pod)
+        if extra:
+            verdict = await self._planned(tree)
+            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
-        if key != tree.root.key and subject.kind in GROUP_KINDS:
+        own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
+        if own is not None:
+            about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
+        if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
             of = which(spaced(tree.root.key), about.answer)
             about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
@@ -198,7 +222,7 @@ class ExplainService:
     async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {"groups": [f"{key.kind}/{key.path}"]}
+        question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
         result = await self._plan(msgspec.json.encode(question))
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:

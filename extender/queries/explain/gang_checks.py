@@ -182,8 +182,17 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
     )
 
 
-def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -> Finding:
-    """Return the finding about a complete tree, from a plan on the cluster as it is now."""
+def planned_finding(
+    who: str, verdict: GangVerdict, status: GangStatus | None, *, groups_known: bool = False
+) -> Finding:
+    """Return the finding about a complete tree, from a plan on the cluster as it is now.
+
+    Args:
+        who: The root, as sentences begin.
+        verdict: The answer of a plan query.
+        status: As the gang is shown; None: the log does not have it yet.
+        groups_known: The query had the node groups of a cluster autoscaler.
+    """
     first, *others = verdict.reasons or ("",)
     was = _lost(status)
     if verdict.verdict == "placed" and not verdict.victims:
@@ -207,6 +216,8 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
             reasons=tuple(others),
         )
     answer = refused_answer(who, _decision(verdict), was)
+    if groups_known and verdict.verdict == "impossible":
+        answer += f"; {_grown(verdict)}"
     if verdict.when_empty == "never":
         first, *others = verdict.reasons_when_empty or verdict.reasons
         return Finding(
@@ -226,6 +237,14 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
     if verdict.when_empty != "fits":
         checks = with_outcome(checks, "unknown", "fits an empty cluster")
     return Finding(answer=answer, checks=checks, reasons=tuple(others), help=verdict.help)
+
+
+def _grown(verdict: GangVerdict) -> str:
+    """Return by how much a node group must grow for a tree to fit."""
+    if not verdict.node_groups:
+        return "no node group alone would make it fit"
+    first = verdict.node_groups[0]
+    return f"it would fit if node group {first.name} grew by {counted(first.nodes, 'node')}"
 
 
 def with_outcome(

@@ -45,6 +45,13 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     preempt,
 )
+from extender.queries.plan.node_groups import (
+    NodeGroup,
+    NodeGroupGrowth,
+    NodeGroupSpec,
+    growth_text,
+    growths,
+)
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
@@ -90,6 +97,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
+    node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
     search: SearchLine = SearchLine(0, exhausted=True)
     workload: str = (
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
@@ -149,6 +157,8 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     with_: tuple[str, ...] = msgspec.field(default=(), name="with")
     # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
     relax: tuple[str, ...] = ()
+    # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
+    node_groups: tuple[NodeGroupSpec, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +175,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     roots_max: int = 0  # more trees than that are refused; 0: any number
     origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
+    node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
 
 
@@ -419,8 +430,11 @@ def _planned(
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
-        _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
+        _refused(tree, kind, verdict, notes),
+        help=(*map(growth_text, grown), *hints, *verdict.relaxations),
+        node_groups=grown,
     )
     return refused, view
 
