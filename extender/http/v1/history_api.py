@@ -173,7 +173,7 @@ class HistoryApi:
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
-        """Return the preemptions that match all parameters."""
+        """Return the preemptions that match all parameters, a page at a time."""
         query = known(request, PREEMPTION_PARAMETERS, repeatable={"state"})
         wanted = PreemptionQuery(
             victim=path_in(query, "victim"),

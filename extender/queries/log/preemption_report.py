@@ -27,7 +27,7 @@ from extender.queries.log.preemption_line import (
 from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
 
 PLANS = (PreemptionPlanned.__name__,)
-OUTCOMES = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
+ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +61,10 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
     if lines:
         await _add_outcomes(reader, wanted, lines)
     last = lines[-1].position if lines else wanted.after
-    found = [one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes]
+    found = tuple(one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes)
     for line in found:
         line.explanation = preemption_paragraph(line, wanted.victim)
-    return Preemptions(lines=tuple(found), head=head, more=more, last=last)
+    return Preemptions(lines=found, head=head, more=more, last=last)
 
 
 async def _plans(
@@ -103,7 +103,7 @@ async def _add_outcomes(
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
     question = EventFilter(
         gang=wanted.preemptor,
-        types=OUTCOMES,
+        types=ENDS,
         after=min(line.position for line in lines),
         limit=PAGE,
     )
