@@ -200,7 +200,13 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 
         folder = Path(settings.data_dir)
-        return ManifestCluster([*settings.cluster], folder, clock=clock, fence=fence)
+        return ManifestCluster(
+            [*settings.cluster],
+            folder,
+            clock=clock,
+            fence=fence,
+            max_children=settings.max_children,
+        )
     from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
@@ -210,7 +216,11 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         token_file=settings.scheduler_metrics_token_file,
     )
     return await KubernetesCluster.connect(
-        settings.kubeconfig or None, clock=clock, fence=fence, scheduler=metrics
+        settings.kubeconfig or None,
+        clock=clock,
+        fence=fence,
+        scheduler=metrics,
+        max_children=settings.max_children,
     )
 
 

@@ -27,6 +27,14 @@ class DocumentOutputs:
         """Return the titles of the sections, in order."""
         return [*self._sections()]
 
+    def first_lines(self) -> list[str]:
+        """Return the first line of each output, in order."""
+        return [
+            found["output"].strip().partition("\n")[0]
+            for found in map(self._block.search, self._sections().values())
+            if found is not None
+        ]
+
     async def compare(self, title: str, printed_for: Callable[[str], Awaitable[str]]) -> None:
         """Compare the output of a section with what is printed for its argument, or write it."""
         section = self._sections()[title]

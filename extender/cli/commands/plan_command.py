@@ -52,7 +52,7 @@ def plan(
     search_budget: Annotated[
         int | None,
         typer.Option(
-            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 200000 (the maximum there).",
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 20000 (at most 200000 there).",
             min=1,
         ),
     ] = None,
@@ -157,7 +157,8 @@ def _plan_files(
             origins=found.origins,
             refused=found.refused,
         )
-        view = found.world.view
+        most = settings_module.load().max_children
+        view = msgspec.structs.replace(found.world.view, max_children=most)
         warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
         progress.begin("Planning")
         copy = TreeCopies(entries).copy
@@ -178,16 +179,19 @@ def _ask_server(
             f"--search-budget: {budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
         )
     names = files_of(trees.files)
-    question = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
-        "all_pending": trees.all_pending,
-        "preemption": trees.preemption,
+    asked = {  # only what is asked for: an older service does not know all of it
+        "budget": budget,
         "copies": changes.copies,
         "max_copies": changes.max_copies,
         "without": changes.without,
         "with": changes.further,
         "relax": changes.relax,
-        **({} if budget is None else {"budget": budget}),
+    }
+    question = {
+        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "all_pending": trees.all_pending,
+        "preemption": trees.preemption,
+        **{name: value for name, value in asked.items() if value},
     }
     body = msgspec.json.encode(question)
     reply = ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
