@@ -97,7 +97,13 @@ def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
     assert not is_running(call["pid"])
 
 
-@pytest.mark.parametrize("command", [("gangs",), ("trees",), ("explain", "x")], ids=" ".join)
+READERS = (
+    ("gangs",), ("trees",), ("explain", "x"), ("history", "a/b"), ("events",), ("preemptions",), ("state",),
+    ("report", "pending"), ("plan",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
 def test_every_reader_of_a_service_takes_a_kubeconfig(command, kubectl, tmp_path):
     """Also without a context; the file is the one that kubectl reads."""
     path = tmp_path / "config"
