@@ -12,7 +12,7 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
-from extender.cli.connection.service_client import Server, finder
+from extender.cli.connection.service_client import LogServer, finder
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -158,7 +158,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: Server = None,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:

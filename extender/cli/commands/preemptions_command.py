@@ -10,7 +10,7 @@ import typer
 
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
-from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_client import LogServer
 from extender.cli.connection.service_list import ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -67,7 +67,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: Server = None,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:

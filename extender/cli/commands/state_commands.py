@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
-from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_client import LogServer
 from extender.cli.connection.service_list import Ask, ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -66,7 +66,7 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: Server = None,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:
