@@ -127,8 +127,8 @@ async def is_preempted(stage: Stage) -> None:
     for name in ("low-0", "low-1"):
         stage.cluster.change_pod(name, deleting=True, disruption_target="PreemptionByScheduler")
         stage.cluster.delete_pod(name)
-    await stage.settled()
-    await stage.settled()
+        await stage.settled()
+        await stage.settled()
 
 
 async def a_node_is_rejected(stage: Stage) -> None:
