@@ -135,6 +135,7 @@ VALUES = {
     "bind_timeout_s": (77.0, "soon"),
     "filter_deadline_ms": (1200, "1.5"),
     "search_budget": (1000, "many"),
+    "max_children": (1000, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
     "preemption": (False, "off"),

@@ -297,7 +297,7 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
     children = await groups_by_parent(view, key.namespace, pace)
     groups = {group.key: group for group in groups_below(here, children)} | above
     members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
-    return build_forest(groups, members)
+    return build_forest(groups, members, max_children=view.max_children)
 
 
 def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:

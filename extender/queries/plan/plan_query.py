@@ -32,6 +32,7 @@ from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composit
 from extender.core.model.pods import Pod
 from extender.core.model.wording import did_you_mean
 from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
     Conflict,
     Plan,
     Refusal,
@@ -147,7 +148,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
@@ -167,7 +168,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[GroupKey] = frozenset()  # groups to plan
     pods: frozenset[PodUid] = frozenset()  # pods to plan
     all_pending: bool = False  # plan also pending trees of the cluster files
-    budget: int = 200_000  # search nodes per root
+    budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
