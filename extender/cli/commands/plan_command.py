@@ -63,7 +63,7 @@ def plan(
     search_budget: Annotated[
         int | None,
         typer.Option(
-            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 200000 (the maximum there).",
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 20000 (at most 200000 there).",
             min=1,
         ),
     ] = None,

@@ -30,7 +30,14 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Conflict, Plan, PlanRequest, Refusal, SearchEffort
+from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
+    Conflict,
+    Plan,
+    PlanRequest,
+    Refusal,
+    SearchEffort,
+)
 from extender.core.planner.planning import fit_when_empty, plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
@@ -43,7 +50,7 @@ from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 WhenEmpty = Literal["", "fits", "never", "unknown"]
-BUDGET_WHEN_EMPTY = 20_000  # search nodes of the second plan
+BUDGET_WHEN_EMPTY = SEARCH_BUDGET // 4  # search nodes of the second plan
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -117,7 +124,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
 
 
@@ -127,7 +134,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[GroupKey] = frozenset()  # groups to plan
     pods: frozenset[PodUid] = frozenset()  # pods to plan
     all_pending: bool = False  # plan also pending trees of the cluster files
-    budget: int = 200_000  # search nodes per root
+    budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files

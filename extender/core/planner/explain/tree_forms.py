@@ -1,0 +1,122 @@
+"""Changed trees of one request, and which of them are the same but for names and order of groups and pods.
+
+A search gives interchangeable trees the same answer, so one solve answers for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.model.feasibility import is_leaf, threshold
+from extender.core.planner.plan_types import NodeRejection, PlanGroup
+
+
+class GroupChange(msgspec.Struct, frozen=True):
+    """Other requirements of one group; None leaves one as it is."""
+
+    minimum: int | None = None
+    topology: tuple[str, ...] | None = None
+
+    def of(self, group: PlanGroup) -> PlanGroup:
+        """Return the changed group."""
+        if self.minimum is not None:
+            group = msgspec.structs.replace(group, basic=False, minimum=self.minimum)
+        if self.topology is not None:
+            group = msgspec.structs.replace(group, topology=self.topology)
+        return group
+
+
+Changes: TypeAlias = Mapping[GroupKey, GroupChange]
+UNCHANGED = GroupChange()
+
+
+def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
+    """Return the tree with changed groups."""
+    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
+
+
+def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+    """Apply a change to every group of a tree."""
+    children = tuple(map_groups(child, change) for child in group.groups)
+    return change(msgspec.structs.replace(group, groups=children))
+
+
+def walk(group: PlanGroup) -> list[PlanGroup]:
+    """List the groups of a tree, parents first."""
+    return [group, *(g for child in group.groups for g in walk(child))]
+
+
+class TreeForms:
+    """Numbers for a tree and for changes of it: equal numbers mean that the trees are interchangeable.
+
+    Waiting members count by their shapes and the nodes rejected for them alone, which is all that a search reads of them.
+    """
+
+    def __init__(
+        self,
+        root: PlanGroup,
+        numbers: dict[tuple[object, ...], int] | None = None,
+        rejected_nodes: tuple[NodeRejection, ...] = (),
+    ) -> None:
+        """Number the tree.
+
+        Args:
+            root: The tree.
+            numbers: Of the trees that it is compared with; None: of no others.
+            rejected_nodes: Those of the request.
+        """
+        self._root = root
+        self._rejected_nodes = rejected_nodes
+        self._avoided: dict[PodUid, tuple[NodeName, ...]] = {}
+        for rejection in rejected_nodes:
+            if rejection.uid is not None:
+                before = self._avoided.get(rejection.uid, ())
+                self._avoided[rejection.uid] = tuple(sorted({*before, rejection.node}))
+        self._groups = walk(root)
+        self._position = {group.key: index for index, group in enumerate(self._groups)}
+        self._parent = [-1] * len(self._groups)
+        self._numbers = {} if numbers is None else numbers
+        self._members: dict[GroupKey, tuple[object, ...]] = {}
+        self._unchanged: dict[GroupKey, int] = {}
+        for group in reversed(self._groups):
+            avoided = ((m.shape, self._avoided.get(m.uid, ())) for m in group.members)
+            shapes = sorted(Counter(avoided).items())
+            bound = sorted(b.node for b in group.bound)
+            self._members[group.key] = (is_leaf(group), tuple(shapes), tuple(bound))
+            self._unchanged[group.key] = self._of(group, self._unchanged)
+            for child in group.groups:
+                self._parent[self._position[child.key]] = self._position[group.key]
+
+    def changed(self, changes: Changes) -> TreeForms:
+        """Return the numbers for a changed tree."""
+        root = changed_tree(self._root, changes)
+        return TreeForms(root, self._numbers, self._rejected_nodes)
+
+    def number(self, changes: Changes) -> int:
+        """Return the number of the tree with changed groups."""
+        numbers: ChainMap[GroupKey, int] = ChainMap({}, self._unchanged)
+        for index in self._touched(changes):
+            group = self._groups[index]
+            change = changes.get(group.key, UNCHANGED)
+            numbers[group.key] = self._of(change.of(group), numbers)
+        return numbers[self._root.key]
+
+    def _touched(self, changes: Changes) -> list[int]:
+        """Return the positions of the changed groups and of all groups above them, children before parents."""
+        touched: set[int] = set()
+        for key in changes:
+            index = self._position[key]
+            while index >= 0 and index not in touched:
+                touched.add(index)
+                index = self._parent[index]
+        return sorted(touched, reverse=True)
+
+    def _of(self, group: PlanGroup, numbers: Mapping[GroupKey, int]) -> int:
+        below = sorted([numbers[child.key] for child in group.groups])
+        form = (threshold(group), group.topology, self._members[group.key], *below)
+        return self._numbers.setdefault(form, len(self._numbers))
