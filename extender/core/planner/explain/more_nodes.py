@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -33,7 +34,7 @@ def more_nodes(
     conflict: list[PlacementRequirement],
     fits_with: FitsWith,
 ) -> list[Relaxation]:
-    """Return additional empty nodes with which the tree fits, with one less of each kind it does not; empty if none were found.
+    """Return additional empty nodes with which the tree fits, and no fewer of any kind as far as the search goes; or nothing.
 
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
@@ -191,7 +192,7 @@ class _NodeSearch:
         models = self._different_nodes()
         if not models:
             return {}
-        most = self._most_pods()
+        most = min(self._most_pods(), NODES_ADDED_MAX)
         if not self.harmless:
             steps = range(1, min(most, STEPS_MAX) + 1)
             each = ({name: count} for count in steps for name in models)
@@ -201,9 +202,11 @@ class _NodeSearch:
         if share == most and not self.fits(every):
             return {}
         for name in models:
-            alone = {name: min(most, NODES_ADDED_MAX)}
-            if self.fits(alone):
-                return self._fewest(alone, near=False)
+            packed = self._packed(name, most)
+            if self.fits({name: packed}):
+                return self._fewest({name: packed}, near=False)
+            if packed < most and self.fits({name: most}):
+                return self._fewest({name: most}, near=False, above=packed)
         if len(models) == 1 or (share < most and not self.fits(every)):
             return {}
         for name in models:
@@ -228,6 +231,15 @@ class _NodeSearch:
                 found[key] = (-holds, node.name)
         return [name for holds, name in sorted(found.values()) if holds][:MODELS_MAX]
 
+    def _packed(self, name: NodeName, most: int) -> int:
+        """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
+        node = self.fleet.nodes[self.fleet.index[name]]
+        needed = 0.0
+        for leaf in self.problem.groups:
+            each = [self._each(kind, node) for kind in leaf.members]
+            needed += leaf.least / max(min(each, default=1), 1) if leaf.leaf and leaf.alive else 0
+        return min(max(math.ceil(needed), 1), most)
+
     def _most_pods(self) -> int:
         """Return how many new nodes the tree could use: one for each pod that it needs, or has where rules count pods."""
         groups = self.problem.groups
@@ -237,15 +249,16 @@ class _NodeSearch:
 
     # --- the smallest number -------------------------------------------------------------------------
 
-    def _fewest(self, counts: Counts, *, near: bool = True) -> Counts:
+    def _fewest(self, counts: Counts, *, near: bool = True, above: int = 0) -> Counts:
         """Return the smallest number of each kind with which the tree fits, one kind after the other.
 
         Args:
             counts: With these it fits.
             near: Hardly fewer will do, so these are tried first.
+            above: So many of the only kind do not suffice.
         """
         for name in [*counts]:
-            low, high = 0, counts[name]  # fits with `high`, not below `low`
+            low, high = above + bool(above), counts[name]  # fits with `high`, not below `low`
             step = 1
             while low < high:
                 middle = max(high - step, low) if near else (low + high) // 2
