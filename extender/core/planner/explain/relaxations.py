@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -29,6 +30,9 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.solver_pipeline import Solved
 
 RELAXATIONS_MAX = 5
+# fractions of the search nodes that are left, which more nodes and what is neither these nor a lower minimum may take
+NODES_PART = 2
+OTHERS_PART = 2
 REDUCED_MAX = 64  # taints, nodes or rules, of which those that are not needed are left out
 Item = TypeVar("Item")
 
@@ -48,18 +52,19 @@ def relaxations(
     solver.refill()
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
+        if solver.exhausted:
+            return False
         fleet = solver.fleet.extended(new)
         request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
         return solver.fits(request, fleet, Options()) is True
 
-    found = _lower_minimum(solver, conflict)
-    nodes = more_nodes(solved, solver.request, conflict, fits_with)
-    found = [*found[: RELAXATIONS_MAX - len(nodes)], *nodes]
-    for change in _others(solver, conflict):
-        if len(found) >= RELAXATIONS_MAX:
-            break
-        found.append(change)
-    return tuple(found)
+    with solver.limited_to(NODES_PART):
+        nodes = more_nodes(solved, solver.request, conflict, fits_with)
+    with solver.limited_to(OTHERS_PART):
+        others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
+    lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
+    found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
+    return tuple(found[:RELAXATIONS_MAX])
 
 
 def _lower_minimum(
@@ -69,7 +74,7 @@ def _lower_minimum(
     found: list[tuple[int, Relaxation]] = []
     tried: set[int] = set()
     groups = {group.key: group for group in walk(solver.request.root)}
-    for r in conflict:
+    for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
         form = solver.form({r.object: GroupChange(minimum=0)})
