@@ -5,7 +5,7 @@ A search gives interchangeable trees the same answer, so one solve answers for a
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -81,16 +81,19 @@ class TreeForms:
         self._position = {group.key: index for index, group in enumerate(self._groups)}
         self._parent = [-1] * len(self._groups)
         self._numbers = {} if numbers is None else numbers
-        self._members: dict[GroupKey, tuple[object, ...]] = {}
-        self._unchanged: dict[GroupKey, int] = {}
-        for group in reversed(self._groups):
+        self._own: list[tuple[object, ...]] = [()] * len(self._groups)
+        self._below: list[Counter[int]] = [Counter() for _ in self._groups]
+        self._form: list[int] = [-1] * len(self._groups)
+        for index in reversed(range(len(self._groups))):
+            group = self._groups[index]
             avoided = ((m.shape, self._avoided.get(m.uid, ())) for m in group.members)
             shapes = sorted(Counter(avoided).items())
             bound = sorted(b.node for b in group.bound)
-            self._members[group.key] = (is_leaf(group), tuple(shapes), tuple(bound))
-            self._unchanged[group.key] = self._of(group, self._unchanged)
+            self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
             for child in group.groups:
-                self._parent[self._position[child.key]] = self._position[group.key]
+                self._parent[self._position[child.key]] = index
+                self._below[index][self._form[self._position[child.key]]] += 1
+            self._form[index] = self._of(index, group, self._below[index])
 
     def changed(self, changes: Changes) -> TreeForms:
         """Return the numbers for a changed tree."""
@@ -99,12 +102,17 @@ class TreeForms:
 
     def number(self, changes: Changes) -> int:
         """Return the number of the tree with changed groups."""
-        numbers: ChainMap[GroupKey, int] = ChainMap({}, self._unchanged)
+        forms: dict[int, int] = {}
+        below: dict[int, Counter[int]] = {}
         for index in self._touched(changes):
-            group = self._groups[index]
-            change = changes.get(group.key, UNCHANGED)
-            numbers[group.key] = self._of(change.of(group), numbers)
-        return numbers[self._root.key]
+            group = changes.get(self._groups[index].key, UNCHANGED).of(self._groups[index])
+            forms[index] = self._of(index, group, below.get(index, self._below[index]))
+            parent = self._parent[index]
+            if parent >= 0:
+                here = below.setdefault(parent, self._below[parent].copy())
+                here[self._form[index]] -= 1
+                here[forms[index]] += 1
+        return forms.get(0, self._form[0])
 
     def _touched(self, changes: Changes) -> list[int]:
         """Return the positions of the changed groups and of all groups above them, children before parents."""
@@ -116,7 +124,7 @@ class TreeForms:
                 index = self._parent[index]
         return sorted(touched, reverse=True)
 
-    def _of(self, group: PlanGroup, numbers: Mapping[GroupKey, int]) -> int:
-        below = sorted([numbers[child.key] for child in group.groups])
-        form = (threshold(group), group.topology, self._members[group.key], *below)
+    def _of(self, index: int, group: PlanGroup, below: Counter[int]) -> int:
+        children = sorted((form, count) for form, count in below.items() if count)
+        form = (threshold(group), group.topology, self._own[index], *children)
         return self._numbers.setdefault(form, len(self._numbers))
