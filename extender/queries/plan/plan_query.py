@@ -36,6 +36,7 @@ from extender.core.planner.plan_types import (
     Plan,
     PlanRequest,
     Refusal,
+    Relaxation,
     SearchEffort,
 )
 from extender.core.planner.planning import fit_when_empty, plan
@@ -89,6 +90,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
+    changes: tuple[Relaxation, ...] = ()  # the same by parts, for programs
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
@@ -364,7 +366,7 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search)
-    hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    hints = tuple(workload_hints(verdict.changes, question.origins))
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
     )
@@ -400,6 +402,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        changes=verdict.changes,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
     )
 
