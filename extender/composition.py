@@ -200,7 +200,13 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 
         folder = Path(settings.data_dir)
-        return ManifestCluster([*settings.cluster], folder, clock=clock, fence=fence)
+        return ManifestCluster(
+            [*settings.cluster],
+            folder,
+            clock=clock,
+            fence=fence,
+            max_children=settings.max_children,
+        )
     from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
@@ -210,7 +216,11 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         token_file=settings.scheduler_metrics_token_file,
     )
     return await KubernetesCluster.connect(
-        settings.kubeconfig or None, clock=clock, fence=fence, scheduler=metrics
+        settings.kubeconfig or None,
+        clock=clock,
+        fence=fence,
+        scheduler=metrics,
+        max_children=settings.max_children,
     )
 
 
@@ -296,6 +306,7 @@ class Service:
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return the HTTP application."""
+        from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -313,6 +324,8 @@ class Service:
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
         plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
+        path = self.settings.node_groups
+        groups = read_node_groups(path) if path else ()
         plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
         query_handlers = (
             self.query_process,
@@ -320,7 +333,10 @@ class Service:
             TreeApi(self.leader),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
-            ExplainApi(ExplainService(self.cluster, self.leader, clock, plans.plan)),
+            ExplainApi(
+                ExplainService(self.cluster, self.leader, clock, plans.plan, groups),
+                self.query_process.fetch,
+            ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
         return application(

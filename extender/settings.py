@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.planner.plan_types import SEARCH_BUDGET
 
 PREFIX = "GANG_EXTENDER_"
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
+    node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
+    max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
@@ -105,6 +108,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return "--" + self.name.replace("_", "-")
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where the value of a setting is from."""
+
+    source: Literal["flag", "variable", "default"]
+    name: str  # of the flag or the variable; empty for a default
+
+
 def all_settings() -> tuple[Setting, ...]:
     """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
@@ -149,26 +159,53 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     raw: dict[str, object] = {}
     names: dict[str, str] = {}  # by setting: where its value is from, for messages
     for setting in all_settings():
-        given = flags.get(setting.name)
-        text = variables.get(setting.variable)
-        names[setting.name] = setting.variable
-        if given not in (None, ()):
-            names[setting.name] = setting.flag
+        origin = origin_of(setting, variables, flags)
+        names[setting.name] = origin.name or setting.variable
+        given = flags[setting.name] if origin.source == "flag" else variables.get(origin.name)
+        if origin.source != "default":
             raw[setting.name] = (
-                _parsed(setting, given, setting.flag) if isinstance(given, str) else given
+                _parsed(setting, given, origin.name) if isinstance(given, str) else given
             )
-        elif text:
-            raw[setting.name] = _parsed(setting, text, setting.variable)
-    raw.setdefault("kubeconfig", variables.get("KUBECONFIG", ""))
-    raw.setdefault("data_dir", default_data_dir(variables))
     settings = msgspec.convert(raw, type=Settings, strict=False)
     _check(settings, names)
-    host, port = _host_port(settings.listen, names["listen"])
-    return msgspec.structs.replace(
-        settings,
-        identity=settings.identity or f"{socket.gethostname()}:{port}",
-        advertise_url=settings.advertise_url or f"http://{host}:{port}",
+    _host_port(settings.listen, names["listen"])
+    computed = computed_defaults(settings, variables)
+    unset = {name: value for name, value in computed.items() if not getattr(settings, name)}
+    return msgspec.structs.replace(settings, **unset)
+
+
+def origin_of(
+    setting: Setting, variables: Mapping[str, str], flags: Mapping[str, object]
+) -> Origin:
+    """Return what sets a setting: its flag, else its variable; for the kubeconfig also KUBECONFIG."""
+    if flags.get(setting.name) not in (None, ()):
+        return Origin("flag", setting.flag)
+    names = (
+        (setting.variable, "KUBECONFIG") if setting.name == "kubeconfig" else (setting.variable,)
     )
+    for name in names:
+        if variables.get(name):
+            return Origin("variable", name)
+    return Origin("default", "")
+
+
+def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults that depend on the machine or on `listen`, by setting."""
+    host, port = settings.host_port
+    return {
+        "data_dir": default_data_dir(variables),
+        "identity": f"{socket.gethostname()}:{port}",
+        "advertise_url": http_url(host, port),
+    }
+
+
+def http_url(host: str, port: int) -> str:
+    """Return the URL of a host and a port.
+
+    >>> http_url("::1", 8888)
+    'http://[::1]:8888'
+    """
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -187,6 +224,16 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
             similar = get_close_matches(name, known, n=1, cutoff=0.65)
             found[variable] = PREFIX + similar[0] if similar else ""
     return found
+
+
+def unknown_variable_text(variable: str, similar: str) -> str:
+    """Return the warning about a variable of `unknown_variables`.
+
+    >>> unknown_variable_text("GANG_EXTENDER_LISTENS", "GANG_EXTENDER_LISTEN")
+    'environment variable GANG_EXTENDER_LISTENS is not a setting; did you mean GANG_EXTENDER_LISTEN?'
+    """
+    hint = f"did you mean {similar}?" if similar else "`gang-extender config` prints all settings"
+    return f"environment variable {variable} is not a setting; {hint}"
 
 
 def checked_url(text: str, field: str, example: str) -> str:
@@ -253,6 +300,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "bind_timeout_s",
         "lease_duration_s",
         "search_budget",
+        "max_children",
         "reservation_ttl_s",
         "shutdown_grace_s",
         "capacity_sample_interval_s",

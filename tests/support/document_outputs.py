@@ -15,12 +15,12 @@ _SECTION = re.compile(r"^## (?P<title>.+?)$\n(?P<text>.*?)(?=^## |\Z)", re.MULTI
 
 
 class DocumentOutputs:
-    """The sections of a document, and in each the output of one command with a name as its argument."""
+    """The sections of a document, and in each the output of one command with its arguments."""
 
     def __init__(self, name: str, command: str) -> None:
         self._path = DOCS / name
         self._block = re.compile(
-            rf"^    \$ {re.escape(command)} (?P<name>\S+)\n(?P<output>(?:    .*\n)*)", re.MULTILINE
+            rf"^    \$ {re.escape(command)} (?P<name>\S.*)\n(?P<output>(?:    .*\n)*)", re.MULTILINE
         )
 
     def titles(self) -> list[str]:

@@ -61,6 +61,7 @@ FIELDS = {
     "changes",
     "when_empty",
     "reasons_when_empty",
+    "node_groups",
     "search",
     "workload",
     "groups",

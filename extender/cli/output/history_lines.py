@@ -28,10 +28,11 @@ def print_line(line: HistoryLine, gang: str) -> None:
 def _decided(decision: Decision) -> Iterator[str]:
     planned = decision.input
     if planned.stored:
+        units = f", {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
         yield (
             f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
             f"{planned.groups} groups, {planned.nodes} nodes, {planned.rejected_nodes} node rejections, {planned.rules} rules "
-            f"between pods, {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
+            f"between pods{units if planned.evictable else ''}"
         )
     else:
         yield f"input {planned.digest[:12]}: not stored any more (pruned)"
@@ -42,6 +43,7 @@ def _decided(decision: Decision) -> Iterator[str]:
         more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
         yield f"without a node: {names}{more}"
     yield from (f"reason: {reason}" for reason in decision.reasons)
+    yield from (f"would help: {text}" for text in decision.help)
     for conflict in decision.conflict:
         yield f"cannot hold together: {conflict.object}: {conflict.message}"
     yield from (f"preemption: {text}" for text in decision.preemption_notes)

@@ -37,7 +37,22 @@ _WORDS: Final[dict[str, bool | None]] = {
     **{f(w): True for w in ("true", "yes", "on") for f in (str.lower, str.title, str.upper)},
     **{f(w): False for w in ("false", "no", "off") for f in (str.lower, str.title, str.upper)},
 }
+_WORD_MAX: Final = max(map(len, _WORDS))
+_NUMBER_BEGINS: Final = frozenset("+-.0123456789")
 _MERGE: Final = "<<"
+
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_YAML_PROBLEMS: Final = {  # part of a problem of libyaml -> what a user can look for
+    "mapping values are not allowed": "a colon where no key can be; is a line above indented wrong, or a text with a colon not quoted?",
+    "could not find expected ':'": "a key without a colon, above this line",
+    "did not find expected ',' or ']'": "a list in [ ] that is not closed, or lacks a comma",
+    "did not find expected ',' or '}'": "an object in { } that is not closed, or lacks a comma",
+    "did not find expected key": "a line that is indented in another way than those above",
+    "did not find expected '-' indicator": "a line of a list that is indented in another way than those above",
+    "found unexpected end of stream": "a quoted text that is not closed",
+    "did not find expected alphabetic": "a text that begins with * or & and is not quoted",
+    "cannot start any token": "a tab, or a character with which only a quoted text begins",
+}
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 _Sized = tuple[Value, int]  # a value, and the number of values in it, aliases counted in full
@@ -79,12 +94,30 @@ def read_file(name: str) -> tuple[Document, ...]:
     Raises:
         BadInput: The file cannot be read, or is neither YAML nor JSON.
     """
+    return read_bytes(body_of(name), "standard input" if name == STDIN else name)
+
+
+def body_of(name: str) -> bytes:
+    """Return the content of a file, or of standard input for `-`.
+
+    Raises:
+        BadInput: The file cannot be read.
+    """
     try:
-        body = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as fault:
         msg = f"{name}: {fault.strerror or fault}"
         raise BadInput(msg) from fault
-    return read_bytes(body, "standard input" if name == STDIN else name)
+
+
+def documents_in(text: str, name: str) -> Iterator[Value]:
+    """Yield the documents of a YAML text, empty ones as None.
+
+    Raises:
+        BadInput: There is a duplicate key, an alias bomb or an unknown tag.
+        YAMLError: The text is not YAML.
+    """
+    return _Reader(text, name).documents()
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
@@ -101,7 +134,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
             raise BadInput(msg) from fault
         except msgspec.DecodeError as fault:
             if name.endswith(".json"):
-                msg = f"{name}: {fault}"
+                msg = f"{name}: {json_message(body, fault)}"
                 raise BadInput(msg) from fault  # otherwise it is YAML in flow style
     try:
         text = body.decode("utf-8-sig")
@@ -111,7 +144,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
     try:
         return tuple(
             Document(where=f"{name}, document {number}", value=value)
-            for number, value in enumerate(_Reader(text, name).documents(), start=1)
+            for number, value in enumerate(documents_in(text, name), start=1)
             if value is not None
         )
     except yaml.YAMLError as fault:
@@ -120,9 +153,22 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
 
 
 def _message_of(fault: yaml.YAMLError) -> str:
+    """Return what is wrong with a text, by the words of libyaml, which are about its own states."""
     mark = getattr(fault, "problem_mark", None)
     problem = getattr(fault, "problem", None) or str(fault).replace("\n", " ")
-    return problem if mark is None else f"line {mark.line + 1}: {problem}"
+    text = next((words for part, words in _YAML_PROBLEMS.items() if part in problem), "")
+    message = f"not valid YAML{text and f': {text}'}"
+    return message if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {message}"
+
+
+def json_message(body: bytes, fault: msgspec.DecodeError) -> str:
+    """Return where a text is no JSON; msgspec names the byte."""
+    found = _BYTE.search(str(fault))
+    if found is None:
+        return "not valid JSON: it ends too early"
+    before = body[: int(found[1])]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f"line {line}, column {column}: not valid JSON"
 
 
 @lru_cache(maxsize=65_536)
@@ -142,6 +188,14 @@ def plain(text: str) -> bool | int | float | str | None:
         number = float(text)
         return number if math.isfinite(number) else text
     return text
+
+
+def _scalar(event: yaml.ScalarEvent) -> Value:
+    """Return the value of a scalar; only a short text, or one that begins like a number, is not itself."""
+    text: str = event.value
+    if not event.implicit[0] or (len(text) > _WORD_MAX and text[0] not in _NUMBER_BEGINS):
+        return text
+    return plain(text)
 
 
 class _Reader:
@@ -173,7 +227,7 @@ class _Reader:
             self._fail(event, f"tag {event.tag} is not allowed")
         found: _Sized
         if isinstance(event, yaml.ScalarEvent):
-            found = (plain(event.value) if event.implicit[0] else event.value, 1)
+            found = (_scalar(event), 1)
         elif depth >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -187,7 +241,7 @@ class _Reader:
     def _sequence(self, depth: int) -> _Sized:
         value: list[Value] = []
         size = 1
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+        while type(event := next(self._events)) is not yaml.SequenceEndEvent:
             item, item_size = self._value(event, depth + 1)
             value.append(item)
             size += item_size
@@ -197,13 +251,18 @@ class _Reader:
         value: dict[str, Value] = {}
         merged: list[Value] = []
         size = 1
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            if not isinstance(event, yaml.ScalarEvent):
+        while type(event := next(self._events)) is not yaml.MappingEndEvent:
+            if type(event) is not yaml.ScalarEvent:
                 self._fail(event, "a key must be text")
             if event.value in value:
                 self._fail(event, f'key "{event.value}" is a duplicate')
-            item, item_size = self._value(next(self._events), depth + 1)
-            size += item_size
+            following = next(self._events)
+            if type(following) is yaml.ScalarEvent and following.tag is following.anchor is None:
+                item = _scalar(following)  # most values: a list of a large cluster has 10 million
+                size += 1
+            else:
+                item, item_size = self._value(following, depth + 1)
+                size += item_size
             if event.value == _MERGE:
                 merged += item if isinstance(item, list) else [item]
             else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 BYTES: Final = ("memory", "ephemeral-storage")
@@ -16,6 +17,19 @@ def counted(number: int, noun: str) -> str:
     ['0 events', '1 event', '2 events']
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
+    """Return the end of a sentence with the names that are similar, or an empty string if none is.
+
+    >>> did_you_mean("minCuont", ("minCount", "minGroupCount")), did_you_mean("x", ("minCount",))
+    ('; did you mean minCount?', '')
+    """
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.7)
+    near = sorted(close, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
+    near = near[:most]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def spaced(name: object) -> str:

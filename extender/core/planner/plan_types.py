@@ -201,6 +201,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     given: tuple[str, ...] = ()
 
 
+WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
 
@@ -211,6 +214,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conflict: tuple[Conflict, ...] = ()
     changes: tuple[Relaxation, ...] = ()  # each alone would make the tree fit, the cheapest first
     given: tuple[str, ...] = ()
+    # Of an impossible tree without bound members: whether it would fit if no other pod ran.
+    when_empty: WhenEmpty = ""
+    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
 
     @property
     def relaxations(self) -> tuple[str, ...]:

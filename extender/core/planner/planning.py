@@ -6,7 +6,7 @@ Pure: the same request gives the same bytes on any machine. The search budget is
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,14 +28,17 @@ from extender.core.planner.plan_types import (
     SECONDS_OF_BUDGET,
     Feasibility,
     Plan,
+    PlanGroup,
     PlanRequest,
     Refusal,
     SearchEffort,
     Verdict,
+    WhenEmpty,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
 
-BUDGET_STEP = 10  # the larger budget that an unknown refusal proposes, as a multiple
+BUDGET_STEP: Final = 10  # the larger budget that an unknown refusal proposes, as a multiple
+BUDGET_WHEN_EMPTY: Final = SEARCH_BUDGET // 4  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
@@ -64,7 +67,7 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
     problem = compile_request(request, fleet)
     if problem.violations:
         contradiction = explain_contradiction(request, fleet, problem)
-        return Refusal(
+        refusal = Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
             reasons=contradiction.reasons,
@@ -72,6 +75,7 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
             conflict=contradiction.conflict,
             changes=contradiction.changes,
         )
+        return compared_with_empty(refusal, request)
     solved = solve(request, fleet, problem=problem)
     if solved.solution is not None:
         return make_plan(request, solved)
@@ -170,7 +174,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         if request.explain
         else RefusalExplanation(diagnose(solved))
     )
-    return Refusal(
+    refusal = Refusal(
         outcome="impossible",
         status=status,
         reasons=explanation.reasons,
@@ -179,6 +183,27 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         changes=explanation.changes,
         given=rests_on,
     )
+    return compared_with_empty(refusal, request)
+
+
+def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
+    """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
+
+    It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
+    counted as free.
+    """
+    if not request.explain or has_bound(request.root):
+        return refusal
+    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
+    return msgspec.structs.replace(
+        refusal, when_empty=words[found.fits], reasons_when_empty=found.reasons
+    )
+
+
+def has_bound(group: PlanGroup) -> bool:
+    """Return whether a group or one below it has bound members."""
+    return bool(group.bound) or any(map(has_bound, group.groups))
 
 
 def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
@@ -219,6 +244,7 @@ __all__ = [
     "NodeTable",
     "Plan",
     "Refusal",
+    "compared_with_empty",
     "fit_when_empty",
     "plan",
     "plan_at_once",

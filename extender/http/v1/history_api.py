@@ -11,6 +11,7 @@ from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.v1.openapi import (
     GANG_NAME,
     NAMESPACE,
+    ORDER,
     PATH,
     TEXT,
     TIME,
@@ -23,6 +24,7 @@ from extender.http.v1.query_parameters import (
     flag,
     gang_named,
     known,
+    newest_first,
     number,
     path_in,
     time_in,
@@ -95,7 +97,8 @@ OPERATIONS = (
             Parameter(name="victim", about="Only preemptions of this pod or group", schema=PATH),
             Parameter(name="preemptor", about="Only preemptions for this root group or pod", schema=PATH),
             Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
-            AFTER,
+            Parameter(name="after", about="Only preemptions that were planned after this position; with order=newest, before it", schema=WHOLE),
+            ORDER,
             LIMIT,
         ),
         tagged=True,
@@ -154,14 +157,15 @@ class HistoryApi:
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
-        """Return the preemptions that match `victim`, `preemptor` (namespace/name) and `since`."""
-        query = known(request, {"victim", "preemptor", "since", "after", "limit"})
+        """Return the preemptions that match `victim`, `preemptor` (namespace/name) and `since`, a page at a time."""
+        query = known(request, {"victim", "preemptor", "since", "after", "order", "limit"})
         wanted = PreemptionQuery(
             victim=path_in(query, "victim"),
             preemptor=path_in(query, "preemptor"),
             since_us=time_in(query, "since"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
+            newest_first=newest_first(query),
         )
         found = await preemptions(self._reader, wanted)
         link = next_page(request, found.lines[-1].position) if found.more else ""

@@ -86,6 +86,18 @@ def flag(query: MultiMapping[str], name: str) -> bool:
     return text != "false"
 
 
+def newest_first(query: MultiMapping[str]) -> bool:
+    """Return whether `order` is `newest`; the default is `oldest`.
+
+    Raises:
+        BadInput: It is another text.
+    """
+    text = query.get("order", "oldest")
+    if text not in ("oldest", "newest"):
+        raise BadInput(f"{field('order')}: {text[:40]!r} is neither oldest nor newest")
+    return text == "newest"
+
+
 def time_in(query: MultiMapping[str], name: str) -> int | None:
     """Return a time as microseconds since the epoch, or None where it is not given.
 

@@ -25,16 +25,24 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
+    which,
+)
+from extender.queries.explain.member_checks import (
+    extra_finding,
+    extra_members,
+    placed_checks,
 )
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
+    all_names,
     matches,
     similar_names,
 )
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
 from extender.queries.state.gang_status import RootWorkload, gang_status
@@ -64,6 +72,7 @@ class ExplainService:
         state: The reservation state.
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
+        node_groups: Of the cluster autoscaler; empty: not known.
     """
 
     def __init__(
@@ -72,11 +81,13 @@ class ExplainService:
         state: StateSource,
         clock: Clock,
         plan: Callable[[bytes], Awaitable[PlanResult]],
+        node_groups: tuple[NodeGroupSpec, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._state = state
         self._clock = clock
         self._plan = plan
+        self._node_groups = node_groups
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName) -> Explanation:
@@ -90,9 +101,10 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         view, state, pace = self._cluster.view(), self._state.committed, Yielder()
-        found = await matches(view, state, wanted, pace)
+        found = await matches(all_names(view, state), wanted, pace)
         if not found:
-            raise NotFound(_not_found(wanted, await similar_names(view, state, wanted, pace)))
+            near = await similar_names(all_names(view, state), wanted, pace)
+            raise NotFound(_not_found(wanted, near))
         subject, *others = found
         explanation = await self._of(_Now(view, state, pace), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
@@ -122,7 +134,9 @@ class ExplainService:
         pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group)
+        about = await self._group(now, subject, pod.group, pod)
+        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
+            return about
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -133,7 +147,7 @@ class ExplainService:
         gone = "is being deleted; " if pod.deleting else ""
         return msgspec.structs.replace(
             about,
-            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {of}: {about.answer}",
+            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {which(of, about.answer)}",
         )
 
     async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
@@ -160,8 +174,10 @@ class ExplainService:
             about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
         )
 
-    async def _group(self, now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-        """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+    async def _group(
+        self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
+    ) -> Explanation:
+        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
         view, state = now.view, now.state
         if key not in view.groups:
             return await _missing(now, subject, key)
@@ -178,14 +194,23 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         if finding.plan_needed:
             verdict = await self._planned(tree)
-            finding = planned_finding(spaced(tree.root.key), verdict, status)
-            conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
-        about = _explanation(subject, finding)
-        if key != tree.root.key and subject.kind in GROUP_KINDS:
-            about = msgspec.structs.replace(
-                about,
-                answer=f"{spaced(key)} is a child group of {spaced(tree.root.key)}: {about.answer}",
+            finding = planned_finding(
+                spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
             )
+            conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        extra: tuple[Pod, ...] = ()
+        if pod is not None or subject.kind in GROUP_KINDS:
+            extra = extra_members(gang, status, tree, key, pod)
+        if extra:
+            verdict = await self._planned(tree)
+            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
+        about = _explanation(subject, finding)
+        own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
+        if own is not None:
+            about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
+        if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
+            of = which(spaced(tree.root.key), about.answer)
+            about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
             about,
             state=status.state if status is not None else "",
@@ -197,7 +222,7 @@ class ExplainService:
     async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {"groups": [f"{key.kind}/{key.path}"]}
+        question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
         result = await self._plan(msgspec.json.encode(question))
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
@@ -212,7 +237,7 @@ async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation
         wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
         near = [
             str(one)
-            for one in await similar_names(now.view, now.state, wanted, now.pace)
+            for one in await similar_names(all_names(now.view, now.state), wanted, now.pace)
             if one.kind == "PodGroup" and one.path != key.path
         ]
         return _explanation(subject, missing_group(key, pods, near))
@@ -272,7 +297,7 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
     children = await groups_by_parent(view, key.namespace, pace)
     groups = {group.key: group for group in groups_below(here, children)} | above
     members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
-    return build_forest(groups, members)
+    return build_forest(groups, members, max_children=view.max_children)
 
 
 def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:

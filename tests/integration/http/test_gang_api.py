@@ -65,14 +65,18 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(explain_command.explain, "g", "default", False, url, Output.table)
+        await asyncio.to_thread(
+            explain_command.explain, "g", "default", False, "", url, Output.table
+        )
         text = capsys.readouterr().out
         assert text.startswith(
             "PodGroup default/g has its capacity reserved: 0 bound, 1 reserved; "
         )
         assert "PodGroup default/g: admitted, 0/1 of the minimum, 0 bound, 1 reserved\n" in text
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(explain_command.explain, "g", "default", False, url, Output.json)
+        await asyncio.to_thread(
+            explain_command.explain, "g", "default", False, "", url, Output.json
+        )
         found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
         assert found.gang is not None
         assert [m.pod for m in found.gang.members] == ["default/g-0"]
@@ -113,9 +117,13 @@ async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
         await asyncio.to_thread(gang_commands.gangs, "default", url, Output.table)
         table = capsys.readouterr().out
         assert "JobSet default/train" in next(s for s in table.splitlines() if "default/hi" in s)
-        await asyncio.to_thread(explain_command.explain, "hi", "default", False, url, Output.table)
+        await asyncio.to_thread(
+            explain_command.explain, "hi", "default", False, "", url, Output.table
+        )
         assert capsys.readouterr().out.splitlines()[1] == "  workload: JobSet default/train"
-        await asyncio.to_thread(explain_command.explain, "low", "default", False, url, Output.table)
+        await asyncio.to_thread(
+            explain_command.explain, "low", "default", False, "", url, Output.table
+        )
         assert "workload:" not in capsys.readouterr().out
 
 

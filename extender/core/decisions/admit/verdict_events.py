@@ -138,12 +138,14 @@ def only_numbers_differ(
         return False
     if root.last_decision.outcome != verdict.outcome:
         return False
-    before = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
-    return before == [_NUMBER.sub("#", text) for text in (*_reasons(verdict), *considered)]
+    last = root.last_decision
+    before = (*last.reasons, *last.help, last.when_empty)
+    now = (*verdict.reasons, *considered, *verdict.relaxations, verdict.when_empty)
+    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
 
 
 def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()) -> bool:
-    """Return whether a refusal is recorded but for numbers, alone or with what would help: its explanation.
+    """Return whether a refusal is recorded but for numbers, with its explanation or without it.
 
     Args:
         root: The state of the root; None: the log does not have it.
@@ -153,51 +155,52 @@ def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str,
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
     recorded = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
-    first = [_NUMBER.sub("#", text) for text in verdict.reasons]
-    last = [_NUMBER.sub("#", text) for text in considered]
-    return (
-        root.last_decision.outcome == verdict.outcome
-        and len(recorded) >= len(first) + len(last)
-        and recorded[: len(first)] == first
-        and recorded[len(recorded) - len(last) :] == last
-    )
+    now = [_NUMBER.sub("#", text) for text in (*verdict.reasons, *considered)]
+    return (root.last_decision.outcome, recorded) == (verdict.outcome, now)
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
     if root is None or root.last_decision is None:
         return True
-    answer = (data.outcome, data.reasons + data.preemption_notes)
-    return (root.last_decision.outcome, root.last_decision.reasons) != answer
+    last = root.last_decision
+    before = (last.outcome, last.reasons, last.help, last.when_empty)
+    return before != (
+        data.outcome,
+        data.reasons + data.preemption_notes,
+        data.help,
+        data.when_empty,
+    )
 
 
 def _refusal(
     verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]
 ) -> GangUnschedulable:
     if isinstance(verdict, Plan):  # satisfied, but no place for extra members
-        outcome = "impossible" if verdict.search.exhausted else "unknown"
-        conflict: tuple[ConflictRecord, ...] = ()
-    else:
-        outcome = verdict.outcome
-        conflict = tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
-            for c in verdict.conflict
+        return GangUnschedulable(
+            outcome="impossible" if verdict.search.exhausted else "unknown",
+            reasons=verdict.reasons,
+            planner=PLANNER_VERSION,
+            input_digest=recipe.digest,
+            search_nodes=verdict.search.nodes,
+            exhausted=verdict.search.exhausted,
+            preemption_notes=considered,
         )
     return GangUnschedulable(
-        outcome=outcome,
-        reasons=_reasons(verdict),
-        conflict=conflict,
+        outcome=verdict.outcome,
+        reasons=verdict.reasons,
+        conflict=tuple(
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            for c in verdict.conflict
+        ),
         planner=PLANNER_VERSION,
         input_digest=recipe.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
         preemption_notes=considered,
+        help=verdict.relaxations,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
     )
-
-
-def _reasons(verdict: Verdict) -> tuple[str, ...]:
-    if isinstance(verdict, Refusal):
-        return (*verdict.reasons, *verdict.relaxations)
-    return verdict.reasons
 
 
 def _admission(

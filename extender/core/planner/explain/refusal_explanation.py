@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from extender.core.planner.explain.bound_members import (
     contradicted_topology,
     without_contradicted_topology,
@@ -58,10 +56,7 @@ def explain(
     conflict = tuple(
         Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
     )
-    if rejected_nodes:
-        rejecting = msgspec.structs.replace(request, rejected_nodes=rejected_nodes)
-        solver = RequirementSolver(rejecting, fleet)
-    changes = relaxations(solver, solved, rest)
+    changes = relaxations(solver, solved, rest, rejected_nodes)
     return RefusalExplanation(diagnose(solved), conflict, changes)
 
 

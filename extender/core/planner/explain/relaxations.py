@@ -23,6 +23,7 @@ from extender.core.planner.explain.tree_forms import GroupChange, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
+    NodeRejection,
     PlanGroup,
     PlanNode,
     Relaxation,
@@ -41,15 +42,17 @@ def relaxations(
     solver: RequirementSolver,
     solved: Solved,
     conflict: list[PlacementRequirement],
+    rejected_nodes: tuple[NodeRejection, ...] = (),
 ) -> tuple[Relaxation, ...]:
     """Try the cheapest relaxations, and return those with which the tree fits.
 
     Args:
-        solver: Solves the request, with its node rejections: a change must help in spite of them.
+        solver: Solves the request without node rejections.
         solved: The proof that the tree does not fit.
         conflict: Requirements that cannot hold together; what changes none of them does not help.
+        rejected_nodes: Node rejections in spite of which a change must help.
     """
-    solver.refill()
+    solver.refill(rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
         if solver.exhausted:

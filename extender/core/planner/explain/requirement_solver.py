@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
+from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.explain.tree_forms import (
     Changes,
     GroupChange,
@@ -21,7 +21,7 @@ from extender.core.planner.explain.tree_forms import (
 from extender.core.planner.model.feasibility import admissible, satisfied_by_bound
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
-from extender.core.planner.plan_types import ConflictKind, ConflictPart, PlanRequest
+from extender.core.planner.plan_types import ConflictKind, ConflictPart, NodeRejection, PlanRequest
 from extender.core.planner.solve.solver_pipeline import solve
 
 SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
@@ -51,13 +51,18 @@ class RequirementSolver:
         self.fleet = fleet
         self.left = 0
         self.nodes = 0
-        self._forms = TreeForms(request.root, rejected_nodes=request.rejected_nodes)
+        self._groups = len(walk(request.root))
         self._known: dict[tuple[int, Options], bool | None] = {}
-        self.refill()
+        self._forms = TreeForms(request.root, _rejecting(request.rejected_nodes))
+        self.refill(request.rejected_nodes)
 
-    def refill(self) -> None:
-        """Reset both limits."""
-        work = max(self.fleet.size * len(walk(self.request.root)), 1)
+    def refill(self, rejected_nodes: tuple[NodeRejection, ...]) -> None:
+        """Reset both limits; from now on some node rejections hold."""
+        if self.request.rejected_nodes != rejected_nodes:
+            self.request = msgspec.structs.replace(self.request, rejected_nodes=rejected_nodes)
+            self._known = {}
+            self._forms = TreeForms(self.request.root, _rejecting(rejected_nodes))
+        work = max(self.fleet.size * self._groups, 1)
         self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
@@ -126,12 +131,17 @@ class RequirementSolver:
     def most_alike(
         self, dropped: set[PlacementRequirement], part: list[PlacementRequirement]
     ) -> list[PlacementRequirement]:
-        """Return the most of some requirements of one kind that are interchangeable when others are dropped."""
+        """Return the most of some requirements that are interchangeable when others are dropped."""
         forms = self._forms.changed(_changes(dropped))
-        alike: dict[int, list[PlacementRequirement]] = {}
+        alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
         for r in part:
-            alike.setdefault(forms.number(_changes([r])), []).append(r)
+            alike.setdefault((r.kind, r.part, forms.number(_changes([r]))), []).append(r)
         return max(alike.values(), key=len)
+
+
+def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
+    """Return the pods for which nodes are rejected."""
+    return frozenset(r.uid for r in rejected_nodes if r.uid is not None)
 
 
 def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:

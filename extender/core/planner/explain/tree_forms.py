@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.model.feasibility import is_leaf, threshold
-from extender.core.planner.plan_types import NodeRejection, PlanGroup
+from extender.core.planner.plan_types import PlanGroup
 
 
 class GroupChange(msgspec.Struct, frozen=True):
@@ -54,29 +54,24 @@ def walk(group: PlanGroup) -> list[PlanGroup]:
 class TreeForms:
     """Numbers for a tree and for changes of it: equal numbers mean that the trees are interchangeable.
 
-    Waiting members count by their shapes and the nodes rejected for them alone, which is all that a search reads of them.
+    Waiting members count by their shapes, which is all that a search reads of most of them.
     """
 
     def __init__(
         self,
         root: PlanGroup,
+        apart: frozenset[PodUid] = frozenset(),
         numbers: dict[tuple[object, ...], int] | None = None,
-        rejected_nodes: tuple[NodeRejection, ...] = (),
     ) -> None:
         """Number the tree.
 
         Args:
             root: The tree.
+            apart: Members that count by themselves, because nodes are rejected for them.
             numbers: Of the trees that it is compared with; None: of no others.
-            rejected_nodes: Those of the request.
         """
+        self._apart = apart
         self._root = root
-        self._rejected_nodes = rejected_nodes
-        self._avoided: dict[PodUid, tuple[NodeName, ...]] = {}
-        for rejection in rejected_nodes:
-            if rejection.uid is not None:
-                before = self._avoided.get(rejection.uid, ())
-                self._avoided[rejection.uid] = tuple(sorted({*before, rejection.node}))
         self._groups = walk(root)
         self._position = {group.key: index for index, group in enumerate(self._groups)}
         self._parent = [-1] * len(self._groups)
@@ -86,8 +81,9 @@ class TreeForms:
         self._form: list[int] = [-1] * len(self._groups)
         for index in reversed(range(len(self._groups))):
             group = self._groups[index]
-            avoided = ((m.shape, self._avoided.get(m.uid, ())) for m in group.members)
-            shapes = sorted(Counter(avoided).items())
+            shapes = sorted(
+                Counter((m.shape, m.uid if m.uid in apart else "") for m in group.members).items()
+            )
             bound = sorted(b.node for b in group.bound)
             self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
             for child in group.groups:
@@ -97,8 +93,7 @@ class TreeForms:
 
     def changed(self, changes: Changes) -> TreeForms:
         """Return the numbers for a changed tree."""
-        root = changed_tree(self._root, changes)
-        return TreeForms(root, self._numbers, self._rejected_nodes)
+        return TreeForms(changed_tree(self._root, changes), self._apart, self._numbers)
 
     def number(self, changes: Changes) -> int:
         """Return the number of the tree with changed groups."""

@@ -176,14 +176,18 @@ def _groups(
             of_shape.setdefault(rejection.shape, set()).add(node)
     groups: list[CompiledGroup] = []
     number: dict[tuple[int, frozenset[int]], int] = {}
+    none: frozenset[int] = frozenset()
 
     def kind_of(member: PlanMember) -> int:
-        own = frozenset(of_pod.get(member.uid, ()))
+        own = frozenset(of_pod.get(member.uid, ())) if of_pod else none
         return number.setdefault((member.shape, own), len(number))
 
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
-        shared = (*source.topology, *rules.keys.get(source.key, ()))
-        keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
+        shared = source.topology
+        if rules.keys:
+            shared = (*shared, *rules.keys.get(source.key, ()))
+        if shared:
+            keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
         group = CompiledGroup(
             index=len(groups),
             source=source,

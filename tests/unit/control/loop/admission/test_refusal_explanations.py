@@ -67,10 +67,11 @@ async def test_the_verdict_comes_first_and_what_would_help_second():
         assert stage.root("g").last_decision.reasons == first.reasons
         await explainer.finish()
         _, second = refusals(stage)
-        assert second.reasons[: len(first.reasons)] == first.reasons
-        assert any("minCount 2 instead of 3" in reason for reason in second.reasons)
+        assert second.reasons == first.reasons
+        assert "minCount 2 instead of 3 at PodGroup default/g" in second.help
+        assert (first.help, first.when_empty, second.when_empty) == ((), "", "never")
         assert second.conflict
-        assert stage.root("g").last_decision.reasons == second.reasons
+        assert stage.root("g").last_decision.help == second.help
         assert second.input_digest != first.input_digest
         for event in stage.events():
             if isinstance(event.data, GangUnschedulable):

@@ -138,7 +138,7 @@ def test_the_taints_and_cordons_that_help_are_named(nodes, texts):
     ],
     ids=["taints", "cordons", "both"],
 )  # fmt: skip
-def test_the_reason_tells_taints_from_cordons(nodes, reason):
+def test_the_reason_differs_for_taints_and_cordons(nodes, reason):
     """A cordon is no taint that a pod of a group would tolerate."""
     refusal = refused(leaf("train", 1), *nodes)
     assert refusal.reasons[0] == f"PodGroup ns/train needs 1 pods; {reason}"
