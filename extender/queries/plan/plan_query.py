@@ -36,6 +36,7 @@ from extender.core.planner.plan_types import (
     Conflict,
     Plan,
     Refusal,
+    Relaxation,
     SearchEffort,
     WhenEmpty,
 )
@@ -95,6 +96,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
+    changes: tuple[Relaxation, ...] = ()  # the same by parts, for programs
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
@@ -430,7 +432,7 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
-    hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    hints = tuple(workload_hints(verdict.changes, question.origins))
     grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes),
@@ -457,6 +459,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        changes=verdict.changes,
         when_empty=verdict.when_empty,
         reasons_when_empty=verdict.reasons_when_empty,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),

@@ -87,10 +87,10 @@ class _Filling:
 
     def _pod(self, kind: str, gang: int) -> PlanVictim | None:
         size = self.draw(st.sampled_from(SIZES))
-        large_enough = [node for node, free in enumerate(self.free) if free >= size]
-        if not large_enough:
+        able = [node for node, free in enumerate(self.free) if free >= size]
+        if not able:
             return None
-        node = self.draw(st.sampled_from(large_enough))
+        node = self.draw(st.sampled_from(able))
         self.free[node] -= size
         self.pods += 1
         budgets = () if kind == "reservation" else tuple(
