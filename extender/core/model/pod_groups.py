@@ -21,6 +21,8 @@ DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
 CHILDREN_MAX = 512  # groups under one parent (B16)
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
+# Rules whose breach is that of a chain of parents, which belongs to no tree.
+INVALID_CHAINS = frozenset({"B6", "B7", "E15"})
 PODS_DIFFER = (
     "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
 )
@@ -87,6 +89,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problems: tuple[TreeProblem, ...] = ()
 
     @property
+    def has_members(self) -> bool:
+        """Return whether any pod names one of the leaves."""
+        return any(self.members.values())
+
+    @property
     def pods(self) -> tuple[Pod, ...]:
         """Return all pods of the tree, leaf by leaf."""
         return tuple(pod for group in self.groups for pod in self.members.get(group.key, ()))
@@ -105,6 +112,7 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     trees: Mapping[GroupKey, Tree]  # root key -> tree
     root_of: Mapping[GroupKey, GroupKey]  # any group of a tree -> its root
     orphans: Mapping[GroupKey, Orphan]
+    populated: Mapping[GroupKey, Tree]  # those of the trees that have members
 
 
 def _stored_order(group: Group) -> tuple[int, str, str]:
@@ -186,9 +194,13 @@ def _chains(
         orphans: Groups whose chain is already known to be broken.
 
     Returns:
-        The ends of the chains of `some` and of all their ancestors; groups of one chain share the same object.
+        The ends of the chains of `some` and of their ancestors; groups of one chain share the same object. A chain
+        ends at the first group that is deeper than a tree may be by more than one level: however long it is, the tree
+        has one level too many, and a change at its end is no change of the tree.
     """
     ends: dict[GroupKey, _Chain] = {}
+    levels: dict[GroupKey, int] = {}  # of the groups whose chain has a root, which is level 1
+    too_deep: dict[GroupKey, _Chain] = {}  # by root
     for group in some.values():
         path: dict[GroupKey, None] = {}  # in order, from the group up
         here = group
@@ -207,9 +219,20 @@ def _chains(
                 chain = above
                 break
             here = above
-        for key in path:
+        level = levels.get(here.key, 0)
+        for key in reversed(path):
+            level += 1
+            if chain.root is not None and level > DEPTH_MAX + 1:
+                chain = too_deep.setdefault(chain.root, _Chain(None, _below_the_tree(chain.root)))
+            elif chain.root is not None:
+                levels[key] = level
             ends[key] = chain
     return ends
+
+
+def _below_the_tree(root: GroupKey) -> TreeProblem:
+    text = f"it is more than {DEPTH_MAX + 1} levels below {root}, at most {DEPTH_MAX} are allowed"
+    return TreeProblem("B7", text)
 
 
 def build_forest(
@@ -264,7 +287,8 @@ def _joined(
             if group.key.kind == "PodGroup"
         }
         trees[root_key] = _judged(some[root_key], kids, pods)
-    return Forest(trees=trees, root_of=root_of, orphans=orphans)
+    populated = {key: tree for key, tree in trees.items() if tree.has_members}
+    return Forest(trees=trees, root_of=root_of, orphans=orphans, populated=populated)
 
 
 def same_position(before: Group, group: Group) -> bool:
@@ -329,15 +353,19 @@ def forest_with_updates(
         root_key = forest.root_of.get(leaf)
         if root_key is not None:  # else its group is missing or an orphan
             fresh.setdefault(root_key, set()).add(leaf)
-    trees = dict(forest.trees)
+    trees, populated = dict(forest.trees), dict(forest.populated)
     for root_key in touched.keys() | fresh.keys():
         leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
         tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves)
         if tree is None:
             return None
         trees[root_key] = tree
+        if tree.has_members:
+            populated[root_key] = tree
+        else:
+            populated.pop(root_key, None)
     orphans = {**forest.orphans, **waiting} if waiting else forest.orphans
-    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans)
+    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans, populated=populated)
 
 
 def _renewed(
@@ -389,6 +417,9 @@ def forest_with_moves(
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.orphans, moved)
     cut = {forest.root_of[key] for key in moved if key in forest.root_of}
+    for tree in [forest.trees[root_key] for root_key in cut]:
+        if any(problem.rule == "B7" for problem in tree.problems):  # groups below it are orphans
+            loose |= _hanging(forest.orphans, [group.key for group in tree.groups])
     for key in loose.union(moved):  # also where a group hangs now that was in another tree before
         group = groups.get(key)
         if group is not None and group.parent is not None:
@@ -399,8 +430,10 @@ def forest_with_moves(
         loose |= {group.key for group in forest.trees[root_key].groups}
     some = {key: groups[key] for key in loose if key in groups}
     trees, root_of, orphans = dict(forest.trees), dict(forest.root_of), dict(forest.orphans)
+    populated = dict(forest.populated)
     for root_key in cut:
         del trees[root_key]
+        populated.pop(root_key, None)
     for key in loose:
         root_of.pop(key, None)
         orphans.pop(key, None)
@@ -409,13 +442,14 @@ def forest_with_moves(
         trees=trees | dict(anew.trees),
         root_of=root_of | dict(anew.root_of),
         orphans=orphans | dict(anew.orphans),
+        populated=populated | dict(anew.populated),
     )
 
 
 def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
     """Return the orphans below some composites, at any depth."""
     names = {key.name for key in moved if key.kind == "CompositePodGroup"}
-    if not names or not any(orphan.group.parent in names for orphan in orphans.values()):
+    if names.isdisjoint([orphan.group.parent for orphan in orphans.values()]):
         return set()
     below: dict[GroupKey, list[GroupKey]] = {}
     for key, orphan in orphans.items():
@@ -445,14 +479,15 @@ def _judged(
         order.append(group)
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
-    problems: list[TreeProblem] = []
-    problems += _too_deep(depth_of)
-    problems += _too_many_children(children)
-    problems += _several_workloads(order)
-    problems += _unequal_priorities(order)
-    problems += _unequal_preemption_policies(order)
-    problems += _unequal_pods(root, order, members)
-    problems += _broken_disruption(order, children)
+    # a tree that is too large has no other problems: finding them would cost as much as the tree is large
+    problems = [*_too_deep(depth_of), *_too_many_children(children)]
+    if not problems:
+        if len(order) > 1:
+            problems += _several_workloads(order)
+            problems += _unequal_priorities(order)
+            problems += _unequal_preemption_policies(order)
+        problems += _unequal_pods(root, order, members)
+        problems += _broken_disruption(order, children)
     return Tree(
         root=root,
         groups=tuple(order),

@@ -43,6 +43,7 @@ from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 WhenEmpty = Literal["", "fits", "never", "unknown"]
+LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BUDGET_WHEN_EMPTY = 20_000  # search nodes of the second plan
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
@@ -268,18 +269,18 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
-            where = problem.message if problem.rule == "B6" else name
+            where = problem.message if problem.rule in LOOPS_AND_DEPTHS else name
             by_problem.setdefault((problem.rule, where), []).append(orphan)
     for (rule, _), orphans in by_problem.items():
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
-        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        missing = first.group.key.name if rule in LOOPS_AND_DEPTHS else (first.group.parent or "")
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
-            verdict="invalid" if rule == "B6" else "waiting",
+            verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
             text=first.problem.message,
             pods=tuple(sorted(pods)),
         )

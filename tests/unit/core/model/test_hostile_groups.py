@@ -5,6 +5,7 @@ A user with the right to create groups may make cycles, chains, stars and orphan
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -226,6 +227,8 @@ def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
     assert placed == forest.root_of
     for key, group in groups.items():
         root, rule, text = referred(groups, group)
+        if root is not None and level(groups, group) > DEPTH_MAX + 1:
+            root, rule, text = None, "B7", f"levels below {root}"
         assert forest.root_of.get(key) == root
         if root is None:
             assert forest.orphans[key].problem.rule == rule
@@ -240,14 +243,19 @@ def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
         )
 
 
+def level(groups: Mapping[GroupKey, Group], group: Group) -> int:
+    """Return the number of groups from a group with a root up to its root."""
+    found, here = 1, group
+    while here.parent is not None:
+        found, here = found + 1, groups[composite_key(here.key.namespace, here.parent)]
+    return found
+
+
 def depth(root: GroupKey, groups: Mapping[GroupKey, Group]) -> int:
     deepest = 0
     for group in groups.values():
         if referred(groups, group)[0] == root:
-            levels, here = 1, group
-            while here.parent is not None:
-                levels, here = levels + 1, groups[composite_key(here.key.namespace, here.parent)]
-            deepest = max(deepest, levels)
+            deepest = max(deepest, level(groups, group))
     return deepest
 
 
@@ -374,3 +382,66 @@ def test_the_groups_above_a_pod_are_no_more_than_a_tree_may_have(shape) -> None:
     above = groups_above(view, leaf_key(NS, "low"))
     assert above[0].key == leaf_key(NS, "low")
     assert len(above) == (2 if shape is selves else DEPTH_MAX)
+
+
+def test_a_chain_of_any_length_is_a_tree_of_one_level_too_many() -> None:
+    """What is below belongs to no tree, with one text; so a group more at the end is no change of the tree."""
+    made = chain(600)
+    before = seen(made)
+    forest = forest_of(before)
+    (tree,) = forest.trees.values()
+    assert len(tree.groups) == DEPTH_MAX + 1
+    assert [problem.rule for problem in tree.problems] == ["B7"]
+    assert len({id(orphan.problem) for orphan in forest.orphans.values()}) == 1
+    view = with_group(before, leaf("fresh", made[-1].key.name))
+    after = forest_after(before, forest, view)
+    assert after == forest_of(view)
+    assert after.trees[tree.root.key] is tree
+    assert after.orphans[leaf_key(NS, "fresh")].problem.rule == "B7"
+
+
+def test_what_was_too_deep_joins_the_tree_that_became_shorter() -> None:
+    """A group in the middle becomes a root: a tree, and another with the groups that were too deep before."""
+    made = chain(2 * DEPTH_MAX + 3)
+    before = seen(made)
+    forest = forest_of(before)
+    view = with_group(before, composite(made[DEPTH_MAX].key.name))
+    after = forest_after(before, forest, view)
+    assert after == forest_of(view)
+    assert sorted(len(tree.groups) for tree in after.trees.values()) == [DEPTH_MAX, DEPTH_MAX + 1]
+    assert after.orphans
+
+
+class Looked:
+    """Counts the calls of Python functions while a block runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __enter__(self):
+        sys.setprofile(lambda _frame, event, _arg: self._count(event))
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _count(self, event: str) -> None:
+        self.calls += event == "call"
+
+
+@pytest.mark.parametrize("shape", [cycle, chain, chain_of_orphans, orphans, selves, roots])
+def test_one_more_group_costs_no_call_per_group(shape) -> None:
+    """Beside 200 or 2,000 of them the same Python functions are called: what depends on the number is a copy."""
+    calls = []
+    for count in (200, 2_000):
+        made = shape(count)
+        before = seen(made)
+        forest = forest_of(before)
+        last = made[-1].key
+        parent = last.name if last.kind == "CompositePodGroup" else None
+        view = with_group(before, composite("fresh", parent))
+        with Looked() as looked:
+            forest_after(before, forest, view)
+        calls.append(looked.calls)
+    few, many = calls
+    assert many < 1.5 * few
