@@ -321,7 +321,10 @@ class Service:
             TreeApi(self.leader),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
-            ExplainApi(ExplainService(self.cluster, self.leader, clock, plans.plan)),
+            ExplainApi(
+                ExplainService(self.cluster, self.leader, clock, plans.plan),
+                self.query_process.fetch,
+            ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
 

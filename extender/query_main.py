@@ -14,10 +14,12 @@ import msgspec
 import uvloop
 
 from extender.http.v1.event_api import EventApi
+from extender.http.v1.explain_api import PastExplainApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
 from extender.http.web.query_process import QueryProcessOptions, QueryTurns, serve_queries
+from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
@@ -59,6 +61,7 @@ async def _answer(url: str, listening: socket.socket) -> None:
             EventApi(audit, feed),
             StateApi(as_of),
             PastNodesApi(as_of),
+            PastExplainApi(PastExplanations(as_of, audit)),
             ReportApi(PostgresReportQueries(reading), clock),
         )
         gc.collect()

@@ -115,6 +115,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return "--" + self.name.replace("_", "-")
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where the value of a setting is from."""
+
+    source: Literal["flag", "variable", "default"]
+    name: str  # of the flag or the variable; empty for a default
+
+
 def all_settings() -> tuple[Setting, ...]:
     """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
@@ -159,26 +166,53 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     raw: dict[str, object] = {}
     names: dict[str, str] = {}  # by setting: where its value is from, for messages
     for setting in all_settings():
-        given = flags.get(setting.name)
-        text = variables.get(setting.variable)
-        names[setting.name] = setting.variable
-        if given not in (None, ()):
-            names[setting.name] = setting.flag
+        origin = origin_of(setting, variables, flags)
+        names[setting.name] = origin.name or setting.variable
+        given = flags[setting.name] if origin.source == "flag" else variables.get(origin.name)
+        if origin.source != "default":
             raw[setting.name] = (
-                _parsed(setting, given, setting.flag) if isinstance(given, str) else given
+                _parsed(setting, given, origin.name) if isinstance(given, str) else given
             )
-        elif text:
-            raw[setting.name] = _parsed(setting, text, setting.variable)
-    raw.setdefault("kubeconfig", variables.get("KUBECONFIG", ""))
-    raw.setdefault("data_dir", default_data_dir(variables))
     settings = msgspec.convert(raw, type=Settings, strict=False)
     _check(settings, names)
-    host, port = _host_port(settings.listen, names["listen"])
-    return msgspec.structs.replace(
-        settings,
-        identity=settings.identity or f"{socket.gethostname()}:{port}",
-        advertise_url=settings.advertise_url or f"http://{host}:{port}",
+    _host_port(settings.listen, names["listen"])
+    computed = computed_defaults(settings, variables)
+    unset = {name: value for name, value in computed.items() if not getattr(settings, name)}
+    return msgspec.structs.replace(settings, **unset)
+
+
+def origin_of(
+    setting: Setting, variables: Mapping[str, str], flags: Mapping[str, object]
+) -> Origin:
+    """Return what sets a setting: its flag, else its variable; for the kubeconfig also KUBECONFIG."""
+    if flags.get(setting.name) not in (None, ()):
+        return Origin("flag", setting.flag)
+    names = (
+        (setting.variable, "KUBECONFIG") if setting.name == "kubeconfig" else (setting.variable,)
     )
+    for name in names:
+        if variables.get(name):
+            return Origin("variable", name)
+    return Origin("default", "")
+
+
+def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults that depend on the machine or on `listen`, by setting."""
+    host, port = settings.host_port
+    return {
+        "data_dir": default_data_dir(variables),
+        "identity": f"{socket.gethostname()}:{port}",
+        "advertise_url": http_url(host, port),
+    }
+
+
+def http_url(host: str, port: int) -> str:
+    """Return the URL of a host and a port.
+
+    >>> http_url("::1", 8888)
+    'http://[::1]:8888'
+    """
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -197,6 +231,16 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
             similar = get_close_matches(name, known, n=1, cutoff=0.65)
             found[variable] = PREFIX + similar[0] if similar else ""
     return found
+
+
+def unknown_variable_text(variable: str, similar: str) -> str:
+    """Return the warning about a variable of `unknown_variables`.
+
+    >>> unknown_variable_text("GANG_EXTENDER_LISTENS", "GANG_EXTENDER_LISTEN")
+    'environment variable GANG_EXTENDER_LISTENS is not a setting; did you mean GANG_EXTENDER_LISTEN?'
+    """
+    hint = f"did you mean {similar}?" if similar else "`gang-extender config` prints all settings"
+    return f"environment variable {variable} is not a setting; {hint}"
 
 
 def checked_url(text: str, field: str, example: str) -> str:

@@ -7,6 +7,7 @@ Only the command that runs is imported: Kubernetes, SQL and the planner take a s
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -24,6 +25,7 @@ from extender.core.model.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
+from extender.settings import PREFIX, unknown_variable_text, unknown_variables
 
 # In the order of `--help`: module and function, and the first line of its docstring.
 COMMANDS = {
@@ -70,6 +72,10 @@ COMMANDS = {
     "decision replay": (
         "extender.cli.commands.history_commands:replay",
         "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
+    ),
+    "config": (
+        "extender.cli.commands.config_command:config",
+        "Print every setting: its value, its default, where the value is from, and what it does. Takes the options of serve.",
     ),
     "verify": (
         "extender.cli.commands.history_commands:verify",
@@ -136,10 +142,12 @@ class LazyGroup(typer.core.TyperGroup):
 
 def imported_command(words: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
     """Return an imported command of `COMMANDS`, ready to parse its arguments."""
+    from extender.cli.connection.service_client import with_cluster_options
+
     module, _, function = COMMANDS[words][0].partition(":")
     name = words.rpartition(" ")[2]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(name)(getattr(importlib.import_module(module), function))
+    alone.command(name)(with_cluster_options(getattr(importlib.import_module(module), function)))
     return typer.main.get_command(alone)
 
 
@@ -162,11 +170,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(
+    context: typer.Context,
+    version: bool = typer.Option(  # noqa: ARG001 -- its callback does the work
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Options of the whole program."""
+    """Warn about variables that are no settings; `serve` writes them to its log."""
+    if context.invoked_subcommand == "serve" or not any(
+        name.startswith(PREFIX) for name in os.environ
+    ):
+        return
+    for variable, similar in unknown_variables().items():
+        complain(unknown_variable_text(variable, similar))
 
 
 def main() -> None:

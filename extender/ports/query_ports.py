@@ -48,6 +48,23 @@ class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
     events: int
 
 
+class PodPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A time during which a member had a reservation, ran on a node, or left its capacity for its replacement."""
+
+    pod: str  # namespace/name
+    gang: str  # namespace/name
+    pod_group: str
+    node: str
+    kind: str  # reserved | bound | replacement
+    from_position: Position
+    from_at_us: int
+    to_position: Position | None  # None: it lasts
+    to_at_us: int | None
+    end_type: str | None  # event that ended it
+    end_reason: str | None  # of that event; of `MemberTerminated` the cause
+    by_gang: str | None  # namespace/name of the preemptor that it was a victim of
+
+
 class EventQueries(Protocol):
     """Read-only queries over the log; never on the connection of the scheduling path."""
 
@@ -78,4 +95,8 @@ class EventQueries(Protocol):
 
     async def has_node(self, node: NodeName) -> bool:
         """Return whether any member had a reservation or ran on this node, up to the projected position."""
+        ...
+
+    async def placements(self, pod: str) -> Sequence[PodPlacement]:
+        """Return where a pod, by namespace/name, was reserved or ran, up to the projected position, newest first."""
         ...

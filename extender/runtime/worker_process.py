@@ -12,11 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
+from extender.runtime.child_process import PR_SET_PDEATHSIG
 from extender.runtime.cpu_slice import request_default_slices
 
 NICE = 10  # of processes that answer queries: kube-scheduler and the service have priority
 ENDS_WITHIN_S = 5.0  # a killed process is gone after milliseconds
-PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 

@@ -27,7 +27,13 @@ from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
-from extender.core.log.preemption_state import CapacityClaim, PendingPreemption, Victim, claimed_on
+from extender.core.log.preemption_state import (
+    CapacityClaim,
+    EvictedPod,
+    PendingPreemption,
+    Victim,
+    claimed_on,
+)
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
@@ -48,8 +54,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-2"  # full
-HISTORICAL_CODEC = "past-2"  # historical
+FULL_CODEC = "state-3"  # full
+HISTORICAL_CODEC = "past-3"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -89,7 +95,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     preemptions: tuple[_SavedPreemption, ...]
     features: ControlPlaneFeaturesDetected | None
     evicted_units: dict[GangUid, dict[str, int]]
-    trees: tuple[WorkloadTree, ...] = ()
+    trees: tuple[WorkloadTree, ...]
+    evicted_pods: dict[PodUid, EvictedPod]
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
@@ -124,6 +131,7 @@ def encode_historical(state: ReservationState) -> bytes:
         state.features,
         {uid: dict(units) for uid, units in state.evicted_units.items()},
         tuple(state.trees.values()),
+        dict(state.evicted_pods),
     )
     return _packed(saved)
 
@@ -289,6 +297,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         rejections=Map(dict(saved.rejections)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
+        evicted_pods=Map(saved.evicted_pods),
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
         replacement_holds_on=_replacement_holds_on(roots.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),

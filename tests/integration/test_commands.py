@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import yaml
 from extender.cli.main import COMMANDS
 from tests.support.logs.example_log import BATCH, write_tuesday
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.command_line import product_environ
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import Replica
 
@@ -31,6 +31,7 @@ RUN = {
     "db project": ((), "projected up to position "),
     "report": ((), "pending-namespaces"),
     "trees": (("--server", "{server}"), "No workload has the label gang-extender.dev/tree;"),
+    "config": ((), "postgresql://"),
     "verify": ((), "no gap, chain unbroken"),
     "db prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
 }
@@ -78,7 +79,7 @@ def test_the_log_of_the_service_has_its_address_and_its_page(service):
 
 
 def ended(name, words, url, folder):
-    environ = os.environ | {
+    environ = product_environ() | {
         "GANG_EXTENDER_DATABASE_URL": url,
         "GANG_EXTENDER_DATA_DIR": str(folder),
     }
@@ -140,3 +141,19 @@ def test_a_variable_that_is_no_setting_is_in_the_log_of_the_service(
     (line,) = map(json.loads, done.stdout.splitlines())
     assert (line["level"], line["variable"]) == ("WARNING", "GANG_EXTENDER_LISTENS")
     assert line["similar"] == "GANG_EXTENDER_LISTEN"
+    assert "GANG_EXTENDER_LISTENS" not in done.stderr
+
+
+def test_a_variable_that_is_no_setting_is_warned_about_by_every_other_command(
+    filled_url, tmp_path, monkeypatch
+):
+    """On stderr, with the setting that is meant; the answer and the exit code stay as they are."""
+    monkeypatch.setenv("GANG_EXTENDER_SEARCH_BUGDET", "1")
+    for words in (["db", "migrate"], ["history", BATCH], ["config"]):
+        done = ended("", words, filled_url, tmp_path)
+        assert done.returncode == 0
+        assert done.stderr == (
+            "gang-extender: environment variable GANG_EXTENDER_SEARCH_BUGDET is not a setting; "
+            "did you mean GANG_EXTENDER_SEARCH_BUDGET?\n"
+        )
+        assert done.stdout

@@ -28,7 +28,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.model.ids import NIL_GANG
+from extender.core.model.ids import NIL_GANG, Position
 from extender.http.responses.error_responses import problems
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
@@ -47,6 +47,8 @@ from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.engine import create_engine
+from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
@@ -55,7 +57,7 @@ from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
-from tests.support.service.node_state import past_node
+from tests.support.service.node_state import past_explain, past_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
@@ -139,7 +141,10 @@ async def served(url, *objects):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), SystemClock()),
             PlanApi(no_plan),
-            ExplainApi(ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan)),
+            ExplainApi(
+                ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
+                past_explain(as_of, reader),
+            ),
             LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
             OpenApiRoute(),
         ):
@@ -278,6 +283,39 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
         assert [f["position"] for f in at_node] == [11]
         _, decided = await ask("/v1/decisions/pre")
         assert "pre" in str(decided)
+
+
+async def test_any_name_is_explained_as_it_was(written):
+    """A group, its pod and its node, before, while and after they were in the log of a real database."""
+    engine = create_engine(written, name="project")
+    assert await PostgresIntervalProjection(engine).project(Position(11), max_events=100) == 11
+    await engine.dispose()
+    cases = {
+        ("ns/job", 3): "PodGroup ns/job had its capacity reserved: 1 bound, 0 reserved",
+        ("ns/job", 8): "PodGroup ns/job did not exist any more: it was removed at ",
+        ("ns/job", 10): "PodGroup ns/job may have fitted or not: '; DROP TABLE gx.event; --",
+        (
+            "Pod/ns/job-0",
+            1,
+        ): "Pod ns/job-0 was not in the log yet: it had capacity reserved on n1 from",
+        ("Pod/ns/job-0", 4): "Pod ns/job-0 ran on n1 and was to be evicted for PodGroup ns/big",
+        ("Pod/ns/job-0", 6): "Pod ns/job-0 was lost on n1 at ",
+        ("Pod/ns/job-0", 9): "Pod ns/job-0 was not there any more: it ran on n1 until ",
+        ("Node/n1", 3): "Node n1 had 1 bound and 0 reserved members of 1 gang",
+        ("Node/n1", 11): "Node n1 had no member, reservation or victim of a gang",
+    }
+    async with asking(written) as ask:
+        for (name, at), text in cases.items():
+            status, answer = await ask("/v1/explain", name=name, at=at)
+            assert (status, answer["position"], answer["at"]) == (200, at, str(at)), answer
+            assert f"position {at}: {text}" in answer["answer"]
+        _, gone = await ask("/v1/explain", name="Pod/ns/job-0", at=9)
+        assert "as a member of" not in gone["answer"]
+        assert gone["answer"].endswith("for gang ns/job (evicted for ns/big)")
+        status, answer = await ask("/v1/explain", name="ns/jobb", at=3)
+        assert (status, "did you mean PodGroup ns/job" in answer["detail"]) == (404, True)
+        status, answer = await ask("/v1/explain", name="ns/job", at=12)
+        assert (status, "position 12 is not in the log" in answer["detail"]) == (400, True)
 
 
 async def test_the_command_reports_that_a_name_was_used_again(written):

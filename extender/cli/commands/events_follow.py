@@ -11,6 +11,7 @@ from contextlib import aclosing
 import msgspec
 
 from extender import settings as settings_module
+from extender.cli.connection.service_client import finder
 from extender.cli.output.printing import Output, complain
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_stream import EventStream
@@ -67,16 +68,16 @@ async def follow_services(
     """Print one line per event of a service; when it is lost, continue at the next one.
 
     Args:
-        servers: URLs of replicas, or of a load balancer.
+        servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
 
     Raises:
         BadInput: None of them answers at the beginning, or one rejects the query.
         PositionGone: The log ends before the position of the stream.
     """
-    from extender.cli.output.sse_client import Stream
+    from extender.cli.connection.sse_client import Stream
 
-    stream = Stream(servers, query, complain=complain)
+    stream = Stream(servers or (None,), query, finder(), complain=complain)
     _until_interrupted(stream.stop)
     async with aclosing(stream.events()) as events:
         async for body in events:

@@ -7,21 +7,16 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import (
-    Form,
-    Server,
-    ask_service,
-    minimum_text,
-    root_path,
-)
+from extender.cli.commands.gang_commands import Form, minimum_text, root_path
+from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.output.printing import Output, console, print_table, print_value
-from extender.core.model.errors import NotFound
+from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation
 from extender.queries.log.preemption_line import PreemptionLine
 from extender.queries.state.state_dto import GangAt
 
 WITHIN_S = 90.0  # a plan may be needed, and others may wait before it
-MARKS = {"yes": "yes", "no": "NO", "unknown": "?", "not reached": "-"}
+MARKS = {"yes": "yes", "no": "NO", "unknown": "?", "not reached": "-", "not recorded": "?"}
 MEMBERS_MAX = 30  # in the table; -o json has all
 
 
@@ -35,6 +30,13 @@ def explain(
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
     ] = "default",
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
+        ),
+    ] = "",
     why_preempted: Annotated[
         bool,
         typer.Option(
@@ -46,10 +48,12 @@ def explain(
     output: Form = Output.table,
 ) -> None:
     """Explain why a group, pod, workload or node is in its state, and what would help."""
+    if why_preempted and at:
+        raise BadInput("--at and --why-preempted: give only one of them")
     if why_preempted:
         _explain_preemption(server, root_path(name, namespace), output)
         return
-    query = urlencode({"name": name, "namespace": namespace})
+    query = urlencode({"name": name, "namespace": namespace} | ({"at": at} if at else {}))
     found = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
     if output is not Output.table:
         print_value(found, output)
@@ -98,11 +102,14 @@ def print_explanation(found: Explanation) -> None:
             out.print(f"  {text}")
     if found.gang is not None:
         _print_members(found.gang)
+    for text in found.limitations:
+        out.print(text)
 
 
 def _check(check: Check) -> str:
-    text = f": {check.text}" if check.text else ""
-    return f"{MARKS[check.outcome]:<4}{check.check}{text}"
+    texts = ("not recorded" if check.outcome == "not recorded" else "", check.text)
+    text = "; ".join(text for text in texts if text)
+    return f"{MARKS[check.outcome]:<4}{check.check}{f': {text}' if text else ''}"
 
 
 def _print_members(gang: GangAt) -> None:

@@ -1,77 +1,21 @@
-"""`gangs`, and the request to a running service."""
+"""`gangs`, and lists of a running service."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 
-import msgspec
 import typer
 
-from extender import settings as settings_module
-from extender.cli.output.printing import Output, complain, print_table, print_value
+from extender.cli.connection.service_client import Server, ask_service
+from extender.cli.output.printing import Output, print_table, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.wording import spaced
 from extender.queries.state.state_dto import GangAt
 
 T = TypeVar("T")
-Server = Annotated[
-    str | None,
-    typer.Option(
-        help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888."
-    ),
-]
 Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
-
-
-class _Problem(msgspec.Struct):
-    detail: str = ""
-    status: int = 0
-
-
-def ask_service(
-    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
-) -> T:
-    """Return the decoded answer of a running service, by GET, or by POST with a body.
-
-    Raises:
-        BadInput: The service did not answer, or is not a gang-extender.
-        typer.Exit: The service answered with an error, which is printed.
-    """
-    import aiohttp
-
-    base = settings_module.load(server=server).server.rstrip("/")
-
-    async def fetch() -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
-        method = "GET" if body is None else "POST"
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, base + path, data=body) as reply,
-        ):
-            return reply.status, await reply.read()
-
-    try:
-        status, body = asyncio.run(fetch())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        msg = f"no answer from {base}: {error}; is `gang-extender serve` running there? (--server URL)"
-        raise BadInput(msg) from error
-    if status != 200:  # noqa: PLR2004 -- OK
-        try:
-            detail = msgspec.json.decode(body, type=_Problem).detail
-        except msgspec.MsgspecError:
-            detail = body[:200].decode(errors="replace")
-        complain(detail or f"{base}{path} answered {status}")
-        raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        msg = (
-            f"{base}{path} did not answer as gang-extender does: {error}; is it the right --server?"
-        )
-        raise BadInput(msg) from error
 
 
 def show_list(

@@ -11,6 +11,7 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
+from extender.cli.connection.service_client import finder
 from extender.cli.output.history_lines import print_line
 from extender.cli.output.printing import (
     Output,
@@ -179,18 +180,19 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         and wanted.since_us >= wanted.until_us
     ):
         raise BadInput(f"--since: {since} is not before --until, {until}; the span is empty")
-    if server and (database_url or data_dir or not follow):
+    asks_service = bool(server) or finder().chosen
+    if asks_service and (database_url or data_dir or not follow):
         problem = "only with --follow" if not follow else "not together with a database"
-        raise BadInput(f"--server {server[0]}: {problem}; without it the database is read")
+        name = f"--server {server[0]}" if server else "--context"
+        raise BadInput(f"{name}: {problem}; without it the database is read")
     if follow:
         from extender.cli.commands.events_follow import follow_events, follow_services
 
         if until or limit:
             raise BadInput(f"--{'until' if until else 'limit'}: not together with --follow")
-        if server:
-            for url in server:
-                settings_module.checked_url(url, "--server", settings_module.Settings().server)
-            asyncio.run(follow_services(server, _query_of(wanted, after, since), output))
+        if asks_service:
+            query = _query_of(wanted, after, since)
+            asyncio.run(follow_services(server or (), query, output))
             return
         from_now = after is None and since is None
         asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))

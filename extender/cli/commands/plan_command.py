@@ -9,31 +9,20 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import ask_service
-from extender.cli.output.printing import (
-    Output,
-    complain,
-    console,
-    print_table,
-    print_value,
-)
+from extender.cli.connection.service_client import ask_service, finder
+from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput
-from extender.core.model.wording import counted
 
 if TYPE_CHECKING:
-    from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanReply
+    from extender.queries.plan.capacity_query import CapacityChanges
+    from extender.queries.plan.plan_query import PlanAnswer
 
-NODES_SHOWN = 8  # of a leaf; all of them are in -o json
-WHEN_EMPTY = {
-    "fits": "it fits when no other pod runs",
-    "never": "it can never be placed on these nodes, also when no other pod runs",
-    "unknown": "whether it fits when no other pod runs is not known: the search budget was used up",
-}
 SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
 
 def plan(
+    *,
     cluster: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,148 +56,144 @@ def plan(
             min=1,
         ),
     ] = None,
+    copies: Annotated[
+        int | None,
+        typer.Option(
+            "--copies",
+            help="Plan the trees of -f so often, one copy after the other, and print how many fit.",
+            min=1,
+            max=1000,
+        ),
+    ] = None,
+    max_copies: Annotated[
+        bool,
+        typer.Option("--max-copies", help="Find how many copies of the trees of -f fit."),
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE|KEY=VALUE",
+            help="Plan as if these nodes were away, with the pods on them; repeatable.",
+        ),
+    ] = None,
+    further: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="[N x]NODE",
+            help="Plan with more empty nodes like NODE in the same domains, such as 4xNODE; repeatable.",
+        ),
+    ] = None,
+    relax: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--relax",
+            metavar="GROUP:FIELD",
+            help="Plan without a requirement: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N; repeatable.",
+        ),
+    ] = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Form of the output.")
     ] = Output.table,
 ) -> None:
     """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.
 
-    A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes.
+    A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes. With --max-copies exit 0 means that at
+    least one copy fits.
     """
-    if bool(cluster) == bool(server):
-        raise BadInput("give either --cluster FILE or --server URL")
-    if server:
-        if search_budget is not None and search_budget > SERVER_BUDGET_MAX:
-            raise BadInput(
-                f"--search-budget: {search_budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
-            )
-        options: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
-        if search_budget is not None:
-            options["budget"] = search_budget
-        reply = _ask_server(server, files or (), options)
-        for warning in reply.warnings:
-            complain(f"warning: {warning}")
-        _finish(reply, output, files=bool(files))
-    from extender.cluster.manifests import manifest_loader
-    from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
+    asks_service = bool(server) or finder().chosen
+    if bool(cluster) == asks_service:
+        raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    from extender.queries.plan.capacity_query import CapacityChanges
 
-    found = manifest_loader.load(cluster or (), files or ())
+    trees = _Trees(tuple(files or ()), all_pending, preemption, search_budget)
+    changes = CapacityChanges(
+        copies=copies or 0,
+        max_copies=max_copies,
+        without=tuple(without or ()),
+        further=tuple(further or ()),
+        relax=tuple(relax or ()),
+    )
+    if asks_service:
+        warnings, answer = _ask_server(server, trees, changes)
+    else:
+        warnings, answer = _plan_files(cluster or (), trees, changes)
+    for warning in warnings:
+        complain(f"warning: {warning}")
+    _finish(answer, output, files=bool(files))
+
+
+class _Trees(msgspec.Struct, frozen=True):
+    """The trees to plan, and how."""
+
+    files: tuple[str, ...]
+    all_pending: bool
+    preemption: bool
+    search_budget: int | None
+
+
+def _plan_files(
+    cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
+) -> tuple[tuple[str, ...], PlanAnswer]:
+    """Return the warnings and the answer of a plan on a cluster from files."""
+    from extender.cluster.manifests.manifest_loader import build, complete, read_entries
+    from extender.cluster.manifests.tree_copies import TreeCopies
+    from extender.queries.plan.capacity_query import answer_capacity_query
+    from extender.queries.plan.plan_query import PlanInput, plan_warnings
+
+    entries = read_entries(cluster, trees.files)
+    found = build(complete(entries))
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
-        all_pending=all_pending or not files,
-        budget=search_budget or settings_module.load().search_budget,
-        preemption=preemption,
+        all_pending=trees.all_pending or not trees.files,
+        budget=trees.search_budget or settings_module.load().search_budget,
+        preemption=trees.preemption,
         order=found.order,
         origins=found.origins,
         refused=found.refused,
     )
-    tree_warnings = plan_warnings(found.world.view, question)
-    for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
-        complain(f"warning: {warning}")
-    _finish(answer_plan_query(found.world.view, question), output, files=bool(files))
+    view = found.world.view
+    warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
+    answer = answer_capacity_query(view, question, changes, TreeCopies(entries).copy)
+    return tuple(warnings), answer
 
 
-def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
+def _ask_server(
+    server: str | None, trees: _Trees, changes: CapacityChanges
+) -> tuple[tuple[str, ...], PlanAnswer]:
+    """Return the warnings and the answer of a running service."""
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.plan_query import PlanReply
 
-    objects = [d.value for name in files_of(paths) for d in read_file(name) if d.value is not None]
-    body = msgspec.json.encode({"workload": objects, **options})
-    return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
+    budget = trees.search_budget
+    if budget is not None and budget > SERVER_BUDGET_MAX:
+        raise BadInput(
+            f"--search-budget: {budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
+        )
+    names = files_of(trees.files)
+    question = {
+        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "all_pending": trees.all_pending,
+        "preemption": trees.preemption,
+        "copies": changes.copies,
+        "max_copies": changes.max_copies,
+        "without": changes.without,
+        "with": changes.further,
+        "relax": changes.relax,
+        **({} if budget is None else {"budget": budget}),
+    }
+    body = msgspec.json.encode(question)
+    reply = ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
+    return reply.warnings, reply
 
 
 def _finish(result: PlanAnswer, output: Output, *, files: bool) -> NoReturn:
     if output is Output.table:
-        _print(result, files=files)
+        from extender.cli.output.plan_text import print_plan
+
+        print_plan(result, files=files)
     else:
         print_value(result, output)
     raise typer.Exit(0 if result.verdict == "placed" else 1)
-
-
-def _print(result: PlanAnswer, *, files: bool) -> None:
-    if not result.gangs:
-        others = (
-            "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
-        )
-        where = "the files of -f have" if files else "the cluster has"
-        console().print(f"Nothing to plan: {where} no group and no pending pod; {others}.")
-        return
-    for gang in result.gangs:
-        _print_gang(gang)
-    if len(result.gangs) > 1:
-        console().print(f"All together: {result.verdict}")
-
-
-def _print_gang(gang: GangVerdict) -> None:
-    from rich.text import Text
-
-    out = console()
-    proof = "proved" if gang.search.exhausted else "not proved"
-    name = f"{gang.kind} {gang.gang}"
-    if gang.workload and gang.groups:
-        name = f"{gang.workload} ({name})"
-    head = Text(f"{name}: {gang.verdict}", style="bold")
-    head.append(
-        f" ({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
-        f"{counted(gang.search.nodes, 'search node')}, {proof})",
-        style="not bold",
-    )
-    out.print(head)
-    for reason in gang.reasons:
-        out.print(f"  {reason}")
-    for conflict in gang.conflict:
-        out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
-    if gang.when_empty:
-        out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
-    for text in gang.help:
-        out.print(f"  would help: {text}")
-    rows = []
-    for line in gang.assignments:
-        domain = gang.domains.get(line.group, {})
-        rows.append(
-            (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
-        )
-    for victim in gang.victims:
-        out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
-    if gang.workload and gang.groups:
-        _print_tree(gang)
-    elif rows:
-        print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
-    if gang.unplaced and gang.assignments:
-        out.print("  without a node: " + ", ".join(gang.unplaced))
-
-
-def _print_tree(gang: GangVerdict) -> None:
-    """Print the groups of a workload as a tree, each leaf with its nodes."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    nodes: dict[str, list[str]] = {}
-    for line in gang.assignments:
-        nodes.setdefault(line.group, []).append(line.node)
-    branches: dict[str, Tree] = {}
-    top: Tree | None = None
-    for group in gang.groups:
-        unit = "pods" if group.kind == "PodGroup" else "groups"
-        need = f"{group.minimum} needed together" if group.minimum else "each for itself"
-        domain = gang.domains.get(group.group, {})
-        words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
-        words += [f"{key}={value}" for key, value in domain.items()]
-        if group.kind == "PodGroup":
-            words += _shortened(sorted(set(nodes.get(group.group, ()))))
-        text = Text(f"{group.role}: " if group.role else "", style="bold")
-        text.append(f"{group.group}: {', '.join(words)}", style="not bold")
-        if group.parent in branches:
-            here = branches[group.parent].add(text)
-        else:
-            here = top = Tree(text)
-        if group.kind == "CompositePodGroup":
-            branches[group.group] = here
-    if top is not None:
-        console().print(top)
-
-
-def _shortened(nodes: list[str]) -> list[str]:
-    left = len(nodes) - NODES_SHOWN
-    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]

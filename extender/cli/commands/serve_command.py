@@ -9,22 +9,24 @@ from typing import Any
 
 import typer
 
+from extender import __version__
 from extender import settings as settings_module
+from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
+from extender.settings import Settings, http_url
 
 log = logging.getLogger(__name__)
 OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 
-def _flags() -> list[inspect.Parameter]:
+def setting_flags() -> list[inspect.Parameter]:
     """Return a flag for each setting: a parameter from which typer reads name and help.
 
     All values but the booleans are texts: `settings.load` converts them, and its errors name the setting and the value.
     """
     flags = []
     for setting in settings_module.all_settings():
-        if setting.name in OF_OTHER_COMMANDS:
-            continue
         text = setting.help
         if setting.kind is bool:
             text += f" {setting.variable} is true or false."
@@ -47,7 +49,7 @@ def _flags() -> list[inspect.Parameter]:
     return flags
 
 
-def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags`
+def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `setting_flags`
     """Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment."""
     settings = settings_module.load(**flags)
     import uvloop
@@ -60,10 +62,14 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
         log.warning(
             "environment variable is not a setting", extra={"variable": name, "similar": similar}
         )
+        if sys.stderr.isatty():
+            complain(settings_module.unknown_variable_text(name, similar))
 
     def listening() -> None:
         page = f"{settings.advertise_url}/ui/"
         log.info("listening", extra={"address": settings.listen, "page": page})
+        if sys.stderr.isatty():
+            sys.stderr.write(start_text(settings))
 
     try:
         uvloop.run(run_service(settings, listening))
@@ -74,4 +80,30 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags
         raise BadInput(msg) from error
 
 
-serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
+def start_text(settings: Settings) -> str:
+    """Return what is printed at the start on a terminal: address and page, cluster and database, how it is stopped."""
+    from extender.cluster.connection.api_client import configuration_source
+    from extender.store.engine import place_of
+
+    host, port = settings.host_port
+    page = http_url("127.0.0.1" if host in ANY_ADDRESS else host, port)
+    cluster = (
+        f"manifests in {', '.join(settings.cluster)}"
+        if settings.cluster
+        else f"Kubernetes, by {configuration_source(settings.kubeconfig or None)}"
+    )
+    database = (
+        f"PostgreSQL at {place_of(settings.database_url)}"
+        if settings.database_url
+        else f"embedded PostgreSQL in {settings.data_dir}"
+    )
+    return (
+        f"gang-extender {__version__} listens on {settings.listen}; the page is {page}/\n"
+        f"Cluster: {cluster}. Event log: {database}.\n"
+        "Log lines are JSON, on stdout. Ctrl-C stops the service.\n"
+    )
+
+
+serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [flag for flag in setting_flags() if flag.name not in OF_OTHER_COMMANDS]
+)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.commands.gang_commands import Form, Server, in_namespace, show_list
+from extender.cli.commands.gang_commands import Form, in_namespace, show_list
+from extender.cli.connection.service_client import Server
 from extender.cli.output.printing import Output
 from extender.queries.state.workload_trees import TreeAt
 

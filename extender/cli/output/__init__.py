@@ -1,1 +1,1 @@
-"""Output for people and programs, and a client for event streams."""
+"""Output for people and programs."""

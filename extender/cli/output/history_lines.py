@@ -42,6 +42,7 @@ def _decided(decision: Decision) -> Iterator[str]:
         more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
         yield f"without a node: {names}{more}"
     yield from (f"reason: {reason}" for reason in decision.reasons)
+    yield from (f"would help: {text}" for text in decision.help)
     for conflict in decision.conflict:
         yield f"cannot hold together: {conflict.object}: {conflict.message}"
     yield from (f"preemption: {text}" for text in decision.preemption_notes)

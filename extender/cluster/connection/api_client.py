@@ -124,6 +124,18 @@ def _check_files(kubeconfig: str | None) -> None:
         raise BadInput(msg)
 
 
+def _in_pod(kubeconfig: str | None) -> bool:
+    """Return whether the configuration is that of the ServiceAccount of this pod."""
+    return kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def configuration_source(kubeconfig: str | None) -> str:
+    """Return for people where `load_configuration` finds the configuration."""
+    if _in_pod(kubeconfig):
+        return "the ServiceAccount of this pod"
+    return f"kubeconfig {kubeconfig or DEFAULT_KUBECONFIG}"
+
+
 async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Load the address of the API server and the credentials for it.
 
@@ -135,7 +147,7 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
         BadInput: There is no usable configuration.
     """
     configuration = Configuration()
-    in_pod = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    in_pod = _in_pod(kubeconfig)
     if not in_pod:
         _check_files(kubeconfig)
     try:

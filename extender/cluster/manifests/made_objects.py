@@ -13,7 +13,7 @@ from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, located
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
@@ -112,7 +112,7 @@ def _pod_of(
         pod = convert(api.Pod, body)
     except BadInput as fault:
         role = f" of {leaf.role}" if leaf.role else ""
-        raise BadInput(f"{workload}: pod template{role}: {fault}") from fault
+        raise located(f"{workload}: pod template{role}", fault) from fault
     return admitted(pod) if members else pod
 
 

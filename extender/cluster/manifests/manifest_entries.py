@@ -6,6 +6,7 @@ file, document, object, field and value.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,18 +16,22 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_validation import check
+from extender.cluster.manifests.manifest_validation import check, is_namespace
 from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
+from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
     OUR_GROUP,
     convert,
     named,
     source_of,
+    without_nulls,
 )
+from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
 from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, several, texts_of
+from extender.core.model.wording import did_you_mean
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_kind import WorkloadKind
 
@@ -64,6 +69,18 @@ _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
 }
 
 
+_SOURCE_VERSIONS: Final = {"": "v1", OUR_GROUP: f"{OUR_GROUP}/v1alpha1"}
+_VERSIONS: Final[
+    dict[str, tuple[str, ...]]
+] = {  # API group of `_READ` -> its versions, newest first
+    "": ("v1",),
+    BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
+    OUR_GROUP: ("v1alpha1",),
+    "policy": ("v1", "v1beta1"),
+}
+_ALL_KINDS: Final = sorted({*api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)})
+
+
 class Role(Enum):
     """The purpose of a file."""
 
@@ -77,6 +94,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     thing: api.Readable
     where: str
     role: Role
+    notes: tuple[str, ...] = ()  # what is unusual about it and accepted
 
     @property
     def ident(self) -> Ident:
@@ -90,6 +108,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     thing: Source
     where: str
     role: Role
+    notes: tuple[str, ...] = ()
 
     @property
     def ident(self) -> Ident:
@@ -107,58 +126,145 @@ def read(paths: Sequence[str], role: Role) -> tuple[AnyEntry, ...]:
     """Return the objects of files, with nothing filled in.
 
     Raises:
-        BadInput: An object cannot be read, or an API server would refuse it.
+        BadInput: Objects cannot be read, or an API server would refuse them; names all of them.
     """
-    return entries_in((d for name in files_of(paths) for d in read_file(name)), role)
+    return read_all(((paths, role),))
+
+
+def read_all(groups: Iterable[tuple[Sequence[str], Role]]) -> tuple[AnyEntry, ...]:
+    """Return the objects of files of several roles, with nothing filled in.
+
+    Raises:
+        BadInput: Objects cannot be read, or an API server would refuse them; names all of them.
+    """
+    found: list[AnyEntry] = []
+    faults: list[str] = []
+    for paths, role in groups:
+        for name in files_of(paths):
+            try:
+                found += entries_in(read_file(name), role)
+            except BadInput as fault:
+                faults += texts_of(fault)
+    if faults:
+        raise several(tuple(faults))
+    return tuple(found)
 
 
 def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...]:
     """Return the objects of documents, and the items of lists one by one.
 
     Raises:
-        BadInput: A document is not an object, or its kind is unknown in -f.
+        BadInput: A document is not an object, its kind is unknown in -f, or a field is wrong; names all such objects.
     """
-    return tuple(
-        entry
-        for document in documents
-        for entry in _objects(document.value, document.where, role, {})
-    )
+    found: list[AnyEntry] = []
+    faults: list[str] = []
+    for document in documents:
+        for thing, where in _objects(document.value, document.where, {}):
+            try:
+                entry = _entry(thing, where, role)
+            except BadInput as fault:
+                faults += texts_of(fault)
+                continue
+            if entry is not None:
+                found.append(entry)
+    if faults:
+        raise several(tuple(faults))
+    return tuple(found)
 
 
 def _objects(
-    value: object, where: str, role: Role, defaults: Mapping[str, object]
-) -> Iterator[AnyEntry]:
+    value: object, where: str, defaults: Mapping[str, object]
+) -> Iterator[tuple[object, str]]:
+    """Yield what a document has, and the items of a list one by one, each with its place."""
     if not isinstance(value, dict):
-        msg = f"{where}: not an object with apiVersion and kind"
-        raise BadInput(msg)
+        yield value, where
+        return
     thing = {**defaults, **value}
+    kind, items = thing.get("kind"), thing.get("items") or []
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
+        yield thing, where
+        return
+    version = thing.get("apiVersion")
+    inside = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version}
+    for n, item in enumerate(items, start=1):
+        yield from _objects(item, f"{where}, item {n}", inside)
+
+
+def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
+    """Return the entry of an object; None: its kind affects nothing.
+
+    Raises:
+        BadInput: It is not an object, its kind is unknown in -f, or a field is wrong.
+    """
+    if not isinstance(thing, dict):
+        raise BadInput(f"{where}: not an object with apiVersion and kind, found {shown(thing)}")
     kind, version = thing.get("kind"), thing.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
         field = "apiVersion" if isinstance(kind, str) else "kind"
-        msg = f"{where}: {named('object', value)}: {field} is missing or not text"
-        raise BadInput(msg)
+        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text")
     if kind.endswith("List") and "items" in thing:
-        inside = (
-            {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version}
-        )
-        items = thing["items"] or []
-        if not isinstance(items, list):
-            msg = f"{where}: {kind}: items: not a list"
-            raise BadInput(msg)
-        for n, item in enumerate(items, start=1):
-            yield from _objects(item, f"{where}, item {n}", role, inside)
-        return
+        raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(thing['items'])}")
     group = version.rpartition("/")[0]
-    if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
-        readable: type[api.Readable] = api.KINDS[kind]
-        yield Entry(thing=_read_as(readable, thing, where), where=where, role=role)
-    elif (source := _source_type(kind, group)) is not None:
-        if issubclass(source, api.WorkloadManifest):
-            _check_fields(BY_KIND[kind], thing, where)
-        yield SourceEntry(thing=_read_as(source, thing, where), where=where, role=role)
-    elif role is Role.WANTED and (group, kind) not in _HARMLESS:
-        msg = f"{where}: {named(kind, thing)}: kind {kind} of {version} is not planned; give its pods and groups"
-        raise BadInput(msg)
+    try:
+        if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
+            readable: type[api.Readable] = api.KINDS[kind]
+            _check_version(kind, version)
+            found, notes = _read_as(readable, thing, role)
+            return Entry(thing=found, where=where, role=role, notes=notes)
+        if (source := _source_type(kind, group)) is not None:
+            if issubclass(source, api.WorkloadManifest):
+                if role is Role.WANTED:
+                    _check_version(kind, version)
+                _check_fields(BY_KIND[kind], thing)
+            made, notes = _read_as(source, thing, role)
+            return SourceEntry(thing=made, where=where, role=role, notes=notes)
+        _check_ignored(kind, version, group, role)
+    except BadInput as fault:
+        name = named(kind, thing)
+        texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
+        raise several(tuple(f"{where}: {text}" for text in texts)) from fault
+    return None
+
+
+def _check_version(kind: str, version: str) -> None:
+    """Raise BadInput if an API group has a kind, and not in this version."""
+    known = _versions_of(kind)
+    group = version.rpartition("/")[0]
+    same = [one for one in known if one.rpartition("/")[0] == group]
+    if version not in known and group != BUILTIN_GROUP:  # Kubernetes adds versions
+        raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {same[0]}?')
+
+
+def _versions_of(kind: str) -> tuple[str, ...]:
+    """Return the API versions of a kind that are read, newest first."""
+    found = [
+        f"{group}/{version}".removeprefix("/")
+        for group, kinds in _READ.items()
+        if kind in kinds
+        for version in _VERSIONS[group]
+    ]
+    if kind in BY_KIND:
+        found += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
+    found += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
+    return tuple(dict.fromkeys(found))
+
+
+def _check_ignored(kind: str, version: str, group: str, role: Role) -> None:
+    """Raise BadInput if the kind of an object is misspelt, or nothing is planned of it in -f."""
+    ours = f"{OUR_GROUP}/v1alpha1"
+    near = bool(difflib.get_close_matches(version, (ours,), cutoff=0.85))
+    if group == OUR_GROUP:
+        names = [*_GROUP_KINDS, "TreeProfile"]
+        hint = did_you_mean(kind, names) or f"; its kinds are {', '.join(sorted(names))}"
+        raise BadInput(f'kind: {OUR_GROUP} has no kind "{kind}"{hint}')
+    if near and ours in _versions_of(kind):
+        raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {ours}?')
+    if role is Role.WANTED and (group, kind) not in _HARMLESS:
+        known = _versions_of(kind)
+        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _ALL_KINDS)
+        raise BadInput(
+            f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
+        )
 
 
 def _source_type(kind: str, group: str) -> type[Source] | None:
@@ -168,29 +274,47 @@ def _source_type(kind: str, group: str) -> type[Source] | None:
     return _SOURCES.get((group, kind))
 
 
-def _read_as(kind: type[T], thing: Mapping[str, object], where: str) -> T:
+def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T, tuple[str, ...]]:
+    """Return an object, and what is unusual about it.
+
+    Raises:
+        BadInput: An API server would refuse it.
+    """
+    wrong: list[str] = []
+    unusual: list[str] = []
+    metadata = thing.get("metadata")
+    given = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    namespaced = not issubclass(kind, _CLUSTER_WIDE)
+    if namespaced and isinstance(given, str) and given and not is_namespace(given):
+        wrong.append(
+            f'metadata.namespace: "{given}" is not a valid name of a namespace; it has lower case letters, digits and '
+            "-, 63 at most"
+        )
+    if namespaced and not given and isinstance(metadata, Mapping) and "namespace" in metadata:
+        unusual.append(f'metadata.namespace: is empty; read as "{NAMESPACE}"')
+    (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(thing)))
+    name = named(str(thing["kind"]), thing)
     try:
         found = convert(kind, thing)
-        space = "" if isinstance(found, _CLUSTER_WIDE) else found.metadata.namespace or NAMESPACE
-        found = with_metadata(found, namespace=space)
-        if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup):
-            check(found)
     except BadInput as fault:
-        msg = f"{where}: {fault}"
-        raise BadInput(msg) from fault
+        raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault
+    found = with_metadata(found, namespace=(given or NAMESPACE) if namespaced else "")
     if not found.metadata.name:
-        msg = f"{where}: {thing['kind']}: metadata.name: is missing"
-        raise BadInput(msg)
-    return found
+        raise BadInput(f"{thing['kind']}: metadata.name: is missing")
+    builtin = str(thing["apiVersion"]).startswith(f"{BUILTIN_GROUP}/")
+    if isinstance(found, CHECKED):  # an API server of a later version may have more fields
+        extra = field_problems(without_nulls(thing), kind, fields_not_read)
+        (unusual if builtin else wrong).extend(map(str, extra))
+    if wrong:
+        raise several(tuple(f"{name}: {text}" for text in wrong))
+    if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup):
+        check(found)
+    return found, tuple(f"{name}: {text}" for text in unusual)
 
 
-def _check_fields(kind: WorkloadKind, thing: Mapping[str, object], where: str) -> None:
+def _check_fields(kind: WorkloadKind, thing: Mapping[str, object]) -> None:
     """Raise BadInput if a field that the table entry of a kind reads has another type than in the API."""
-    try:
-        convert(_checked_type(kind.kind), thing)
-    except BadInput as fault:
-        msg = f"{where}: {fault}"
-        raise BadInput(msg) from fault
+    convert(_checked_type(kind.kind), thing)
 
 
 @functools.cache

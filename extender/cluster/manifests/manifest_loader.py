@@ -27,7 +27,7 @@ from extender.cluster.manifests.manifest_entries import (
     Role,
     SomeEntry,
     filled_in_uid,
-    read,
+    read_all,
     with_metadata,
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
@@ -39,8 +39,9 @@ from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.wording import did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
@@ -81,8 +82,12 @@ def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
     Raises:
         BadInput: An object cannot be read, or an API server would refuse it. Show the message.
     """
-    entries = (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
-    return build(complete(entries))
+    return build(complete(read_entries(cluster, wanted)))
+
+
+def read_entries(cluster: Sequence[str], wanted: Sequence[str] = ()) -> tuple[AnyEntry, ...]:
+    """Return the objects of files, those of `wanted` last; see `load`."""
+    return read_all(((cluster, Role.CLUSTER), (wanted, Role.WANTED)))
 
 
 # --- filling in
@@ -133,6 +138,7 @@ def complete(
                 f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
+    warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
     known = [_identified(entry, memory) for entry in last.values()]
     if serving:
         known = list(_dated(known, memory))
@@ -253,11 +259,12 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _check_priorities(entries: Sequence[Entry]) -> None:
-    """Raise BadInput if an object names a priority class that does not exist and has no number."""
+    """Raise BadInput if objects name a priority class that does not exist, and have no number."""
     classes = Priorities()
     for entry in entries:
         if isinstance(entry.thing, api.PriorityClass):
             classes.put(entry.thing)
+    faults = []
     for entry in entries:
         thing = entry.thing
         if not isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup):
@@ -266,11 +273,13 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
             continue
         name = thing.spec.priority_class_name
         if classes.resolve(thing.spec.priority, name, "").unknown:
-            msg = (
+            hint = did_you_mean(name, classes.names())
+            faults.append(
                 f"{entry.where}: {thing.label}: spec.priorityClassName: "
-                f'no PriorityClass "{name}" in the files'
+                f'no PriorityClass "{name}" in the files{hint}'
             )
-            raise BadInput(msg)
+    if faults:
+        raise several(tuple(faults))
 
 
 # --- building
@@ -283,12 +292,14 @@ def build(found: CompleteManifest) -> Manifest:
         BadInput: An object is invalid.
     """
     world = ObjectStore()
+    faults: list[str] = []
     for entry in in_feed_order(found.entries):
         try:
             world.upsert(entry.thing)
         except BadInput as fault:
-            msg = f"{entry.where}: {fault}"
-            raise BadInput(msg) from fault
+            faults += texts_of(located(entry.where, fault))
+    if faults:
+        raise several(tuple(faults))
     order: dict[GroupKey | PodUid, int] = {}
     groups: list[GroupKey] = []
     pods: list[PodUid] = []

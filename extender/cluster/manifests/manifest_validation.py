@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from extender.cluster import types as api
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import several
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
@@ -36,7 +36,7 @@ def check(thing: api.Readable) -> None:
     """Validate an object.
 
     Raises:
-        BadInput: An API server would refuse it; names object, field and value of the first violation.
+        BadInput: An API server would refuse it; names object, field and value of each violation.
 
     Source:
         SPEC A.7, E01 to E08, E10 to E12 and E14.
@@ -47,9 +47,13 @@ def check(thing: api.Readable) -> None:
         problems = _group(thing)
     else:
         return
-    for problem in problems:
-        msg = f"{thing.label}: {problem}"
-        raise BadInput(msg)
+    if found := tuple(f"{thing.label}: {problem}" for problem in problems):
+        raise several(found)
+
+
+def is_namespace(text: str) -> bool:
+    """Return whether a text is a valid name of a namespace."""
+    return _LABEL.fullmatch(text) is not None
 
 
 def admission_warnings(thing: api.Readable) -> Iterator[str]:

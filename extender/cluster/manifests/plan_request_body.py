@@ -11,8 +11,10 @@ from msgspec import UNSET
 from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
+from extender.cluster.manifests.tree_copies import Taken, TreeCopies
 from extender.cluster.manifests.workload_sources import LiveSources
-from extender.cluster.manifests.yaml_reader import Document, Value, read_bytes
+from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
+from extender.cluster.read.field_problems import field_problems
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import (
@@ -24,22 +26,23 @@ from extender.core.model.cluster_view import (
     with_pod,
     without_pod,
 )
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, several
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (
     PlanInput,
     PlanQuestion,
     PlanReply,
-    answer_plan_query,
     plan_warnings,
 )
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 
 T = TypeVar("T", Group, Pod)
-ROOTS_MAX = 200  # per question about the cluster of the service, where thousands may be pending
+# per question about the cluster of the service, where thousands may be pending; also the most copies
+ROOTS_MAX = 200
 
 
 def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
@@ -55,10 +58,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     Raises:
         BadInput: The body is invalid; names object, field and value.
     """
-    try:
-        parsed = msgspec.json.decode(body, type=PlanQuestion)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadInput(f"body: {error}") from error
+    parsed = _parsed(body)
     given = () if parsed.cluster is UNSET else parsed.cluster
     if ours is None and parsed.cluster is UNSET:
         raise BadInput(
@@ -81,6 +81,14 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         found = build(complete(entries, live=sources))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
+    changes = CapacityChanges(
+        copies=parsed.copies,
+        max_copies=parsed.max_copies,
+        most=ROOTS_MAX,
+        without=parsed.without,
+        further=parsed.with_,
+        relax=parsed.relax,
+    )
     question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
@@ -98,14 +106,39 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         question, groups=question.groups | {_group_named(text, view) for text in parsed.groups}
     )
     extra_warnings = plan_warnings(view, question)
-    result = answer_plan_query(view, question)
+    taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
+    taken |= {("Pod", pod.namespace, pod.name) for pod in view.pods.values()}
+    copies = TreeCopies(entries, sources, taken)
+    result = answer_capacity_query(view, question, changes, copies.copy)
     reply = PlanReply(
         verdict=result.verdict,
         gangs=result.gangs,
+        copies=result.copies,
+        given=result.given,
         warnings=tuple(dict.fromkeys((*found.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(reply)
+
+
+def _parsed(body: bytes) -> PlanQuestion:
+    """Return the question in a body.
+
+    Raises:
+        BadInput: It is no JSON, or fields are wrong; names each with its value and what is expected.
+    """
+    try:
+        return msgspec.json.decode(body, type=PlanQuestion)
+    except msgspec.ValidationError as error:
+        found = field_problems(msgspec.json.decode(body), PlanQuestion, lambda _: frozenset())
+        problems = tuple(f"body: {problem}" for problem in found)
+        raise several(problems or ("body: a field has another type than in the API",)) from error
+    except msgspec.DecodeError as error:
+        raise BadInput(f"body: {json_message(body, error)}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"body: not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise BadInput("body: nested too deep") from error
 
 
 def _group_named(text: str, view: ClusterView) -> GroupKey:

@@ -22,7 +22,7 @@ from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, 
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.decisions.trees.tree_events import is_requested
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.template_labels import with_template_labels
@@ -74,9 +74,15 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
     sources = [entry for entry in entries if isinstance(entry, SourceEntry)]
     if any(isinstance(entry.thing, api.WorkloadManifest) for entry in sources):
         files = WorkloadSources(entries, live)
+        faults: list[str] = []
         for entry in sources:
             if isinstance(entry.thing, api.WorkloadManifest) and entry.role is Role.WANTED:
-                _WorkloadExpansion(entry, entry.thing, files, found).run()
+                try:
+                    _WorkloadExpansion(entry, entry.thing, files, found).run()
+                except BadInput as fault:
+                    faults += texts_of(fault)
+        if faults:
+            raise several(tuple(faults))
     return found
 
 
@@ -107,7 +113,7 @@ class _WorkloadExpansion:
         try:
             self._run()
         except BadInput as fault:
-            raise BadInput(f"{self._entry.where}: {fault}") from fault
+            raise located(self._entry.where, fault) from fault
         except (TypeError, ValueError, KeyError, AttributeError) as fault:
             text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
             raise BadInput(f"{self._entry.where}: {self._workload}: {text}") from fault

@@ -39,6 +39,19 @@ _WORDS: Final[dict[str, bool | None]] = {
 }
 _MERGE: Final = "<<"
 
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_YAML_PROBLEMS: Final = {  # part of a problem of libyaml -> what a user can look for
+    "mapping values are not allowed": "a colon where no key can be; is a line above indented wrong, or a text with a colon not quoted?",
+    "could not find expected ':'": "a key without a colon, above this line",
+    "did not find expected ',' or ']'": "a list in [ ] that is not closed, or lacks a comma",
+    "did not find expected ',' or '}'": "an object in { } that is not closed, or lacks a comma",
+    "did not find expected key": "a line that is indented in another way than those above",
+    "did not find expected '-' indicator": "a line of a list that is indented in another way than those above",
+    "found unexpected end of stream": "a quoted text that is not closed",
+    "did not find expected alphabetic": "a text that begins with * or & and is not quoted",
+    "cannot start any token": "a tab, or a character with which only a quoted text begins",
+}
+
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 _Sized = tuple[Value, int]  # a value, and the number of values in it, aliases counted in full
 
@@ -101,7 +114,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
             raise BadInput(msg) from fault
         except msgspec.DecodeError as fault:
             if name.endswith(".json"):
-                msg = f"{name}: {fault}"
+                msg = f"{name}: {json_message(body, fault)}"
                 raise BadInput(msg) from fault  # otherwise it is YAML in flow style
     try:
         text = body.decode("utf-8-sig")
@@ -120,9 +133,22 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
 
 
 def _message_of(fault: yaml.YAMLError) -> str:
+    """Return what is wrong with a text, by the words of libyaml, which are about its own states."""
     mark = getattr(fault, "problem_mark", None)
     problem = getattr(fault, "problem", None) or str(fault).replace("\n", " ")
-    return problem if mark is None else f"line {mark.line + 1}: {problem}"
+    text = next((words for part, words in _YAML_PROBLEMS.items() if part in problem), "")
+    message = f"not valid YAML{text and f': {text}'}"
+    return message if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {message}"
+
+
+def json_message(body: bytes, fault: msgspec.DecodeError) -> str:
+    """Return where a text is no JSON; msgspec names the byte."""
+    found = _BYTE.search(str(fault))
+    if found is None:
+        return "not valid JSON: it ends too early"
+    before = body[: int(found[1])]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f"line {line}, column {column}: not valid JSON"
 
 
 @lru_cache(maxsize=65_536)

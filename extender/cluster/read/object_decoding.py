@@ -18,9 +18,11 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.read.dropped_group_fields import dropped_fields_of
+from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
+from extender.cluster.read.unknown_fields import fields_not_read
 from extender.core.model.cluster_view import Guard
-from extender.core.model.errors import BadInput, BadQuantity
+from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
@@ -35,13 +37,11 @@ PARENT_ANNOTATIONS: Final = (  # in the order of precedence (SPEC X3, DESIGN 7)
     "scheduling.k8s.io/parent-compositepodgroup",
     "scheduling.k8s.io/parent-composite-podgroup",
 )
-VALUE_SHOWN_MAX: Final = 120  # characters of a wrong value in a message
 
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 # --- decoding
@@ -111,7 +111,7 @@ def convert(kind: type[T], thing: object) -> T:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as fault:
-        raise BadInput(_explained(kind.__name__, plain, str(fault))) from fault
+        raise _explained(kind, plain) from fault
 
 
 def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
@@ -175,27 +175,11 @@ def named(kind: str, thing: object) -> str:
     return "/".join(str(part) for part in parts if part)
 
 
-def shown(value: object) -> str:
-    """Return a value quoted for a message, cut to `VALUE_SHOWN_MAX` characters."""
-    text = msgspec.json.encode(value, enc_hook=str).decode()
-    return text if len(text) <= VALUE_SHOWN_MAX else text[: VALUE_SHOWN_MAX - 3] + "..."
-
-
-def _explained(kind: str, thing: object, fault: str) -> str:
-    """Return msgspec's message with the names of object and field and the value."""
-    what, _, where = fault.partition(" - at `")
-    path = where.rstrip("`").split("`")[-1].removeprefix("$").removesuffix("[...]")
-    here: Any = thing
-    for match in _STEP.finditer(path):
-        name, index = match.groups()
-        if name is not None and isinstance(here, dict) and name in here:
-            here = here[name]
-        elif index is not None and isinstance(here, list) and int(index) < len(here):
-            here = here[int(index)]
-        else:
-            return f"{named(kind, thing)}: {path.lstrip('.')}: {what}"
-    field = path.lstrip(".") or "the object"
-    return f"{named(kind, thing)}: {field}: {what}, found {shown(here)}"
+def _explained(kind: type[api.KubernetesObject], thing: object) -> BadInput:
+    """Return an error with all wrong fields of an object, each with its value and what is expected."""
+    name = named(kind.__name__, thing)
+    problems = tuple(f"{name}: {one}" for one in field_problems(thing, kind, fields_not_read))
+    return several(problems or (f"{name}: a field has another type than in the API",))
 
 
 # --- small conversions

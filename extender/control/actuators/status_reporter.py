@@ -17,18 +17,25 @@ import msgspec
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.decisions.admit.plan_request import foreign_gates, group_key_of
+from extender.core.decisions.admit.gang_sentences import (
+    Sentences,
+    invalid_answer,
+    missing_answer,
+    orphan_answer,
+    pending_sentences,
+)
+from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.tree_warnings import (
     NodeLabels,
     collect_warnings,
     template_mismatches,
 )
 from extender.core.decisions.verbs.filter_and_prioritize import (
-    TAKEN,
     pending_reason,
     possible_pod_rules,
 )
 from extender.core.log.control_plane_features import native_on
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -36,12 +43,14 @@ from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.wording import spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
 
 log = logging.getLogger(__name__)
 
 MISMATCH = "TemplateMismatch"
+NEVER_FITS = "NeverFits"  # not even when no other pod runs: waiting does not help
 # Our own type, for built-in PodGroups while kube-scheduler writes their usual condition (SPEC F).
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
@@ -82,6 +91,9 @@ class _Shares:
         return True
 
 
+_Reasons = tuple[GangState, PendingPreemption | None, str]
+
+
 class _ConditionJob(NamedTuple):
     """A condition of a group that is due; its value of then is written."""
 
@@ -91,10 +103,13 @@ class _ConditionJob(NamedTuple):
 
 
 class _Leaf(msgspec.Struct):
-    """What was reported to the members of a leaf."""
+    """What was reported to the members of a leaf.
+
+    Reported again is what differs in its kind: numbers in the text of an Event are those of its time.
+    """
 
     seen: tuple[object, ...]  # inputs of the reason: pods, tree, root, orphan, group
-    reason: str
+    reason: str  # of `pending_reason`, and whether the tree can ever be placed
     since_ms: int
     reported: dict[PodUid, str]
     settled: bool  # reported to all of them
@@ -123,11 +138,11 @@ class StatusReporter:
             lane_of=_namespace_of,
         )
         self._leaves: dict[GroupKey, _Leaf] = {}
-        # Inputs of the last conditions: trees whose conditions are reported, roots and stall reasons, templates.
+        # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
         self._trees: dict[GroupKey, Tree] = {}
-        self._reasons: Mapping[GangUid, tuple[GangState, str]] = {}
+        self._reasons: Mapping[GangUid, _Reasons] = {}
         self._blueprints: object = None
-        self._made: tuple[Any, ...] = (None,) * 9  # inputs of the last run
+        self._made: tuple[Any, ...] = (None,) * 10  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
@@ -154,8 +169,8 @@ class StatusReporter:
             holdups: By root: why its victims are not deleted.
         """
         made = (
-            forest, state.gangs, state.gang_of, view.groups, view.members, view.blueprints,
-            native_on(state.features), view.generation, dict(stall_reasons),
+            forest, state.gangs, state.gang_of, state.preemptions, view.groups, view.members,
+            view.blueprints, native_on(state.features), view.generation, dict(stall_reasons),
         )  # fmt: skip
         if (
             self._all_settled
@@ -174,13 +189,14 @@ class StatusReporter:
                 continue
             root = state.gangs.get(tree.root.uid)
             stall_reason = stall_reasons.get(tree.root.uid, "")
+            preemption = state.preemptions.get(tree.root.uid)
             if tree.problems:
                 self._broken(tree, self._trees.get(tree.root.key))
                 self._trees[tree.root.key] = tree
                 continue
             self._trees[tree.root.key] = tree
             for group in tree.groups:
-                self._condition(group, _condition_of(tree, group, root, stall_reason))
+                self._condition(group, _condition_of(tree, group, root, preemption, stall_reason))
             self._templates(view, tree)
         self._warnings(view, forest)
         for key, orphan in forest.orphans.items():
@@ -204,14 +220,19 @@ class StatusReporter:
             self._blueprints = view.blueprints
             known.clear()
         due = {key: tree for key, tree in trees.items() if known.get(key) is not tree}
-        reasons = {
-            root.uid: (root, stall_reasons.get(root.uid, "")) for root in state.gangs.values()
+        reasons: dict[GangUid, _Reasons] = {
+            root.uid: (root, state.preemptions.get(root.uid), stall_reasons.get(root.uid, ""))
+            for root in state.gangs.values()
         }
         for uid in reasons.keys() | self._reasons.keys():
-            now, before = reasons.get(uid, (None, "")), self._reasons.get(uid, (None, ""))
-            if now[0] is not before[0] or now[1] != before[1]:
-                root = now[0] or before[0]
-                key = group_key_of(root) if root is not None else None
+            now, before = reasons.get(uid), self._reasons.get(uid)
+            if (
+                now is None
+                or before is None
+                or not (same_objects(now[:2], before[:2]) and now[2] == before[2])
+            ):
+                found = now or before
+                key = group_key_of(found[0]) if found is not None else None
                 if key is not None and key in trees:
                     known.pop(key, None)
                     due[key] = trees[key]
@@ -234,13 +255,13 @@ class StatusReporter:
             type=_type(orphan.group),
             status="False",
             reason="Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable",
-            message=orphan.problem.message,
+            message=orphan_answer(orphan.group.key, orphan.problem.message),
         )
         self._condition(orphan.group, condition)
 
     def _broken(self, tree: Tree, before: object) -> None:
         """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
-        text = "; ".join(problem.message for problem in tree.problems)
+        text = _problem_text(tree)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
         reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
         known: set[int] = set()
@@ -332,25 +353,24 @@ class StatusReporter:
             if not waiting:
                 continue
             reason = pending_reason(state, forest, view, leaf)
-            if leaf not in view.groups:
-                reason += MAKE_IT
+            never = root is not None and _never_fits(root)
+            reason = f"{reason}; {NEVER_FITS}" if never else reason
             since_ms = before.since_ms if before.reason == reason else now_ms
             settled = now_ms - since_ms >= SETTLED_MS
             reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
             if settled:
-                self._queue_pod_events(waiting, reason, reported)
+                fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
+                if fresh:
+                    text = _event_text(view, state, forest, leaf)
+                    self._queue_pod_events(fresh, text)
+                    reported |= {pod.uid: reason for pod in waiting}
             leaves[leaf] = _Leaf(seen, reason, since_ms, reported, settled)
         self._leaves = leaves
         self._all_settled = all(leaf.settled for leaf in leaves.values())
 
-    def _queue_pod_events(
-        self, waiting: list[Pod], reason: str, reported: dict[PodUid, str]
-    ) -> None:
-        """Queue an Event with the reason for each pod of a leaf that has none with it."""
-        fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
-        for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-            self._jobs.add(_pod_event(pod, reason))
-        reported |= {pod.uid: reason for pod in waiting}
+    def _queue_pod_events(self, pods: list[Pod], text: str) -> None:
+        for pod in sorted(pods, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
+            self._jobs.add(_pod_event(pod, text))
 
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that does not follow from the state."""
@@ -433,24 +453,31 @@ def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[
 
 
 def _condition_of(
-    tree: Tree, group: Group, root: GangState | None, stall_reason: str = ""
+    tree: Tree,
+    group: Group,
+    root: GangState | None,
+    preemption: PendingPreemption | None,
+    stall_reason: str = "",
 ) -> Condition | None:
     """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
         return None
     if root.phase == "scheduled":
         return _satisfied_condition(tree, group, root)
-    if root.last_decision is None:
-        if not root.capacity_used_times or root.reservations:
-            return None
-        return Condition(type=_type(group), status="False", reason="Unschedulable", message=TAKEN)
-    text = "; ".join((*root.last_decision.reasons, *((stall_reason,) if stall_reason else ())))
-    gates = foreign_gates(tree)
-    if gates:
-        text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
+    sentences = pending_sentences(tree, root, preemption)
+    if sentences is None:
+        return None
+    if stall_reason:
+        sentences = msgspec.structs.replace(sentences, reasons=(stall_reason, *sentences.reasons))
     # For autoscalers: another node may not help (SPEC F and H10).
     reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
-    return Condition(type=_type(group), status="False", reason=reason, message=text)
+    if _never_fits(root):
+        reason = NEVER_FITS
+    return Condition(type=_type(group), status="False", reason=reason, message=sentences.message())
+
+
+def _never_fits(root: GangState) -> bool:
+    return root.last_decision is not None and root.last_decision.when_empty == "never"
 
 
 def _satisfied_condition(tree: Tree, group: Group, root: GangState) -> Condition | None:
@@ -459,9 +486,39 @@ def _satisfied_condition(tree: Tree, group: Group, root: GangState) -> Condition
     if not bound:
         return None
     text = f"{bound} members bound, the minimum of the tree is met"
-    if root.last_decision is not None:
-        text += f"; the rest waits: {'; '.join(root.last_decision.reasons)}"
+    more = pending_sentences(tree, root, None)
+    if more is not None:
+        text += f"; {more.message()}"
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
+
+
+def _event_text(view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey) -> str:
+    """Return the text of an Event on the waiting members of a leaf: what `explain` answers about it."""
+    if leaf not in view.groups:
+        return missing_answer(leaf, len(view.members[leaf])) + MAKE_IT
+    if leaf in forest.orphans:
+        return orphan_answer(leaf, forest.orphans[leaf].problem.message)
+    root_key = forest.root_of.get(leaf)
+    tree = forest.trees.get(root_key) if root_key is not None else None
+    if tree is not None and tree.problems:
+        return _problem_text(tree)
+    root = state.gangs.get(tree.root.uid) if tree is not None else None
+    if tree is None or root is None or tree.root.deleting or view.groups[leaf].deleting:
+        return pending_reason(state, forest, view, leaf)
+    sentences = pending_sentences(tree, root, state.preemptions.get(root.uid))
+    if sentences is None:
+        return pending_reason(state, forest, view, leaf)
+    rules = possible_pod_rules(root, tree)
+    if rules:
+        words = f"rules between pods may be the cause: {', '.join(rules)}"
+        sentences = msgspec.structs.replace(sentences, reasons=(words, *sentences.reasons))
+    return sentences.message()
+
+
+def _problem_text(tree: Tree) -> str:
+    first, *others = (problem.message for problem in tree.problems)
+    answer = invalid_answer(spaced(tree.root.key), first)
+    return Sentences(answer=answer, reasons=tuple(others)).message()
 
 
 def _leaves_below(tree: Tree, group: Group) -> set[str]:

@@ -144,6 +144,11 @@ class GangUnschedulable(EventData, frozen=True, kw_only=True):
     search_nodes: int = 0
     exhausted: bool = False
     preemption_notes: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
+    # What would help, each verified by planning, the cheapest first. Older events have it among the reasons.
+    help: tuple[str, ...] = ()
+    # fits | never | unknown: whether it would fit if no other pod ran; empty: not examined
+    when_empty: str = ""
+    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
 
 
 class GangInvalid(EventData, frozen=True, kw_only=True):

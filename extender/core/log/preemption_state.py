@@ -29,7 +29,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.wording import counted
 
-# For this time a preemptor does not evict a unit of the same name again.
+# For this time a preemptor does not evict a unit of the same name again, and a victim that is gone is remembered.
 EVICTION_MEMORY_US: Final = 600_000_000
 # Reasons after which the preemptor did not get the freed capacity.
 FAILED_REASONS: Final = ("deletion-rejected", "node-rejected", "capacity-lost")
@@ -45,6 +45,14 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     group: str  # name of its leaf, empty outside of groups
     node: NodeName
+
+
+class EvictedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A victim that is gone, for the end of the member that it was, which may be recorded later."""
+
+    preemptor: str  # Kind/namespace/name
+    position: Position  # of the plan
+    gone_us: int
 
 
 class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,6 +117,22 @@ def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> P
         already_terminating=frozenset(pod.uid for pod in data.already_terminating),
         extras=frozenset(a.uid for a in data.assignments) if extras else frozenset(),
     )
+
+
+def evicted_pod(event: RecordedEvent, preemption: PendingPreemption) -> EvictedPod:
+    """Return what is remembered of a victim whose `VictimGone` is the event."""
+    return EvictedPod(f"{preemption.kind}/{preemption.gang}", preemption.position, event.at_us)
+
+
+def recently_gone(pods: Map[PodUid, EvictedPod], now_us: int) -> Map[PodUid, EvictedPod]:
+    """Return the victims that are gone for less than `EVICTION_MEMORY_US`."""
+    old = [uid for uid, pod in pods.items() if now_us - pod.gone_us >= EVICTION_MEMORY_US]
+    if not old:
+        return pods
+    kept = pods.mutate()
+    for uid in old:
+        del kept[uid]
+    return kept.finish()
 
 
 def evicted(

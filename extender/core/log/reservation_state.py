@@ -24,7 +24,7 @@ from extender.core.log.events import (
     MemberTerminationCause,
     NoticeRecord,
 )
-from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.preemption_state import EvictedPod, PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
@@ -82,6 +82,10 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: tuple[str, ...]
     position: Position
     at_us: int
+    # As in `GangUnschedulable`.
+    help: tuple[str, ...] = ()
+    when_empty: str = ""
+    reasons_when_empty: tuple[str, ...] = ()
 
 
 class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -192,6 +196,8 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     claimed_on: Map[NodeName, tuple[GangUid, ...]] = Map()  # preemptors with claims there
     # By preemptor: the units that it evicted (Kind/namespace/name) and when; it does not evict them again soon.
     evicted_units: Map[GangUid, Map[str, int]] = Map()
+    # Victims that are gone and whose end as members is not recorded yet; old ones are dropped with the next preemption.
+    evicted_pods: Map[PodUid, EvictedPod] = Map()
     replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)

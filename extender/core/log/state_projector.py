@@ -149,7 +149,7 @@ class StateProjector:
     """
 
     __slots__ = (
-        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_evicted_units", "_features", "_gang_of", "_known",
+        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_known",
         "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
         "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_trees", "_truncated_epoch",
         "_unsorted_rejections", "position",
@@ -187,6 +187,7 @@ class StateProjector:
         self._claimed_on = state.claimed_on
         self._claims_changed = False
         self._evicted_units = state.evicted_units
+        self._evicted_pods = state.evicted_pods
         # By root: the keys of its rejections. Those of the state are added when the first root ends.
         self._rejections_of: dict[GangUid, set[RejectionKey]] = {}
         self._unsorted_rejections: Map[RejectionKey, RejectionState] | None = state.rejections
@@ -220,6 +221,7 @@ class StateProjector:
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
             evicted_units=self._evicted_units,
+            evicted_pods=self._evicted_pods,
             replacement_holds_on=self._replacement_holds_on,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
@@ -373,12 +375,16 @@ class StateProjector:
         match data:
             case PreemptionPlanned():
                 extras = False
+                self._evicted_pods = preemption_state.recently_gone(self._evicted_pods, event.at_us)
+                if before is not None:  # replaced: its victims end, too
+                    self._remember_gone(event, before, before.victims)
                 if data.kind != "Pod":
                     root = self._root(event)
                     extras = root.phase == "scheduled"
                     root.last_decision = _preempting(event, data)
                 self._set_preemption(uid, preemption_state.planned(event, data, extras=extras))
             case VictimGone() if before is not None:
+                self._remember_gone(event, before, [data.uid] * (data.uid in before.victims))
                 self._set_preemption(uid, preemption_state.evicted(event, before, data))
                 if data.via in preemption_state.EVICTED_BY_EXTENDER:
                     self._remember(event, before, data.unit)
@@ -400,6 +406,14 @@ class StateProjector:
                         root.failed_preemption_us = event.at_us
             case _:
                 pass
+
+    def _remember_gone(
+        self, event: RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
+    ) -> None:
+        """Record victims that leave the pending preemptions, until their end as members is recorded."""
+        gone = preemption_state.evicted_pod(event, preemption)
+        for uid in pods:
+            self._evicted_pods = self._evicted_pods.set(uid, gone)
 
     def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
@@ -432,6 +446,9 @@ class StateProjector:
             reasons=data.reasons + data.preemption_notes,
             position=event.position,
             at_us=event.at_us,
+            help=data.help,
+            when_empty=data.when_empty,
+            reasons_when_empty=data.reasons_when_empty,
         )
         if root.phase not in HOLDS_CAPACITY:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
@@ -490,6 +507,8 @@ class StateProjector:
         if data.uid in root.bound:
             member = root.bound.pop(data.uid)
             self._note_end(event, root, member, data)
+            if data.uid in self._evicted_pods:
+                self._evicted_pods = self._evicted_pods.delete(data.uid)
             if data.cause == "node-lost":
                 root.lost_with_node[data.uid] = member
             elif data.held_until_us:
@@ -506,13 +525,22 @@ class StateProjector:
             before = root.succeeded.get(member.group, 0)
             root.succeeded = root.succeeded | {member.group: before + 1}
             return
-        preemptors = (p for p in self._preemptions.values() if data.uid in p.victims)
-        preemption = next(preemptors, None)
         root.last_loss = MemberLoss(
             pod=data.pod, uid=data.uid, node=data.node, cause=data.cause, message=data.message,
-            position=event.position, at_us=event.at_us,
-            preemptor=f"{preemption.kind}/{preemption.gang}" if preemption is not None else "",
+            position=event.position, at_us=event.at_us, preemptor=self._preemptor_of(data.uid),
         )  # fmt: skip
+
+    def _preemptor_of(self, uid: PodUid) -> str:
+        """Return the preemptor (Kind/namespace/name) of the newest preemption that a pod is or was a victim of, or ""."""
+        found = [
+            (p.position, f"{p.kind}/{p.gang}")
+            for p in self._preemptions.values()
+            if uid in p.victims
+        ]
+        gone = self._evicted_pods.get(uid)
+        if gone is not None:
+            found.append((gone.position, gone.preemptor))
+        return max(found, default=(0, ""))[1]
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""

@@ -11,6 +11,37 @@ class BadInput(ExtenderError):
     """The input of a user or a client is invalid: show the message, answer 4xx or exit 2."""
 
 
+class BadInputs(BadInput):
+    """Several things are wrong with an input: show the message, which has one line for each.
+
+    Attributes:
+        texts: What is wrong, in the order of the input.
+    """
+
+    SHOWN_MAX = 50
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self.texts = texts
+        more = len(texts) - self.SHOWN_MAX
+        end = [f"and {more} more"] if more > 0 else []
+        super().__init__("\n  ".join([f"{len(texts)} problems:", *texts[: self.SHOWN_MAX], *end]))
+
+
+def several(texts: tuple[str, ...]) -> BadInput:
+    """Return one error for one or more texts."""
+    return BadInput(texts[0]) if len(texts) == 1 else BadInputs(texts)
+
+
+def located(where: str, fault: BadInput) -> BadInput:
+    """Return an error with a place in front of each of its texts."""
+    return several(tuple(f"{where}: {text}" for text in texts_of(fault)))
+
+
+def texts_of(fault: BadInput) -> tuple[str, ...]:
+    """Return what is wrong, one text each."""
+    return fault.texts if isinstance(fault, BadInputs) else (str(fault),)
+
+
 class NotFound(BadInput):
     """No object has the requested name, now or earlier: show the message, answer 404 or exit 1."""
 

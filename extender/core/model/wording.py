@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 BYTES: Final = ("memory", "ephemeral-storage")
@@ -16,6 +17,16 @@ def counted(number: int, noun: str) -> str:
     ['0 events', '1 event', '2 events']
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
+    """Return the end of a sentence with the names that are similar, or an empty string if none is.
+
+    >>> did_you_mean("minCuont", ("minCount", "minGroupCount")), did_you_mean("x", ("minCount",))
+    ('; did you mean minCount?', '')
+    """
+    near = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=most, cutoff=0.7)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def spaced(name: object) -> str:

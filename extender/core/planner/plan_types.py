@@ -16,7 +16,7 @@ from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "3"
+PLANNER_VERSION = "4"
 
 GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
 EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
@@ -25,6 +25,11 @@ Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
 ConflictKind = Literal[
     "minCount", "minGroupCount", "topology", "selector", "taint", "resources", "reservation"
+]
+# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` of kind selector; the others have none.
+ConflictPart = Literal["", "cordons", "podRules"]
+RelaxationKind = Literal[
+    "minCount", "minGroupCount", "nodes", "reservation", "taint", "selector", "podRules", "topology"
 ]
 
 
@@ -151,12 +156,35 @@ class SearchEffort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exhausted: bool
 
 
-class Conflict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One requirement of the smallest set found that cannot be satisfied together."""
 
     kind: ConflictKind
     object: str  # Kind/namespace/name
     message: str
+    part: ConflictPart = ""
+
+
+class AddedNodes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Empty nodes like an existing one: its labels, taints and allocatable capacity."""
+
+    like: NodeName
+    count: int
+    own_labels: tuple[str, ...]  # keys of which each new node has a value of its own, sorted
+
+
+class Relaxation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A change of a request with which its tree fits."""
+
+    kind: RelaxationKind
+    text: str
+    # whose minimum is lowered, or whose topology constraint is dropped
+    groups: tuple[GroupKey, ...] = ()
+    minimum: int = 0  # the lower minimum
+    taints: tuple[str, ...] = ()  # keys of the taints that all pods tolerate, sorted
+    nodes: tuple[NodeName, ...] = ()  # that are uncordoned, or emptied, sorted
+    rules: tuple[int, ...] = ()  # indexes of the rules between pods that are dropped
+    added: tuple[AddedNodes, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -171,6 +199,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     given: tuple[str, ...] = ()
 
 
+WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
 
@@ -179,8 +210,16 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: tuple[str, ...]  # for users; the most important first
     search: SearchEffort
     conflict: tuple[Conflict, ...] = ()
-    relaxations: tuple[str, ...] = ()  # changes that would make the tree fit, cheapest first
+    changes: tuple[Relaxation, ...] = ()  # each alone would make the tree fit, the cheapest first
     given: tuple[str, ...] = ()
+    # Of an impossible tree without bound members: whether it would fit if no other pod ran.
+    when_empty: WhenEmpty = ""
+    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
+
+    @property
+    def relaxations(self) -> tuple[str, ...]:
+        """Return the changes as texts."""
+        return tuple(change.text for change in self.changes)
 
 
 Verdict: TypeAlias = Plan | Refusal

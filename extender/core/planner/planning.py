@@ -6,13 +6,17 @@ Pure: the same request gives the same bytes on any machine. The search budget is
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from extender.core.planner.explain.plan_builder import given, make_plan
-from extender.core.planner.explain.refusal_explanation import RefusalExplanation, explain
+from extender.core.planner.explain.refusal_explanation import (
+    RefusalExplanation,
+    explain,
+    explain_contradiction,
+)
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
@@ -22,13 +26,16 @@ from extender.core.planner.plan_types import (
     GIVEN,
     Feasibility,
     Plan,
+    PlanGroup,
     PlanRequest,
     Refusal,
     SearchEffort,
     Verdict,
+    WhenEmpty,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
 
+BUDGET_WHEN_EMPTY: Final = 20_000  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
@@ -56,12 +63,16 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
         fleet = NodeTable(request.nodes)
     problem = compile_request(request, fleet)
     if problem.violations:
-        return Refusal(
+        contradiction = explain_contradiction(request, fleet, problem)
+        refusal = Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
-            reasons=tuple(problem.violations),
+            reasons=contradiction.reasons,
             search=SearchEffort(nodes=0, exhausted=True),
+            conflict=contradiction.conflict,
+            changes=contradiction.changes,
         )
+        return compared_with_empty(refusal, request)
     solved = solve(request, fleet, problem=problem)
     if solved.solution is not None:
         return make_plan(request, solved)
@@ -142,7 +153,8 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         return Refusal(
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
         )
-    if request.rejected_nodes:
+    rejected_nodes = request.rejected_nodes
+    if rejected_nodes:
         free = solve(request, fleet, options=Options(no_rejections=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
@@ -155,17 +167,40 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         rests_on = given(request, solved.problem, limited=False)
         solved = free
     explanation = (
-        explain(request, fleet, solved) if request.explain else RefusalExplanation(diagnose(solved))
+        explain(request, fleet, solved, rejected_nodes)
+        if request.explain
+        else RefusalExplanation(diagnose(solved))
     )
-    return Refusal(
+    refusal = Refusal(
         outcome="impossible",
         status=status,
         reasons=explanation.reasons,
         search=spent,
         conflict=explanation.conflict,
-        relaxations=explanation.relaxations,
+        changes=explanation.changes,
         given=rests_on,
     )
+    return compared_with_empty(refusal, request)
+
+
+def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
+    """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
+
+    It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
+    counted as free.
+    """
+    if not request.explain or has_bound(request.root):
+        return refusal
+    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
+    return msgspec.structs.replace(
+        refusal, when_empty=words[found.fits], reasons_when_empty=found.reasons
+    )
+
+
+def has_bound(group: PlanGroup) -> bool:
+    """Return whether a group or one below it has bound members."""
+    return bool(group.bound) or any(map(has_bound, group.groups))
 
 
 def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
@@ -174,7 +209,9 @@ def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     Source:
         SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
-    problem = compile_request(request, fleet, Options(no_rejections=True, no_resources=True))
+    problem = compile_request(
+        request, fleet, Options(no_rejections=True, no_resources=True, only_near=True)
+    )
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
     infeasible = bound_all(problem, anywhere).infeasible
     return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"
@@ -190,6 +227,7 @@ __all__ = [
     "NodeTable",
     "Plan",
     "Refusal",
+    "compared_with_empty",
     "fit_when_empty",
     "plan",
     "plan_at_once",

@@ -1,6 +1,6 @@
 // The selection: the tree of a gang with the state of each group, or a node with its pods.
 
-import { $, el, refill, wide } from "./dom.js";
+import { $, el, refill, textList, wide } from "./dom.js";
 import { eventParts } from "./event.js";
 import { badge, RUNNING, since } from "./gangs.js";
 import { amountsOf, gangTree } from "./model.js";
@@ -131,7 +131,7 @@ export class Detail {
     if (!gang.outcome && !gang.reasons.length) return null;
     const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
     const about = RUNNING.has(gang.state) ? "Extra members" : "Decision";
-    return el("div", { class: "notice" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons));
+    return el("div", { class: "notice" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons), textList(el("strong", { text: "What would help" }), gang.help));
   }
 
   preempting(preemption) {

@@ -5,7 +5,7 @@ import { badge } from "./gangs.js";
 import { el, refill, textList } from "./dom.js";
 import { utc } from "./units.js";
 
-const MARKS = { yes: "✓", no: "✗", unknown: "?", "not reached": "–" };
+const MARKS = { yes: "✓", no: "✗", unknown: "?", "not reached": "–", "not recorded": "?" };
 
 export class Explanations {
   /** @param on `link(kind, name)`: the properties of a link to an object; `answered()`: an answer came. */

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+
 import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
 from extender.core.model.errors import BadInput
 from extender.http.responses.json_responses import at_position
@@ -11,14 +14,16 @@ from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
-from extender.queries.explain.name_lookup import parse_name
+from extender.queries.explain.name_lookup import WantedName, parse_name
 from extender.queries.explain.name_search import (
     SEARCH_LIMIT,
     SEARCH_LIMIT_MAX,
     NameSearch,
 )
-from extender.queries.log.parameter_validation import checked_name
+from extender.queries.explain.past_explanation import PastExplanations
+from extender.queries.log.parameter_validation import checked_name, checked_text
 
+EXPLAIN_PARAMETERS = {"name", "namespace", "at"}
 WORDS_MAX = 600  # characters; a name with kind and namespace has 350 at most
 OPERATIONS = (
     Operation(
@@ -36,6 +41,11 @@ OPERATIONS = (
                 name="namespace",
                 about="Namespace of a name without one; default: default",
                 schema=NAME,
+            ),
+            Parameter(
+                name="at",
+                about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now",
+                schema=TEXT,
             ),
         ),
         problems=(400, 404, 503),
@@ -62,11 +72,40 @@ OPERATIONS = (
 )
 
 
-class ExplainApi:
-    """Handlers of /v1/explain and /v1/search."""
+class PastExplainApi:
+    """Handler of /v1/explain with `at`, from the log alone."""
 
-    def __init__(self, service: ExplainService) -> None:
+    def __init__(self, service: PastExplanations) -> None:
         self._service = service
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/explain", self.explain)]
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Return the explanation of one object as it was at `at`."""
+        query = known(request, EXPLAIN_PARAMETERS)
+        at = checked_text(query.get("at", ""), field("at"))
+        checked_text(query.get("name", ""), field("name"))
+        found = await self._service.explain(_wanted(query), at)
+        return at_position(msgspec.json.encode(found), found.position)
+
+
+class ExplainApi:
+    """Handlers of /v1/explain and /v1/search.
+
+    Args:
+        service: Explains objects as they are now.
+        past: Returns the answer of `PastExplainApi` to a request, with other headers.
+    """
+
+    def __init__(
+        self,
+        service: ExplainService,
+        past: Callable[[web.Request, Mapping[str, str]], Awaitable[web.Response]],
+    ) -> None:
+        self._service = service
+        self._past = past
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -76,14 +115,12 @@ class ExplainApi:
         ]
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Return the explanation of one object."""
-        query = known(request, {"name", "namespace"})
-        if not query.get("name"):
-            raise BadInput(
-                f"{field('name')}: missing; write name=NAMESPACE/NAME, or KIND/NAMESPACE/NAME"
-            )
-        namespace = checked_name(query.get("namespace", "default"), field("namespace"))
-        found = await self._service.explain(parse_name(query["name"], namespace))
+        """Return the explanation of one object, now or at `at`."""
+        query = known(request, EXPLAIN_PARAMETERS)
+        wanted = _wanted(query)
+        if "at" in query:
+            return await self._past(request, {})
+        found = await self._service.explain(wanted)
         return at_position(msgspec.json.encode(found), found.position)
 
     async def search(self, request: web.Request) -> web.Response:
@@ -97,3 +134,17 @@ class ExplainApi:
         limit = number(query, "limit", SEARCH_LIMIT, least=1, most=SEARCH_LIMIT_MAX)
         found = await self._service.search(words, limit)
         return at_position(msgspec.json.encode(found), found.position)
+
+
+def _wanted(query: MultiMapping[str]) -> WantedName:
+    """Return the name in a query.
+
+    Raises:
+        BadInput: There is none, or it is not valid.
+    """
+    if not query.get("name"):
+        raise BadInput(
+            f"{field('name')}: missing; write name=NAMESPACE/NAME, or KIND/NAMESPACE/NAME"
+        )
+    namespace = checked_name(query.get("namespace", "default"), field("namespace"))
+    return parse_name(query["name"], namespace)

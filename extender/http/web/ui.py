@@ -1,4 +1,4 @@
-"""GET /ui/: the static page, from the package; it uses only /v1 of this service.
+"""GET /ui/: the static page, from the package; it uses only /v1 of this service. GET / leads to it.
 
 All files are read when the service starts, so a response reads no disk. Files with a version in their name never
 change; browsers validate the others each time and mostly get a 304.
@@ -68,7 +68,15 @@ class StaticPages:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/ui", self.moved), web.get("/ui/{path:.*}", self.page)]
+        return [
+            web.get("/", self.found),
+            web.get("/ui", self.moved),
+            web.get("/ui/{path:.*}", self.page),
+        ]
+
+    async def found(self, _: web.Request) -> web.Response:
+        """Return a redirect from / to the page; temporary, because / may get a page of its own."""
+        return web.Response(status=302, headers={"Location": "ui/"})
 
     async def moved(self, _: web.Request) -> web.Response:
         """Return a redirect to the page; relative, so that it works behind a proxy."""

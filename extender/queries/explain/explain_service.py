@@ -25,11 +25,13 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
+    which,
 )
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
+    all_names,
     matches,
     similar_names,
 )
@@ -90,9 +92,10 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         view, state, pace = self._cluster.view(), self._state.committed, Yielder()
-        found = await matches(view, state, wanted, pace)
+        found = await matches(all_names(view, state), wanted, pace)
         if not found:
-            raise NotFound(_not_found(wanted, await similar_names(view, state, wanted, pace)))
+            near = await similar_names(all_names(view, state), wanted, pace)
+            raise NotFound(_not_found(wanted, near))
         subject, *others = found
         explanation = await self._of(_Now(view, state, pace), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
@@ -133,7 +136,7 @@ class ExplainService:
         gone = "is being deleted; " if pod.deleting else ""
         return msgspec.structs.replace(
             about,
-            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {of}: {about.answer}",
+            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {which(of, about.answer)}",
         )
 
     async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
@@ -182,10 +185,8 @@ class ExplainService:
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         about = _explanation(subject, finding)
         if key != tree.root.key and subject.kind in GROUP_KINDS:
-            about = msgspec.structs.replace(
-                about,
-                answer=f"{spaced(key)} is a child group of {spaced(tree.root.key)}: {about.answer}",
-            )
+            of = which(spaced(tree.root.key), about.answer)
+            about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
             about,
             state=status.state if status is not None else "",
@@ -212,7 +213,7 @@ async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation
         wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
         near = [
             str(one)
-            for one in await similar_names(now.view, now.state, wanted, now.pace)
+            for one in await similar_names(all_names(now.view, now.state), wanted, now.pace)
             if one.kind == "PodGroup" and one.path != key.path
         ]
         return _explanation(subject, missing_group(key, pods, near))

@@ -1,5 +1,7 @@
 """The form of an explanation: one sentence, the checks up to the first that fails, and what would help.
 
+An outcome is *not recorded* only in an explanation of the past: the log does not have what it depends on.
+
 The same in `GET /v1/explain`, `gang-extender explain` and its JSON. Fields may be added; none is removed or changes its
 meaning.
 """
@@ -24,7 +26,7 @@ CheckName = Literal[
     "accepted by kube-scheduler",
     "bound",
 ]
-Outcome = Literal["yes", "no", "unknown", "not reached"]
+Outcome = Literal["yes", "no", "unknown", "not reached", "not recorded"]
 CHECKS: Final[tuple[CheckName, ...]] = get_args(CheckName)
 
 
@@ -61,3 +63,5 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     gang: GangAt | None = None  # with its members; None: the log does not have it
     as_of: str = ""  # RFC 3339
     position: int = 0  # of the log
+    at: str = ""  # the time or position in the request; empty: it is about now
+    limitations: tuple[str, ...] = ()  # of the past: sentences about what the log does not have

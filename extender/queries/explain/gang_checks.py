@@ -6,10 +6,20 @@ from collections.abc import Iterable
 
 import msgspec
 
-from extender.core.decisions.admit.plan_request import GATE, TreeParts, foreign_gates
-from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.decisions.admit.gang_sentences import (
+    gates_help,
+    invalid_answer,
+    missing_answer,
+    orphan_answer,
+    refused_answer,
+    victims_answer,
+    victims_text,
+    waiting_answer,
+)
+from extender.core.decisions.admit.plan_request import GATE, TreeParts
+from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey
+from extender.core.model.ids import GroupKey, Position
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.wording import counted, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
@@ -19,7 +29,6 @@ from extender.queries.plan.plan_query import GangVerdict
 from extender.queries.state.gang_status import GangStatus
 
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
-WAITING_FOR = "waiting for "
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +56,7 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
 
 def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
     """Return the finding about a group that pods name and that does not exist."""
-    text = f"{spaced(key)} does not exist; {counted(pods, 'pod')} of its name {'waits' if pods == 1 else 'wait'}"
+    text = missing_answer(key, pods)
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
@@ -62,7 +71,7 @@ def orphan_finding(orphan: Orphan) -> Finding:
     """Return the finding about a group whose parent is missing or wrong."""
     text = orphan.problem.message
     return Finding(
-        answer=f"{spaced(orphan.group.key)} is not scheduled: {text}",
+        answer=orphan_answer(orphan.group.key, text),
         checks=checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
@@ -84,7 +93,7 @@ def gang_finding(
     if tree.problems:
         texts = tuple(problem.message for problem in tree.problems)
         return Finding(
-            answer=f"{who} is not valid and is not scheduled: {texts[0]}",
+            answer=invalid_answer(who, texts[0]),
             checks=checks_until("tree valid", "no", texts[0]),
             reasons=texts[1:],
             help=("correct the groups that the text names",),
@@ -94,9 +103,7 @@ def gang_finding(
             done = (
                 "has ended: its members have succeeded" if status.state == "completed" else "runs"
             )
-            text = (
-                f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
-            )
+            text = bound_text(gang, status)
             return Finding(
                 answer=f"{who} {done}: {text}", checks=checks_until("bound", "yes", text)
             )
@@ -107,25 +114,36 @@ def gang_finding(
         return _incomplete(tree, part.root, status)
     preemption = state.preemptions.get(tree.root.uid)
     if preemption is not None and not preemption.ended:
-        left = len(preemption.victims)
-        victims = ", ".join(sorted({spaced(v.unit) for v in preemption.victims.values()})[:3])
-        text = f"{counted(left, 'victim')} to go of {victims}" if left else "all victims are gone"
+        text = victims_text(preemption)
+        outcome: Outcome = "no" if preemption.victims else "unknown"
         return Finding(
-            answer=f"{who} waits for victims of its preemption: {text}",
-            checks=checks_until("victims gone", "no" if left else "unknown", text),
+            answer=victims_answer(who, preemption),
+            checks=checks_until("victims gone", outcome, text),
         )
     return Finding(answer=who, checks=(), plan_needed=True)
 
 
+def bound_text(gang: GangState, status: GangStatus) -> str:
+    """Return how much of the minimum of a gang is there, and how many members are bound."""
+    return f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
+
+
+def which(who: str, answer: str) -> str:
+    """Return an answer about a group as a part of a sentence that has named the group.
+
+    >>> which("PodGroup ns/g", "PodGroup ns/g runs")
+    'PodGroup ns/g, which runs'
+    """
+    if answer.startswith(f"{who} "):
+        return f"{who}, which {answer.removeprefix(who).lstrip()}"
+    return f"{who}: {answer}"
+
+
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
     who, reasons = spaced(tree.root.key), waiting_reasons(root)
-    gates = foreign_gates(tree)
-    if gates:
-        help_ = f"remove the scheduling gates {', '.join(gates)} of its pods; until then they are no members"
-    else:
-        help_ = "create the missing pods, or lower the minimum of the group"
+    help_ = gates_help(tree) or "create the missing pods, or lower the minimum of the group"
     return Finding(
-        answer=f"{who} {_lost(status)}waits for {reasons[0].removeprefix(WAITING_FOR)}",
+        answer=waiting_answer(who, reasons[0], _lost(status)),
         checks=checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
@@ -184,37 +202,52 @@ def planned_finding(who: str, verdict: GangVerdict, status: GangStatus | None) -
         )
     if verdict.verdict == "waiting":
         return Finding(
-            answer=f"{who} waits: {first}",
+            answer=waiting_answer(who, first),
             checks=checks_until("members complete", "no", first),
             reasons=tuple(others),
         )
+    answer = refused_answer(who, _decision(verdict), was)
     if verdict.when_empty == "never":
         first, *others = verdict.reasons_when_empty or verdict.reasons
         return Finding(
-            answer=f"{who} {was}can never be placed on these nodes, also when no other pod runs: {first}",
+            answer=answer,
             checks=checks_until("fits an empty cluster", "no", first),
             reasons=tuple(others),
             help=verdict.help,
         )
     if verdict.verdict == "unknown":
         return Finding(
-            answer=f"{who} {was}may fit or not: {first}",
+            answer=answer,
             checks=checks_until("fits now", "unknown", first),
             reasons=tuple(others),
             help=("raise GANG_EXTENDER_SEARCH_BUDGET", *verdict.help),
         )
-    empty = "; it fits when no other pod runs" if verdict.when_empty == "fits" else ""
     checks = checks_until("fits now", "no", first)
     if verdict.when_empty != "fits":
-        checks = tuple(
-            msgspec.structs.replace(one, outcome="unknown")
-            if one.check == "fits an empty cluster"
-            else one
-            for one in checks
-        )
-    return Finding(
-        answer=f"{who} {was}does not fit now: {first}{empty}",
-        checks=checks,
-        reasons=tuple(others),
+        checks = with_outcome(checks, "unknown", "fits an empty cluster")
+    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=verdict.help)
+
+
+def with_outcome(
+    checks: tuple[Check, ...], outcome: Outcome, *names: CheckName
+) -> tuple[Check, ...]:
+    """Return checks of which some have another outcome; those that were not reached stay so."""
+    return tuple(
+        msgspec.structs.replace(one, outcome=outcome)
+        if one.check in names and one.outcome != "not reached"
+        else one
+        for one in checks
+    )
+
+
+def _decision(verdict: GangVerdict) -> LastDecision:
+    """Return the answer of a plan query in the form in which the log would have it."""
+    return LastDecision(
+        outcome=verdict.verdict,
+        reasons=verdict.reasons,
+        position=Position(0),
+        at_us=0,
         help=verdict.help,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -84,14 +84,19 @@ def _kind(word: str) -> str:
 
 
 async def matches(
-    view: ClusterView, state: ReservationState, wanted: WantedName, pace: Yielder
+    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
 ) -> list[ObjectName]:
     """Return the objects with a name, the most likely first; none of them: an empty list.
 
-    A group that does not exist and that pods name is one of them. Gives the event loop back between objects.
+    Gives the event loop back between objects.
+
+    Args:
+        names: Of all objects; some may come more than once.
+        wanted: The name.
+        pace: For giving the event loop back.
     """
     path, found = f"{wanted.namespace}/{wanted.name}", set[ObjectName]()
-    for one in all_names(view, state):
+    for one in names:
         node = one.kind == "Node"
         if (
             one.path == (wanted.name if node else path)
@@ -104,18 +109,19 @@ async def matches(
 
 
 async def similar_names(
-    view: ClusterView, state: ReservationState, wanted: WantedName, pace: Yielder
+    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
 ) -> list[ObjectName]:
     """Return objects whose names are similar: of the same name elsewhere first, then the closest ones.
 
-    Gives the event loop back between objects; the closest of all are the closest of the closest of some.
+    Gives the event loop back between objects; the closest of all are the closest of the closest of some. Arguments as
+    for `matches`.
     """
-    names: dict[str, list[ObjectName]] = {}
-    for one in all_names(view, state):
-        names.setdefault(one.path.rpartition("/")[2], []).append(one)
+    by_name: dict[str, list[ObjectName]] = {}
+    for one in names:
+        by_name.setdefault(one.path.rpartition("/")[2], []).append(one)
         await pace.yield_if_due()
     close: list[str] = []
-    left = iter(names)
+    left = iter(by_name)
     while some := list(islice(left, COMPARED_AT_ONCE)):
         close += _closest(wanted.name, some)
         await pace.yield_if_due()
@@ -124,7 +130,7 @@ async def similar_names(
         one
         for name in ordered
         for one in sorted(
-            names.get(name, ()), key=lambda n: (not _near(n, wanted), KINDS.index(n.kind), n.path)
+            by_name.get(name, ()), key=lambda n: (not _near(n, wanted), KINDS.index(n.kind), n.path)
         )
     )
     return list(found)[:SUGGESTIONS_MAX]
@@ -139,7 +145,10 @@ def _near(one: ObjectName, wanted: WantedName) -> bool:
 
 
 def all_names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
-    """Yield every object that has a name, some of them more than once."""
+    """Yield every object that has a name now, some of them more than once.
+
+    A group that does not exist and that pods name is one of them.
+    """
     yield from (ObjectName(key.kind, key.path) for key in view.groups)
     yield from (ObjectName(key.kind, key.path) for key in view.members if key not in view.groups)
     yield from (ObjectName(root.kind, root.gang) for root in state.gangs.values())

@@ -48,6 +48,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     exhausted: bool  # the answer is proved: the search was complete
     unplaced: tuple[str, ...] = ()  # members that got no node, namespace/name
     reasons: tuple[str, ...] = ()  # of a refusal
+    help: tuple[str, ...] = ()  # of a refusal: what would have helped, the cheapest first
     conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
     preemption_notes: tuple[str, ...] = ()  # why preemption does not help
     alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not chosen
@@ -80,6 +81,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
         exhausted=data.exhausted,
         unplaced=() if isinstance(data, GangUnschedulable | PreemptionPlanned) else data.unplaced,
         reasons=refusal.reasons if refusal else (),
+        help=refusal.help if refusal else (),
         conflict=refusal.conflict if refusal else (),
         preemption_notes=refusal.preemption_notes if refusal else (),
         alternatives=alternatives,

@@ -193,17 +193,18 @@ def _word(verdict: Verdict) -> str:
 
 
 def _compare_refusal(data: GangUnschedulable, verdict: Verdict) -> list[str]:
+    help_: tuple[str, ...] = ()
     if isinstance(verdict, Plan):
         if verdict.assignments:
             return [f"a plan for {len(verdict.assignments)} members is found now"]
-        reasons = verdict.reasons
     else:
-        reasons = (*verdict.reasons, *verdict.relaxations)
+        help_ = verdict.relaxations
         if verdict.outcome != data.outcome:
             return [f"outcome {verdict.outcome} instead of {data.outcome}"]
-    if reasons != data.reasons:
-        return [f"reasons {list(reasons)} instead of {list(data.reasons)}"]
-    return []
+        if data.when_empty and verdict.when_empty != data.when_empty:
+            return [f"on an empty cluster {verdict.when_empty} instead of {data.when_empty}"]
+    now, before = (*verdict.reasons, *help_), (*data.reasons, *data.help)
+    return [f"reasons {list(now)} instead of {list(before)}"] if now != before else []
 
 
 def _compare_admission(data: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:

@@ -28,10 +28,17 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
+from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Conflict, Plan, PlanRequest, Refusal, SearchEffort
-from extender.core.planner.planning import fit_when_empty, plan
+from extender.core.model.wording import did_you_mean
+from extender.core.planner.plan_types import (
+    Conflict,
+    Plan,
+    Refusal,
+    SearchEffort,
+    WhenEmpty,
+)
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
@@ -42,9 +49,7 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
-WhenEmpty = Literal["", "fits", "never", "unknown"]
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
-BUDGET_WHEN_EMPTY = 20_000  # search nodes of the second plan
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -91,13 +96,30 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
     )
     groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
+    copy: int | UnsetType = UNSET  # of a query with copies: the number of the copy, from 1
+
+
+class CopiesLine(msgspec.Struct, frozen=True, kw_only=True):
+    """How many copies of the trees fit, planned one after the other."""
+
+    wanted: int  # 0: as many as fit
+    fit: int
+    # whether it is proved that the next one does not fit beside those before it; true also if all that are wanted fit
+    proved: bool
+    limited: bool = False  # stopped at the most that one query plans; more may fit
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for all trees; `verdict` is the worst of them."""
+    """The answer for all trees in queue order; `verdict` is the worst of them.
+
+    With copies, `gangs` has the trees of each copy that fits, then those of the first that does not; the verdict of
+    a query for as many copies as fit is that of the first copy.
+    """
 
     verdict: VerdictWord
     gangs: tuple[GangVerdict, ...]
+    copies: CopiesLine | UnsetType = UNSET  # only of a query with copies
+    given: tuple[str, ...] | UnsetType = UNSET  # what was changed about cluster and trees
 
 
 class PlanReply(PlanAnswer, frozen=True, kw_only=True):
@@ -120,6 +142,14 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
+    # plan the trees of `workload` and `manifest` so often; 0: once
+    copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
+    max_copies: bool = False  # plan copies of them as long as they fit, 200 at most
+    without: tuple[str, ...] = ()  # nodes that are away: names, or key=value of a label
+    # further empty nodes: 4xNODE, like NODE
+    with_: tuple[str, ...] = msgspec.field(default=(), name="with")
+    # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
+    relax: tuple[str, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +166,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     roots_max: int = 0  # more trees than that are refused; 0: any number
     origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
+    keep_placed: bool = False  # pods that the query places are not evicted for later trees
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -156,10 +187,25 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    forest = forest_of(view)
-    rows = NodeRowCache()
+    found, _ = plan_in_order(view, question, NodeRowCache())
+    return PlanAnswer(verdict=worst_verdict(found), gangs=found)
+
+
+def worst_verdict(found: Iterable[GangVerdict]) -> VerdictWord:
+    """Return the worst verdict; *placed* if there is none."""
+    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="placed")
+
+
+def plan_in_order(
+    view: ClusterView, question: PlanInput, rows: NodeRowCache
+) -> tuple[tuple[GangVerdict, ...], ClusterView]:
+    """Return the answers for the trees in queue order, and the cluster with the pods that they place.
+
+    Raises:
+        BadInput: There are more trees than `roots_max`.
+    """
     found: list[GangVerdict] = []
-    units = sorted(_units(view, forest, question), key=lambda u: u.order)
+    units = sorted(_units(view, forest_of(view), question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
             f"wanted: {len(units)} root groups to plan, {question.roots_max} at most; name fewer"
@@ -179,9 +225,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
         verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
         found.append(_with_tree(verdict, unit.tree, question))
     found += map(_refused_workload, question.refused)
-    verdicts: list[VerdictWord] = [v.verdict for v in found]
-    worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
-    return PlanAnswer(verdict=worst, gangs=tuple(found))
+    return tuple(found), view
 
 
 def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:
@@ -212,7 +256,7 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
     forest = forest_of(view)
     warnings: list[str] = []
     for tree in forest.trees.values():
-        if _requested(tree, question):
+        if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
     return tuple(dict.fromkeys(warnings))
@@ -225,7 +269,7 @@ def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
 
 def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
     for tree in forest.trees.values():
-        if _requested(tree, question):
+        if is_requested_tree(tree, question):
             yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
     yield from _orphan_units(view, forest, question)
     for leaf, pods in view.members.items():
@@ -235,7 +279,7 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
                 "PodGroup",
                 (-wanted[0].priority, min(p.created_us for p in wanted), 0, leaf.path),
                 root=leaf.path,
-                text=f"{leaf} does not exist, {len(wanted)} pods name it",
+                text=_missing_leaf(view, leaf, len(wanted)),
                 pods=tuple(sorted(p.path for p in wanted if p.node is None)),
             )
     for pod in view.pods.values():
@@ -248,7 +292,23 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             )
 
 
-def _requested(tree: Tree, question: PlanInput) -> bool:
+def _missing_leaf(view: ClusterView, leaf: GroupKey, pods: int) -> str:
+    """Return that pods name a group that does not exist, and which one they may mean."""
+    named = "1 pod names it" if pods == 1 else f"{pods} pods name it"
+    return f"{leaf} does not exist, {named}{_meant(view, leaf)}"
+
+
+def _meant(view: ClusterView, missing: GroupKey) -> str:
+    """Return which group may be meant in place of one that does not exist: in another namespace, or of a similar name."""
+    alike = sorted(key for key in view.groups if key.kind == missing.kind)
+    elsewhere = [key for key in alike if key.name == missing.name]
+    if elsewhere:
+        return f"; {elsewhere[0]} is in another namespace, and a group and its members are in the same one"
+    return did_you_mean(missing.name, (k.name for k in alike if k.namespace == missing.namespace))
+
+
+def is_requested_tree(tree: Tree, question: PlanInput) -> bool:
+    """Return whether a query plans a tree."""
     if any(group.key in question.groups for group in tree.groups):
         return True
     pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
@@ -275,13 +335,14 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
         missing = first.group.key.name if rule in LOOPS_AND_DEPTHS else (first.group.parent or "")
+        parent = composite_key(namespace, missing)
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
             verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
-            text=first.problem.message,
+            text=first.problem.message + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent)),
             pods=tuple(sorted(pods)),
         )
 
@@ -354,27 +415,15 @@ def _planned(
             notes = msgspec.structs.replace(
                 notes, texts=(*made.reasons, *texts), victims=_victims(made)
             )
-            return _placed(view, tree, kind, made.plan, notes, made.search)
+            return _placed(view, tree, kind, made.plan, notes, made.search, question)
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
-        return _placed(view, tree, kind, verdict, notes, verdict.search)
+        return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
     )
-    if verdict.outcome == "impossible" and not bound:
-        refused = _compared_with_empty(refused, request)
     return refused, view
-
-
-def _compared_with_empty(refused: GangVerdict, request: PlanRequest) -> GangVerdict:
-    """Return the answer for an impossible tree, with whether it would fit if no other pod ran."""
-    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
-    if found.fits is False:
-        return msgspec.structs.replace(
-            refused, when_empty="never", reasons_when_empty=found.reasons
-        )
-    return msgspec.structs.replace(refused, when_empty="fits" if found.fits else "unknown")
 
 
 def _considered(made: NoPreemption) -> tuple[str, ...]:
@@ -394,16 +443,25 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
     )
 
 
 def _placed(
-    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: SearchEffort
+    view: ClusterView,
+    tree: Tree,
+    kind: str,
+    verdict: Plan,
+    notes: _Notes,
+    search: SearchEffort,
+    question: PlanInput,
 ) -> tuple[GangVerdict, ClusterView]:
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
-        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
+        stays = pod.static or question.keep_placed
+        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node, static=stays))
     placed = GangVerdict(
         gang=tree.root.key.path,
         kind=kind,

@@ -106,6 +106,20 @@ class HistoricalState:
         fields = msgspec.structs.asdict(pictured)
         return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
 
+    async def state_at(self, at: str) -> tuple[PointInTime, ReservationState]:
+        """Return the whole state at a time or position, for reading only.
+
+        Args:
+            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+
+        Raises:
+            BadInput: There is no such time or position in the log.
+            StoreUnavailable: The database did not answer.
+        """
+        moment = await self._moment(at, "at", await self._end())
+        with gc_paused():
+            return moment, await self.folded(moment)
+
     async def difference(self, at: str, other: str, scope: Scope) -> StateDiff:
         """Return what changed between two points in time.
 

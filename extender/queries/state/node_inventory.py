@@ -40,7 +40,7 @@ class NodeInventoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes now."""
 
     not_current_reason: str  # why this may be wrong (not synced, stale); empty: it is current
-    topology_keys: list[str]  # node labels in topology constraints of groups, sorted
+    topology_keys: list[str]  # labels of nodes in topology constraints of groups, sorted
     nodes: list[NodeLine]  # by name
 
 
@@ -174,11 +174,18 @@ def _requests(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
+    """Return the keys of topology constraints that nodes have: a misspelt key is no level of the cluster."""
     keys: set[str] = set()
     for group in view.groups.values():
         keys.update(group.topology)
         await pace.yield_if_due()
-    return sorted(keys)
+    found: set[str] = set()
+    for node in view.nodes.values() if keys else ():
+        found.update(keys.intersection(node.labels))
+        if len(found) == len(keys):
+            break
+        await pace.yield_if_due()
+    return sorted(found)
 
 
 async def groups_by_parent(

@@ -86,6 +86,9 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     minimum_present: int = 0  # pods of the minimum that are bound, or ended with success
     minimum_needed: int = 0  # pods of the minimum; 0 before the first admission
     last_loss: MemberLossAt | None = None
+    help: tuple[str, ...] = ()  # of the current refusal: what would help, the cheapest first
+    # of the current refusal: fits | never | unknown, whether it would fit if no other pod ran; empty: not examined
+    when_empty: str = ""
 
 
 class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -168,6 +168,8 @@ def gang_at(
         minimum_present=status.present,
         minimum_needed=status.needed,
         last_loss=_loss_at(root.last_loss),
+        help=answer.help if answer is not None else (),
+        when_empty=answer.when_empty if answer is not None else "",
     )
 
 

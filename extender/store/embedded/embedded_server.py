@@ -25,6 +25,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
+from extender.runtime.child_process import end_with_parent
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
 from extender.store.embedded.os_account import (
     ServerHome,
@@ -35,7 +36,6 @@ from extender.store.embedded.os_account import (
 from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 from extender.store.embedded.server_process import (
     diagnostics_size,
-    end_with_parent,
     is_ready,
     log_tail,
     predecessor_is_ending,
@@ -336,7 +336,7 @@ class EmbeddedPostgres:
                 cwd=server_home.home,
                 env=self._environment(),
                 start_new_session=True,  # Ctrl-C in a terminal goes to this process only, which stops the server
-                preexec_fn=end_with_parent(),  # noqa: PLW1509 - one system call, its library already loaded
+                preexec_fn=end_with_parent(signal.SIGINT),  # noqa: PLW1509 - one system call, its library already loaded
                 user=None if account.is_us else account.uid,
                 group=None if account.is_us else account.gid,
                 extra_groups=None if account.is_us else [],

@@ -1,4 +1,4 @@
-"""Read the state of a server process from its files, and make it end with its parent.
+"""Read the state of a server process from its files.
 
 Owns the reading of `postmaster.pid` and of the server's diagnostics. Must not start or signal a process. Note: a
 server that was killed and never waited for is a zombie and still has a process id, which PostgreSQL takes for a
@@ -7,31 +7,9 @@ running server.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from extender.store.embedded.os_account import ServerHome
-
-PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> Callable[[], None] | None:
-    """Return a function that, called in the child, requests SIGINT at the end of the parent; None if not on Linux."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGINT)
-        if os.getppid() != parent:  # the parent ended between fork and prctl
-            os._exit(1)
-
-    return ask
 
 
 def pid_file(server_home: ServerHome) -> list[str]:

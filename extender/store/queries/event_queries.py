@@ -17,12 +17,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
 from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
-from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
+from extender.ports.query_ports import (
+    EventFilter,
+    EventPage,
+    EventQueries,
+    GangIncarnation,
+    PodPlacement,
+)
 from extender.runtime.cooperative_yield import Yielder
 from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event
 from extender.store.tables import EVENT, EVENT_REFERENCE, EVENT_REFERENCE_CURSOR, PLACEMENT
 
+PLACEMENTS_MAX = 1_000  # of one pod
 LIMIT_MAX = 10_000  # events per answer; the next page is requested with `after`
 PAGE_BYTES_MAX = 8 << 20  # of payloads in a page
 FETCHED = 32  # rows per round trip
@@ -174,6 +181,22 @@ class PostgresEventQueries:
             StoreUnavailable: No answer, or it took too long.
         """
         return await self._is_there(sa.select(PLACEMENT.c.node).where(PLACEMENT.c.node == node))
+
+    async def placements(self, pod: str) -> Sequence[PodPlacement]:
+        """See `EventQueries.placements`. Returns the newest, at most `PLACEMENTS_MAX`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        query = (
+            sa.select(*(PLACEMENT.c[name] for name in PodPlacement.__struct_fields__))
+            .where(PLACEMENT.c.pod == pod)
+            .order_by(PLACEMENT.c.from_position.desc())
+            .limit(PLACEMENTS_MAX)
+        )
+        async with transaction(self._engine, "asking the log") as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(PodPlacement(**row._asdict()) for row in rows)
 
     async def _is_there(self, query: sa.Select[tuple[object, ...]]) -> bool:
         async with transaction(self._engine, "asking the log") as connection:

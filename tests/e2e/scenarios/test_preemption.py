@@ -299,9 +299,9 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     assert not [name for name in await story.pods() if name.startswith("train")]
     (gang,) = await story.service.get("/v1/gangs")
     assert (gang["state"], gang["minimum_present"], gang["minimum_needed"]) == ("preempted", 0, 2)
-    # The preemptor is in the state until the preemption has ended; the end of a pod may be recorded later.
+    # Also when the end of the pod was recorded after that of the preemption.
     assert gang["last_loss"]["cause"] == "preempted"
-    assert gang["last_loss"]["preemptor"] in {"Pod/default/vip", ""}
+    assert gang["last_loss"]["preemptor"] == "Pod/default/vip"
     assert gang["reasons"][0].startswith("preempted: ")
     (line,) = await story.service.get("/v1/preemptions?victim=default/train")
     assert "was evicted on" in line["explanation"]

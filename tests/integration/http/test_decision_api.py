@@ -39,7 +39,8 @@ async def asking(stage):
         HistoryApi(reader, stage.inputs),
         GangApi(reader, stage.inputs, stage.leader),
         ExplainApi(
-            ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan)
+            ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan),
+            past=None,
         ),
     ):
         app.add_routes(part.routes())

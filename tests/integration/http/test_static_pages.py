@@ -48,9 +48,23 @@ async def test_the_page_comes_with_its_policy_and_is_asked_for_again_by_its_tag(
 
 
 async def test_the_way_in_holds_behind_a_proxy(client):
-    """/ui leads to the page by a relative address."""
+    """/ and /ui lead to the page by a relative address."""
     reply = await client.get("/ui", allow_redirects=False)
     assert (reply.status, reply.headers["Location"]) == (308, "ui/")
+    reply = await client.get("/", allow_redirects=False)
+    assert (reply.status, reply.headers["Location"]) == (302, "ui/")
+
+
+async def test_the_root_leads_to_the_page_and_other_paths_lead_nowhere(client):
+    """A browser that opens / shows the page; a path under no prefix is not found."""
+    reply = await client.get("/")
+    assert (reply.status, reply.url.path) == (200, "/ui/")
+    assert "<title>" in await reply.text()
+    for path in ("/gangs", "/index.html", "/ui2", "/v1"):
+        reply = await client.get(path)
+        assert (reply.status, reply.content_type) == (404, "application/problem+json"), path
+    reply = await client.post("/")
+    assert reply.status == 405
 
 
 @pytest.mark.parametrize("path", ["nothing.js", "../ui.py", "%2e%2e/ui.py", "vendor/", "x" * 4000])

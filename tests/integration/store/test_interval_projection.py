@@ -57,6 +57,7 @@ SELECT c.gang_uid, c.preemption, c.position, c.outcome IS NOT NULL AS ended, c.s
        array_agg(v.pod_uid ORDER BY v.pod_uid) FILTER (WHERE v.status = 'terminating') AS victims
 FROM gx.preemption c LEFT JOIN gx.victim v USING (position) WHERE c.pending GROUP BY c.position
 """
+PREEMPTOR = "SELECT by_gang FROM gx.placement WHERE pod_uid = $1 AND to_position = $2"
 # What this session has read of the placements and not reported yet: entries of their indexes, rows that were alive.
 READ = """
 SELECT sum(pg_stat_get_xact_tuples_returned(r))::integer AS entries,
@@ -149,6 +150,12 @@ def pending_by_fold(state):
     }
 
 
+def losses_of(states):
+    """Return every last loss of a gang in any of the states."""
+    found = (root.last_loss for state in states for root in state.gangs.values())
+    return {(loss.uid, loss.position): loss for loss in found if loss is not None}.values()
+
+
 async def pending_by_sql(connection):
     return {
         (*row[:4], frozenset(row["started_units"]), row["evicted"], tuple(row["victims"] or ()))
@@ -186,6 +193,9 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
                 assert await pending_by_sql(connection) == pending_by_fold(states[position])
             for position, state in enumerate(states):
                 assert await rows_by_sql(connection, position) == rows_by_fold(state)
+            for loss in losses_of(states):
+                by = await connection.fetchval(PREEMPTOR, loss.uid, loss.position)
+                assert (by or "") == loss.preemptor.partition("/")[2], loss
             async with PostgresEventLog(log_url, page_events=3) as log:
                 found = {"snapshots": PostgresSnapshots(engine), "until": Position(asked)}
                 loaded, past = (

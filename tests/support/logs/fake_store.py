@@ -36,7 +36,7 @@ from extender.ports.log_ports import (
     LogMark,
     Snapshot,
 )
-from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation
+from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation, PodPlacement
 from extender.queries.log.event_filter import matches
 from extender.store.log.event_codec import EMPTY_CHAIN, chain, encode_event, to_event
 from extender.store.snapshot_table import KEPT, OLD_SNAPSHOTS_MAX, SNAPSHOT_SPACING
@@ -401,6 +401,42 @@ class FakeEventQueries:
             if any(place.node == node for place in places):
                 return True
         return False
+
+    async def placements(self, pod: str) -> Sequence[PodPlacement]:
+        """Fold event by event up to the projected position."""
+        state, found, open_ones = EMPTY, [], {}
+        for row, _ in self.database.rows[: self.database.projected]:
+            event = to_event(row)
+            state = fold(state, [event])
+            now = {
+                (kind, one.uid): (root.gang, one.group, one.node)
+                for root in state.gangs.values()
+                for kind, members in (("reserved", root.reservations), ("bound", root.bound))
+                for one in members.values()
+                if one.pod == pod
+            }
+            for key in [key for key in open_ones if now.get(key) != open_ones[key][0]]:
+                (gang, group, node), begin = open_ones.pop(key)
+                found.append(
+                    PodPlacement(
+                        pod=pod, gang=gang, pod_group=group, node=node, kind=key[0],
+                        from_position=begin.position, from_at_us=begin.at_us,
+                        to_position=event.position, to_at_us=event.at_us,
+                        end_type=type(event.data).__name__,
+                        end_reason=getattr(event.data, "cause", getattr(event.data, "reason", None)),
+                        by_gang=None,
+                    )
+                )  # fmt: skip
+            open_ones |= {key: (place, event) for key, place in now.items() if key not in open_ones}
+        for (kind, _), ((gang, group, node), begin) in open_ones.items():
+            found.append(
+                PodPlacement(
+                    pod=pod, gang=gang, pod_group=group, node=node, kind=kind,
+                    from_position=begin.position, from_at_us=begin.at_us,
+                    to_position=None, to_at_us=None, end_type=None, end_reason=None, by_gang=None,
+                )
+            )  # fmt: skip
+        return sorted(found, key=lambda one: -one.from_position)
 
 
 class FakeIntervalProjection:

@@ -94,7 +94,7 @@ def _of_preemption(draw, state, uid, root, fresh):
     if root is None and pending is None:
         return GangObserved(kind="PodGroup")
     if pending is None:
-        return draw(_plans(fresh))
+        return draw(_plans(state, fresh))
     left = sorted(pending.victims.values(), key=lambda v: v.uid)
     kinds = ["evicted"] * 2 * bool(left) + ["completed", "cancelled"] * (not pending.ended)
     kind = draw(st.sampled_from(kinds))
@@ -118,14 +118,23 @@ def _of_preemption(draw, state, uid, root, fresh):
 
 
 @st.composite
-def _plans(draw, fresh):
+def _plans(draw, state, fresh):
+    """Make a plan; its victims are members of gangs, as long as there are some, or other pods."""
+    bound = {m.uid: m for root in state.gangs.values() for m in root.bound.values()}
+    members = [
+        VictimPod(pod=m.pod, uid=m.uid, node=m.node, group=m.group)
+        for m in draw(st.permutations(sorted(bound.values(), key=lambda m: m.uid)))
+    ]
+
+    def victim():
+        if members and draw(st.booleans()):
+            return members.pop()
+        n = next(fresh)
+        return VictimPod(pod=f"ns/v{n}", uid=PodUid(f"v{n}"), node=NODES[n % 3])
+
     units = tuple(
         VictimUnit(
-            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0,
-            pods=tuple(
-                VictimPod(pod=f"ns/v{n}", uid=PodUid(f"v{n}"), node=NODES[n % 3])
-                for n in (next(fresh), next(fresh))
-            ),
+            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0, pods=(victim(), victim())
         )
         for _ in range(draw(st.sampled_from([0, 1, 2, 2, 2])))
     )  # fmt: skip

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from typing import Protocol
 
 import msgspec
 
-from extender.core.planner.plan_types import PlanRequest, PlanRule
-from extender.core.planner.preempt.victim_search import PreemptionPlan
+from extender.core.planner.plan_types import Plan, PlanRequest, PlanRule
 from extender.core.planner.preemption_types import PlanUnit, PlanVictim
 from tests.support.planning import plan_checker
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.interpod_checker import broken_rules
 
 replace = msgspec.structs.replace
+
+
+class Preemption(Protocol):
+    """What is checked: the fields of a preemption plan."""
+
+    victims: tuple[PlanUnit, ...]
+    superseded: tuple[PlanUnit, ...]
+    plan: Plan
+    doubts: dict[str, str]
 
 
 def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
@@ -69,7 +78,7 @@ def eligible_units(request: PlanRequest) -> list[PlanUnit]:
     ]
 
 
-def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) -> list[str]:
+def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> list[str]:
     """Return everything that is wrong; `extras`: the tree held already, and every assignment counts."""
     source = request.evictable
     units = [*made.victims, *made.superseded]

@@ -19,6 +19,7 @@ from extender.core.model.pod_groups import (
     Tree,
     composite_key,
 )
+from extender.core.model.wording import did_you_mean
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
@@ -71,6 +72,7 @@ class NodeLabels:
         """
         self.nodes = nodes
         self._known: dict[str, bool] = {}
+        self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
 
     def has(self, key: str) -> bool:
@@ -78,6 +80,13 @@ class NodeLabels:
         if key not in self._known:
             self._known[key] = any(key in node.labels for node in self.nodes.values())
         return self._known[key]
+
+    def absent(self, key: str) -> str:
+        """Return a text about a key that no node has, with the nearest key that nodes have."""
+        if key not in self._absent:
+            labels = {label for node in self.nodes.values() for label in node.labels}
+            self._absent[key] = f"topology key {key} is on no node (W3){did_you_mean(key, labels)}"
+        return self._absent[key]
 
     def nesting(self, outer: str, inner: str) -> str:
         """Return the warning about one key below another, or an empty string."""
@@ -142,7 +151,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     for key in group.topology:
         if not labels.has(key):
-            yield f"{group.key}: topology key {key} is on no node (W3)"
+            yield f"{group.key}: {labels.absent(key)}"
             continue
         for outer in above:
             text = labels.nesting(outer, key) if outer != key else ""

@@ -135,45 +135,54 @@ def only_numbers_differ(
         return False
     if root.last_decision.outcome != verdict.outcome:
         return False
-    before = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
-    return before == [_NUMBER.sub("#", text) for text in (*_reasons(verdict), *considered)]
+    last = root.last_decision
+    before = (*last.reasons, *last.help, last.when_empty)
+    now = (*verdict.reasons, *considered, *verdict.relaxations, verdict.when_empty)
+    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
     if root is None or root.last_decision is None:
         return True
-    answer = (data.outcome, data.reasons + data.preemption_notes)
-    return (root.last_decision.outcome, root.last_decision.reasons) != answer
+    last = root.last_decision
+    before = (last.outcome, last.reasons, last.help, last.when_empty)
+    return before != (
+        data.outcome,
+        data.reasons + data.preemption_notes,
+        data.help,
+        data.when_empty,
+    )
 
 
 def _refusal(
     verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]
 ) -> GangUnschedulable:
     if isinstance(verdict, Plan):  # satisfied, but no place for extra members
-        outcome = "impossible" if verdict.search.exhausted else "unknown"
-        conflict: tuple[ConflictRecord, ...] = ()
-    else:
-        outcome = verdict.outcome
-        conflict = tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
-            for c in verdict.conflict
+        return GangUnschedulable(
+            outcome="impossible" if verdict.search.exhausted else "unknown",
+            reasons=verdict.reasons,
+            planner=PLANNER_VERSION,
+            input_digest=recipe.digest,
+            search_nodes=verdict.search.nodes,
+            exhausted=verdict.search.exhausted,
+            preemption_notes=considered,
         )
     return GangUnschedulable(
-        outcome=outcome,
-        reasons=_reasons(verdict),
-        conflict=conflict,
+        outcome=verdict.outcome,
+        reasons=verdict.reasons,
+        conflict=tuple(
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            for c in verdict.conflict
+        ),
         planner=PLANNER_VERSION,
         input_digest=recipe.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
         preemption_notes=considered,
+        help=verdict.relaxations,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
     )
-
-
-def _reasons(verdict: Verdict) -> tuple[str, ...]:
-    if isinstance(verdict, Refusal):
-        return (*verdict.reasons, *verdict.relaxations)
-    return verdict.reasons
 
 
 def _admission(

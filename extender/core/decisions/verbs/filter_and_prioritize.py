@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.decisions.capacity.capacity_claims import (
     blocking_preemptions,
@@ -30,7 +31,6 @@ from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import EVICTING, GIVEN
 
 FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
-TAKEN = "other pods took its capacity before it was bound; it is planned again"
 COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_MAX = 64  # nodes in an answer to prioritize; each costs kube-scheduler some microseconds
@@ -195,6 +195,8 @@ def _answer_words(root: GangState, tree: Tree) -> str:
                 else text
             )
         return f"no capacity for {what} was found within the search budget"
+    if root.last_decision.when_empty == "never":
+        return "its minimum does not fit these nodes, also when no other pod runs"
     text = "no capacity for more members" if beyond else "no capacity for its minimum"
     if any(reason.startswith(EVICTING) for reason in root.last_decision.reasons):
         text += ", not even when every unit of lower priority is evicted"

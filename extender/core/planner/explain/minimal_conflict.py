@@ -2,56 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
+from extender.core.model.ids import NodeName
+from extender.core.model.pods import PodRule, PodShape
+from extender.core.model.wording import counted
+from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
+    walk,
 )
-from extender.core.planner.model.feasibility import admissible, is_leaf, threshold
+from extender.core.planner.model.feasibility import admissible, is_leaf, present, threshold
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 
 
 def requirements_of(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
     """List what can be dropped, the least informative requirements first: these are dropped first."""
+    groups = walk(request.root)
+    shapes = [request.shapes[s] for s in sorted({m.shape for g in groups for m in g.members})]
+    text = "pods fit the free capacity of their nodes"
+    if any(s.host_ports for s in shapes):
+        text += ", host ports included"
+    if any(s.exclusive_claims for s in shapes):
+        text += "; a ReadWriteOncePod claim is used by one pod"
+    resources = PlacementRequirement("resources", request.root.key, text)
+    return [*_of_nodes(request, fleet, shapes), *_of_groups(groups), resources]
+
+
+def _of_nodes(
+    request: PlanRequest, fleet: NodeTable, shapes: list[PodShape]
+) -> Iterator[PlacementRequirement]:
+    """Yield what keeps pods off nodes, apart from their capacity."""
     root = request.root.key
-    groups = _taking_part(request.root)
-    used = {m.shape for g in groups for m in g.members}
-    shapes = [request.shapes[s] for s in sorted(used)]
-    out: list[PlacementRequirement] = []
-    if any(n.reserved for n in request.nodes):
-        names = [n.name for n in request.nodes if n.reserved]
-        text = f"capacity on {len(names)} nodes is reserved for other trees"
-        out.append(PlacementRequirement("reservation", root, text))
-    if len(fleet.taints()[1]) > 1 or any(fleet.taints()[1]) or bool(fleet.cordoned().any()):
-        out.append(PlacementRequirement("taint", root, "taints and cordons of nodes are respected"))
+    if reserved := [n.name for n in request.nodes if n.reserved]:
+        text = f"capacity on {counted(len(reserved), 'node')} is reserved for other trees"
+        yield PlacementRequirement("reservation", root, text)
+    if taints := hard_taints(fleet):
+        text = f"taints of nodes are respected: {join_names(taints)}"
+        yield PlacementRequirement("taint", root, text)
+    if cordoned := cordoned_nodes(fleet):
+        text = f"cordoned nodes get no pods: {join_names([*cordoned])}"
+        yield PlacementRequirement("taint", root, text, part="cordons")
     if request.rules:
-        text = "node selectors, required affinity and rules about other pods hold"
-        out.append(PlacementRequirement("selector", root, text))
-    elif any(s.node_selector or s.selectors for s in shapes):
-        out.append(
-            PlacementRequirement("selector", root, "node selectors and required affinity hold")
-        )
+        text = f"rules about other pods hold: {join_names(rule_texts(request))}"
+        yield PlacementRequirement("selector", root, text, part="podRules")
+    if any(s.node_selector or s.selectors for s in shapes):
+        text = "node selectors and required affinity hold"
+        yield PlacementRequirement("selector", root, text)
+
+
+def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
+    """Yield minima and topology constraints."""
     for group in groups:
         if is_leaf(group):
-            text = f"at least {threshold(group)} pods together"
-            out.append(PlacementRequirement("minCount", group.key, text))
+            text = f"at least {counted(threshold(group), 'pod')} together{_incomplete(group)}"
+            yield PlacementRequirement("minCount", group.key, text)
     for group in reversed(groups):
         if not is_leaf(group):
-            text = f"at least {threshold(group)} of {len(group.groups)} child groups together"
-            out.append(PlacementRequirement("minGroupCount", group.key, text))
+            text = f"at least {threshold(group)} of {counted(len(group.groups), 'child group')} together"
+            yield PlacementRequirement("minGroupCount", group.key, text + _incomplete(group))
     for group in groups:
         if group.topology:
-            text = f"all pods in one {' and '.join(group.topology)}"
-            out.append(PlacementRequirement("topology", group.key, text))
-    out.append(PlacementRequirement("resources", root, "pods fit the free capacity of their nodes"))
-    return out
+            yield PlacementRequirement("topology", group.key, topology_text(group))
 
 
-def _taking_part(group: PlanGroup) -> list[PlanGroup]:
-    """List the admissible groups of a tree, parents first."""
-    if not admissible(group):
-        return []
-    return [group, *(g for child in group.groups for g in _taking_part(child))]
+def topology_text(group: PlanGroup) -> str:
+    """Return the topology constraint of a group, `all pods in one zone and rack`."""
+    return f"all pods in one {' and '.join(group.topology)}"
+
+
+def hard_taints(fleet: NodeTable) -> list[str]:
+    """Return the keys of all taints that keep pods off nodes, sorted."""
+    lists = fleet.taints()[1]
+    return sorted({t.key for taints in lists for t in taints if t.effect != "PreferNoSchedule"})
+
+
+def cordoned_nodes(fleet: NodeTable) -> list[NodeName]:
+    """Return the names of the nodes that are marked unschedulable, sorted."""
+    return [fleet.nodes[i].name for i in np.flatnonzero(fleet.cordoned()).tolist()]
+
+
+def rule_texts(request: PlanRequest) -> list[str]:
+    """Return the rules between pods as texts, each once."""
+    return list(dict.fromkeys(PodRule(r.kind, r.keys, ()).text for r in request.rules))
+
+
+def _incomplete(group: PlanGroup) -> str:
+    """Return what an incomplete group has, or nothing."""
+    if admissible(group):
+        return ""
+    return f"; {present(group)} {'present' if is_leaf(group) else 'ready'}"
 
 
 def minimal_conflict(

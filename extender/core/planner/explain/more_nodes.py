@@ -8,157 +8,298 @@ import msgspec
 import numpy as np
 
 from extender.core.model.ids import NodeName
-from extender.core.model.pods import AVOIDS_PODS
+from extender.core.planner.explain.requirement_solver import PlacementRequirement
 from extender.core.planner.explain.shortfalls import failing, held_in, placeable
+from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.plan_types import PlanNode
+from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
 from extender.core.planner.solve.solver_pipeline import Solved
 
-NODES_ADDED_MAX = 64
+NODES_ADDED_MAX = 1_000
 LEAVES_MAX = 5  # for which more nodes are tried
 DOMAINS_MAX = 2  # of one leaf, those with the smallest shortfall first
+MODELS_MAX = 8  # kinds of nodes that are tried where nodes for the shortfalls do not help
+STEPS_MAX = 6  # numbers of nodes that are tried where more nodes than needed could harm
 HOSTNAME = "kubernetes.io/hostname"
-ONE_PER_NODE = ("host port ", AVOIDS_PODS)  # axes of which a node has one, whatever its capacity
+
+Counts = dict[NodeName, int]  # existing node -> more nodes like it
+FitsWith = Callable[[tuple[PlanNode, ...]], bool]
 
 
-class _NewNodes(msgspec.Struct, frozen=True):
-    """Nodes that would make up for the shortfall of a leaf in a domain."""
+def more_nodes(
+    solved: Solved,
+    request: PlanRequest,
+    conflict: list[PlacementRequirement],
+    fits_with: FitsWith,
+) -> list[Relaxation]:
+    """Return additional empty nodes with which the tree fits, with one less of each kind it does not; empty if none were found.
 
-    models: tuple[tuple[PlanNode, int], ...]  # an existing node, and how many more like it
-    place: str  # of the domain; empty: anywhere
-
-
-def more_nodes(solved: Solved, fits_with: Callable[[tuple[PlanNode, ...]], bool]) -> list[str]:
-    """Return additional empty nodes with which the tree fits, as a text; an empty list if none were found.
-
-    Nodes for one leaf in one domain are tried first, then for several leaves together, then twice as many for one.
+    Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
         solved: The proof that the tree does not fit.
+        request: What does not fit.
+        conflict: Requirements that cannot hold together.
         fits_with: Returns whether the tree fits with some more nodes.
     """
-    problem = solved.problem
-    own = _keys_of_one_node(problem.fleet, {key for g in problem.groups for key in g.level.keys})
-    leaves = failing(solved) or [g for g in problem.groups if g.leaf and g.alive and g.least]
-    offers = [list(_offers(problem, leaf, own)) for leaf in leaves[:LEAVES_MAX]]
-    of_one = [[offer] for of_leaf in offers for offer in of_leaf]
-    firsts = [of_leaf[0] for of_leaf in offers if of_leaf]
-    together = [firsts[:count] for count in range(2, len(firsts) + 1)]
-    for added in (*of_one, *together, *([offer, offer] for [offer] in of_one)):
-        if text := _verified(added, own, fits_with):
-            return [text]
-    return []
+    search = _NodeSearch(solved, request, fits_with)
+    if not search.can_help(conflict):
+        return []
+    counts = search.for_shortfalls() or search.of_any_kind()
+    return [search.relaxation(counts)] if counts else []
 
 
-def _verified(
-    added: list[_NewNodes],
-    own: frozenset[str],
-    fits_with: Callable[[tuple[PlanNode, ...]], bool],
-) -> str:
-    """Return the text about new nodes if the tree fits with them, else an empty string."""
-    counts: dict[tuple[NodeName, str], int] = {}
-    nodes: dict[NodeName, PlanNode] = {}
-    for new in added:
-        for node, number in new.models:
-            nodes[node.name] = node
-            key = (node.name, new.place)
-            counts[key] = counts.get(key, 0) + number
-    if sum(counts.values()) > NODES_ADDED_MAX:
-        return ""
-    made: dict[NodeName, int] = {}
-    for (name, _), number in counts.items():
-        made[name] = made.get(name, 0) + number
-    if not fits_with(
-        tuple(_copy(nodes[n], i, own) for n, count in made.items() for i in range(count))
-    ):
-        return ""
-    return " and ".join(
-        f"{number} more empty {'node' if number == 1 else 'nodes'} like {name}"
-        + (f" in {place}" if place else "")
-        for (name, place), number in counts.items()
-    )
+class _NodeSearch:
+    """The search for the fewest more nodes."""
 
+    def __init__(self, solved: Solved, request: PlanRequest, fits_with: FitsWith) -> None:
+        self.solved = solved
+        self.problem = solved.problem
+        self.fleet = solved.problem.fleet
+        self.request = request
+        self.asked = tuple(dict.fromkeys(k for g in self.problem.groups for k in g.level.keys))
+        deciding = _deciding_keys(request)
+        self.keys = deciding.union(self.asked)
+        self.own = _own_keys(self.fleet, frozenset(self.asked), deciding)
+        self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
+        self.may = [may_run(self.fleet, shape) for shape in self.problem.shapes]
+        self._fits_with = fits_with
+        # a new node is one more domain over which pods must be spread
+        self.harmless = not any(rule.kind == "spread" for rule in request.rules)
 
-def _offers(
-    problem: PlacementProblem, leaf: CompiledGroup, own: frozenset[str]
-) -> Iterator[_NewNodes]:
-    """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
-    if not leaf.level.count or not leaf.members:
-        return
-    here = placeable(problem, leaf)
-    holds = held_in(leaf, here)
-    domains = np.argsort(-holds, kind="stable").tolist()
-    yielded = 0
-    for domain in domains:
-        if leaf.pinned >= 0 and domain != leaf.pinned:
-            continue
-        lacking = {k: len(m) - int(here[k][domain]) for k, m in leaf.members.items()}
-        missing = max(leaf.minimum - int(holds[domain]), 1)
-        values = zip(leaf.level.keys, leaf.level.values[domain], strict=True)
-        place = "/".join(value for key, value in values if key not in own)
-        nodes = leaf.level.members(domain).tolist()
-        # as many pods as are missing, of the most frequent kinds; then all that have no place
-        least = _models(problem, lacking, nodes, missing)
-        all_members = _models(problem, lacking, nodes, leaf.size)
-        if not least:
-            continue
-        yield _NewNodes(least, place)
-        if all_members != least:
-            yield _NewNodes(all_members, place)
-        yielded += 1
-        if yielded >= DOMAINS_MAX:
-            return
+    def can_help(self, conflict: list[PlacementRequirement]) -> bool:
+        """Return whether more nodes change a requirement of the conflict; selectors only if one names nodes."""
+        kinds = {r.kind for r in conflict}
+        return bool(kinds & {"resources", "selector"})
 
-
-def _models(
-    problem: PlacementProblem, lacking: dict[int, int], nodes: list[int], most: int
-) -> tuple[tuple[PlanNode, int], ...]:
-    """Return the nodes that hold so many more pods: of each kind those that lack a place, the most frequent kind first."""
-    models: list[tuple[PlanNode, int]] = []
-    for kind, lacks in sorted(lacking.items(), key=lambda one: (-one[1], one[0])):
-        found = _model_node(problem, kind, nodes)
-        wanted = min(lacks, most)
-        if found is None or (wanted <= 0 and models):
-            continue
-        node, each = found
-        models.append((node, max(1, -(-wanted // each))))
-        most -= max(wanted, 0)
-    return tuple(models)
-
-
-def _keys_of_one_node(fleet: NodeTable, keys: set[str]) -> frozenset[str]:
-    """Return those of the keys whose value is the name of the node itself; a new node has one of its own."""
-    names = {
-        key
-        for key in keys
-        if all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
-    }
-    return frozenset(names | {HOSTNAME})
-
-
-def _model_node(
-    problem: PlacementProblem, kind: int, nodes: list[int]
-) -> tuple[PlanNode, int] | None:
-    """Return the node that holds most pods of a kind while empty, and how many these are."""
-    fleet, request, axes = problem.fleet, problem.requests[kind].tolist(), problem.axes
-    allowed = problem.allowed[kind]
-    best: tuple[PlanNode, int] | None = None
-    for i in nodes:
-        if not allowed[i]:
-            continue
-        offer = fleet.nodes[i].allocatable
-        each = min(
-            (
-                1 if a.startswith(ONE_PER_NODE) else offer.get(a, 0) // r
-                for a, r in zip(axes, request, strict=True)
-                if r
-            ),
-            default=FIT_MAX,
+    def fits(self, counts: Counts) -> bool:
+        """Return whether the tree fits with so many more nodes."""
+        if not 0 < sum(counts.values()) <= NODES_ADDED_MAX:
+            return False
+        nodes = self.fleet.nodes
+        new = (
+            _copy(nodes[self.fleet.index[name]], number, self.own)
+            for name, count in counts.items()
+            for number in range(count)
         )
-        if each and (best is None or each > best[1]):
-            best = (fleet.nodes[i], each)
-    return best
+        return self._fits_with(tuple(new))
+
+    def relaxation(self, counts: Counts) -> Relaxation:
+        """Return the nodes as a change."""
+        added = tuple(
+            AddedNodes(like=name, count=count, own_labels=tuple(sorted(self.own)))
+            for name, count in counts.items()
+        )
+        text = " and ".join(self._text(name, count) for name, count in counts.items())
+        return Relaxation(kind="nodes", text=text, added=added)
+
+    def _text(self, name: NodeName, count: int) -> str:
+        labels = self.fleet.nodes[self.fleet.index[name]].labels
+        place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.own)
+        apart = sorted(
+            k for k in self.own & self.keys if k in labels and labels[k] != name and k != HOSTNAME
+        )
+        return (
+            f"{count} more empty {'node' if count == 1 else 'nodes'} like {name}"
+            + (f" in {place}" if place else "")
+            + (f", each with its own {' and '.join(apart)}" if apart else "")
+        )
+
+    # --- for the shortfalls of leaves ----------------------------------------------------------------
+
+    def for_shortfalls(self) -> Counts:
+        """Return nodes that make up for the shortfall of leaves, or nothing."""
+        leaves = failing(self.solved) or [
+            g for g in self.problem.groups if g.leaf and g.alive and g.least
+        ]
+        offers = [list(self._offers(leaf)) for leaf in leaves[:LEAVES_MAX]]
+        of_one = [offer for of_leaf in offers for offer in of_leaf]
+        firsts = [of_leaf[0] for of_leaf in offers if of_leaf]
+        together = [_sum(firsts[:count]) for count in range(2, len(firsts) + 1)]
+        twice = [_sum([offer, offer]) for offer in of_one]
+        for counts in (*of_one, *together, *twice):
+            if self.fits(counts):
+                return self._fewest(counts)
+        return {}
+
+    def _offers(self, leaf: CompiledGroup) -> Iterator[Counts]:
+        """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
+        if not leaf.level.count or not leaf.members:
+            return
+        here = placeable(self.problem, leaf)
+        holds = held_in(leaf, here)
+        yielded = 0
+        for domain in np.argsort(-holds, kind="stable").tolist():
+            if leaf.pinned >= 0 and domain != leaf.pinned:
+                continue
+            lacking = {k: len(m) - int(here[k][domain]) for k, m in leaf.members.items()}
+            missing = max(leaf.minimum - int(holds[domain]), 1)
+            nodes = leaf.level.members(domain).tolist()
+            # as many pods as are missing, of the most frequent kinds; then all that have no place
+            least = self._models(lacking, nodes, missing)
+            all_members = self._models(lacking, nodes, leaf.size)
+            if not least:
+                continue
+            yield least
+            if all_members != least:
+                yield all_members
+            yielded += 1
+            if yielded >= DOMAINS_MAX:
+                return
+
+    def _models(self, lacking: dict[int, int], nodes: list[int], most: int) -> Counts:
+        """Return nodes for so many more pods: of each kind those that lack a place, the most frequent kind first."""
+        counts: Counts = {}
+        for kind, lacks in sorted(lacking.items(), key=lambda one: (-one[1], one[0])):
+            found = self._model_node(kind, nodes)
+            wanted = min(lacks, most)
+            if found is None or (wanted <= 0 and counts):
+                continue
+            node, each = found
+            counts[node.name] = counts.get(node.name, 0) + max(1, -(-wanted // each))
+            most -= max(wanted, 0)
+        return counts
+
+    def _model_node(self, kind: int, nodes: list[int]) -> tuple[PlanNode, int] | None:
+        """Return the node that holds most pods of a kind while empty, and how many these are."""
+        best: tuple[PlanNode, int] | None = None
+        for i in nodes:
+            if not self.may[kind][i]:
+                continue
+            each = self._each(kind, self.fleet.nodes[i])
+            if each and (best is None or each > best[1]):
+                best = (self.fleet.nodes[i], each)
+        return best
+
+    def _each(self, kind: int, node: PlanNode) -> int:
+        """Return how many pods of a kind an empty node holds."""
+        if self.problem.shapes[kind].host_ports or self._alone(kind):
+            return int(all(node.allocatable.get(r, 0) >= ask for r, ask in self.asks[kind]))
+        fitting = (node.allocatable.get(r, 0) // ask for r, ask in self.asks[kind])
+        return min(fitting, default=FIT_MAX)
+
+    def _alone(self, kind: int) -> bool:
+        """Return whether anti-affinity keeps a second pod of a kind off a node."""
+        shape = self.problem.kinds[kind]
+        return any(shape in axis.keepers for axis in self.problem.rules.axes)
+
+    # --- of any kind ---------------------------------------------------------------------------------
+
+    def of_any_kind(self) -> Counts:
+        """Return nodes of one kind, else of several, that help the tree as a whole, or nothing."""
+        models = self._different_nodes()
+        if not models:
+            return {}
+        most = self._most_pods()
+        if not self.harmless:
+            steps = range(1, min(most, STEPS_MAX) + 1)
+            each = ({name: count} for count in steps for name in models)
+            return next((counts for counts in each if self.fits(counts)), {})
+        share = max(1, min(most, NODES_ADDED_MAX // len(models)))
+        every = dict.fromkeys(models, share)
+        if share == most and not self.fits(every):
+            return {}
+        for name in models:
+            alone = {name: min(most, NODES_ADDED_MAX)}
+            if self.fits(alone):
+                return self._fewest(alone, near=False)
+        if len(models) == 1 or (share < most and not self.fits(every)):
+            return {}
+        for name in models:
+            rest = {other: count for other, count in every.items() if other != name}
+            every = rest if self.fits(rest) else every
+        return self._fewest(every, near=False)
+
+    def _different_nodes(self) -> list[NodeName]:
+        """Return one node of each kind that can run a pod of the tree, those that hold most first."""
+        found: dict[object, tuple[int, NodeName]] = {}
+        levels = [self.fleet.label(key)[0] for key in sorted(self.keys) if key not in self.own]
+        may = np.array(self.may).T.tolist() if self.may else []
+        rows = np.array(levels).T.tolist() if levels else [()] * self.fleet.size
+        axes = sorted({r for asks in self.asks for r, _ in asks})
+        for node, allowed, row in zip(self.fleet.nodes, may, rows, strict=False):
+            if not any(allowed):
+                continue
+            offer = tuple(node.allocatable.get(r, 0) for r in axes)
+            key = (tuple(allowed), tuple(row), offer, node.taints, node.unschedulable)
+            if key not in found:
+                holds = sum(self._each(k, node) for k, yes in enumerate(allowed) if yes)
+                found[key] = (-holds, node.name)
+        return [name for holds, name in sorted(found.values()) if holds][:MODELS_MAX]
+
+    def _most_pods(self) -> int:
+        """Return how many new nodes the tree could use: one for each pod that it needs, or has where rules count pods."""
+        groups = self.problem.groups
+        if all(rule.kind == "apart" for rule in self.request.rules):
+            return max(groups[0].least, 1)
+        return max(sum(g.size for g in groups if g.alive), 1)
+
+    # --- the smallest number -------------------------------------------------------------------------
+
+    def _fewest(self, counts: Counts, *, near: bool = True) -> Counts:
+        """Return the smallest number of each kind with which the tree fits, one kind after the other.
+
+        Args:
+            counts: With these it fits.
+            near: Hardly fewer will do, so these are tried first.
+        """
+        for name in [*counts]:
+            low, high = 0, counts[name]  # fits with `high`, not below `low`
+            step = 1
+            while low < high:
+                middle = max(high - step, low) if near else (low + high) // 2
+                fewer = {k: n for k, n in {**counts, name: middle}.items() if n}
+                if fewer and self.fits(fewer):
+                    high, step = middle, step * 2
+                else:
+                    low, step = middle + 1, max((high - middle) // 2, 1)
+            counts = {k: n for k, n in {**counts, name: high}.items() if n}
+        return counts
+
+
+def _sum(parts: list[Counts]) -> Counts:
+    total: Counts = {}
+    for part in parts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _asks(problem: PlacementProblem, kind: int) -> list[tuple[str, int]]:
+    """Return the resources that a pod of a kind requests."""
+    shape = problem.shapes[kind]
+    asks = {**{r: amount for r, amount in shape.requests if amount > 0}, "pods": 1}
+    return sorted(asks.items())
+
+
+def _deciding_keys(request: PlanRequest) -> frozenset[str]:
+    """Return the label keys that selectors and rules between pods read."""
+    keys = {key for shape in request.shapes for key, _ in shape.node_selector}
+    keys |= {
+        requirement.key
+        for shape in request.shapes
+        for selector in shape.selectors
+        for term in selector.terms
+        for requirement in term.labels
+    }
+    return frozenset(keys | {key for rule in request.rules for key in rule.keys})
+
+
+def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str]) -> frozenset[str]:
+    """Return the keys of which a new node has a value of its own.
+
+    These are the hostname, keys whose value is the name of the node, and, if no topology constraint names them, keys of
+    which no two nodes have the same value.
+    """
+    own = {HOSTNAME}
+    for key in asked | deciding:
+        codes, values = fleet.label(key)
+        different = 1 < len(values) == int((codes >= 0).sum())
+        named = all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
+        if named or (different and key not in asked):
+            own.add(key)
+    return frozenset(own)
 
 
 def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extender.core.planner.explain.bound_members import (
+    contradicted_topology,
+    without_contradicted_topology,
+)
 from extender.core.planner.explain.minimal_conflict import minimal_conflict, requirements_of
 from extender.core.planner.explain.relaxations import relaxations
 from extender.core.planner.explain.requirement_solver import RequirementSolver
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import Conflict, PlanRequest
+from extender.core.planner.model.problem import PlacementProblem
+from extender.core.planner.plan_types import (
+    Conflict,
+    NodeRejection,
+    PlanRequest,
+    Relaxation,
+)
 from extender.core.planner.solve.solver_pipeline import Solved
 
 
@@ -24,12 +34,38 @@ class RefusalExplanation:
 
     reasons: tuple[str, ...]
     conflict: tuple[Conflict, ...] = ()
-    relaxations: tuple[str, ...] = ()
+    changes: tuple[Relaxation, ...] = ()
 
 
-def explain(request: PlanRequest, fleet: NodeTable, solved: Solved) -> RefusalExplanation:
-    """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit."""
+def explain(
+    request: PlanRequest,
+    fleet: NodeTable,
+    solved: Solved,
+    rejected_nodes: tuple[NodeRejection, ...] = (),
+) -> RefusalExplanation:
+    """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit.
+
+    Args:
+        request: What does not fit, without node rejections.
+        fleet: Made from its nodes.
+        solved: The proof.
+        rejected_nodes: Node rejections in spite of which a change must make the tree fit.
+    """
     solver = RequirementSolver(request, fleet)
     rest = minimal_conflict(solver, requirements_of(request, fleet))
-    conflict = tuple(Conflict(kind=r.kind, object=str(r.object), message=r.message) for r in rest)
-    return RefusalExplanation(diagnose(solved), conflict, relaxations(solver, solved, rest))
+    conflict = tuple(
+        Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
+    )
+    changes = relaxations(solver, solved, rest, rejected_nodes)
+    return RefusalExplanation(diagnose(solved), conflict, changes)
+
+
+def explain_contradiction(
+    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+) -> RefusalExplanation:
+    """Return the explanation of a tree whose bound members are in no common domain."""
+    reasons = tuple(problem.violations)
+    if not request.explain:
+        return RefusalExplanation(reasons)
+    changes = without_contradicted_topology(request, fleet, problem)
+    return RefusalExplanation(reasons, (contradicted_topology(problem),), changes)

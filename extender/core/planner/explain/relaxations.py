@@ -1,11 +1,20 @@
-"""The cheapest changes of a request with which its tree fits, each confirmed by a solve."""
+"""The cheapest changes of a request with which its tree fits, each confirmed by a solve of the changed request."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from extender.core.model.ids import GroupKey
+from extender.core.planner.explain.minimal_conflict import (
+    cordoned_nodes,
+    hard_taints,
+    rule_texts,
+)
 from extender.core.planner.explain.more_nodes import more_nodes
+from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
@@ -13,48 +22,57 @@ from extender.core.planner.explain.requirement_solver import (
     walk,
 )
 from extender.core.planner.model.feasibility import threshold
-from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options
-from extender.core.planner.plan_types import PlanGroup, PlanNode
+from extender.core.planner.plan_types import (
+    NodeRejection,
+    PlanGroup,
+    PlanNode,
+    Relaxation,
+)
 from extender.core.planner.solve.solver_pipeline import Solved
 
 RELAXATIONS_MAX = 5
+REDUCED_MAX = 64  # taints, nodes or rules, of which those that are not needed are left out
+Item = TypeVar("Item")
 
 
 def relaxations(
-    solver: RequirementSolver, solved: Solved, conflict: list[PlacementRequirement]
-) -> tuple[str, ...]:
-    """Try the cheapest relaxations, and return those with which the tree fits."""
+    solver: RequirementSolver,
+    solved: Solved,
+    conflict: list[PlacementRequirement],
+    rejected_nodes: tuple[NodeRejection, ...] = (),
+) -> tuple[Relaxation, ...]:
+    """Try the cheapest relaxations, and return those with which the tree fits.
+
+    Args:
+        solver: Solves the request without node rejections.
+        solved: The proof that the tree does not fit.
+        conflict: Requirements that cannot hold together; what changes none of them does not help.
+        rejected_nodes: Node rejections that hold for the relaxations too.
+    """
     solver.refill()
-    found: list[str] = []
-    found.extend(_lower_minimum(solver, conflict))
+    solver.request = msgspec.structs.replace(solver.request, rejected_nodes=rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
-        request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
-        return solver.fits(request, NodeTable(request.nodes), Options()) is True
+        fleet = solver.fleet.extended(new)
+        request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
+        return solver.fits(request, fleet, Options()) is True
 
-    found.extend(more_nodes(solved, fits_with))
-    words = {
-        "reservation": "the capacity reserved for other trees becomes free",
-        "taint": "tolerate the taints of the nodes, or uncordon them",
-        "selector": "drop the rules about other pods, or the node selectors"
-        if solver.request.rules
-        else "drop the node selectors",
-    }
-    for r in conflict:
+    found = _lower_minimum(solver, conflict)
+    nodes = more_nodes(solved, solver.request, conflict, fits_with)
+    found = [*found[: RELAXATIONS_MAX - len(nodes)], *nodes]
+    for change in _others(solver, conflict):
         if len(found) >= RELAXATIONS_MAX:
             break
-        if r.kind in words and solver.without({r}):
-            found.append(words[r.kind])
-        if r.kind == "topology" and solver.without({r}):
-            keys = r.message.removeprefix("all pods in one ")
-            found.append(f"drop {keys} at {r.object.kind} {r.object.path}")
-    return tuple(found[:RELAXATIONS_MAX])
+        found.append(change)
+    return tuple(found)
 
 
-def _lower_minimum(solver: RequirementSolver, conflict: list[PlacementRequirement]) -> list[str]:
+def _lower_minimum(
+    solver: RequirementSolver, conflict: list[PlacementRequirement]
+) -> list[Relaxation]:
     """Find, for one group at a time, the largest minimum with which the tree fits."""
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, Relaxation]] = []
     for r in conflict:
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
@@ -69,8 +87,9 @@ def _lower_minimum(solver: RequirementSolver, conflict: list[PlacementRequiremen
                 high = middle - 1
         if best:
             text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
-            found.append((now - best, text))
-    return [text for _, text in sorted(found)]
+            change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
+            found.append((now - best, change))
+    return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
 
 
 def _with_minimum(solver: RequirementSolver, key: GroupKey, minimum: int) -> bool:
@@ -82,3 +101,161 @@ def _with_minimum(solver: RequirementSolver, key: GroupKey, minimum: int) -> boo
     root = map_groups(solver.request.root, lower)
     request = msgspec.structs.replace(solver.request, root=root)
     return solver.fits(request, solver.fleet, Options()) is True
+
+
+def _others(
+    solver: RequirementSolver, conflict: list[PlacementRequirement]
+) -> Iterator[Relaxation]:
+    """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
+    for requirement in conflict:
+        match requirement.kind, requirement.part:
+            case "reservation", _:
+                yield from _without_reservations(solver)
+            case "selector", "podRules":
+                yield from _without_rules(solver)
+            case "selector", _:
+                yield from _without_selectors(solver)
+            case "topology", _:
+                groups = [g for g in walk(solver.request.root) if g.key == requirement.object]
+                change = without_topology(solver, groups)
+                yield from [change] if change is not None else []
+            case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
+                yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
+            case _:
+                pass
+
+
+def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
+    """Return that the topology constraints of some groups are dropped, if the tree fits then."""
+    dropped = {group.key for group in groups}
+
+    def drop(group: PlanGroup) -> PlanGroup:
+        return msgspec.structs.replace(group, topology=()) if group.key in dropped else group
+
+    request = msgspec.structs.replace(solver.request, root=map_groups(solver.request.root, drop))
+    if solver.fits(request, solver.fleet, Options()) is not True:
+        return None
+    names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
+    return Relaxation(
+        kind="topology",
+        text=f"drop {' and '.join(names)}",
+        groups=tuple(group.key for group in groups),
+    )
+
+
+def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
+    """Yield that nodes with reservations of other trees become empty: how much of them is reserved is not known here."""
+    names = tuple(node.name for node in solver.request.nodes if node.reserved)
+    if _fits_on(
+        solver,
+        (
+            msgspec.structs.replace(node, free=node.allocatable) if node.reserved else node
+            for node in solver.request.nodes
+        ),
+    ):
+        text = (
+            f"the capacity reserved for other trees on {join_names([*names])} becomes free, "
+            "and no other pod uses these nodes"
+        )
+        yield Relaxation(kind="reservation", text=text, nodes=names)
+
+
+def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
+    shapes = (
+        msgspec.structs.replace(s, node_selector=(), selectors=()) for s in solver.request.shapes
+    )
+    request = msgspec.structs.replace(solver.request, shapes=tuple(shapes))
+    if solver.fits(request, solver.fleet, Options()):
+        yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
+
+
+def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:
+    """Yield the rules about other pods that must be dropped."""
+
+    def fits_without(dropped: list[int]) -> bool:
+        rules = tuple(r for i, r in enumerate(solver.request.rules) if i not in dropped)
+        request = msgspec.structs.replace(solver.request, rules=rules)
+        return solver.fits(request, solver.fleet, Options()) is True
+
+    dropped = _needed([*range(len(solver.request.rules))], fits_without)
+    if dropped:
+        some = msgspec.structs.replace(
+            solver.request, rules=tuple(solver.request.rules[i] for i in dropped)
+        )
+        text = f"drop the rules about other pods: {join_names(rule_texts(some))}"
+        yield Relaxation(kind="podRules", text=text, rules=tuple(dropped))
+
+
+def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Relaxation]:
+    """Yield the taints to tolerate, and the nodes to uncordon: each alone where one is enough, else both together.
+
+    Args:
+        solver: Solves the changed requests.
+        parts: `""` and `cordons`, those that are in the conflict.
+    """
+    taints, nodes = hard_taints(solver.fleet), cordoned_nodes(solver.fleet)
+
+    def fits_when(tolerated: Iterable[str], uncordoned: Iterable[str]) -> bool:
+        return _fits_on(solver, _more_open(solver.request.nodes, {*tolerated}, {*uncordoned}))
+
+    keys = _needed(taints, lambda some: fits_when(some, ())) if "" in parts else []
+    if keys:
+        yield Relaxation(kind="taint", text=_tolerate_text(keys), taints=tuple(keys))
+    names = _needed(nodes, lambda some: fits_when((), some)) if "cordons" in parts else []
+    if names:
+        yield Relaxation(kind="taint", text=f"uncordon {join_names([*names])}", nodes=tuple(names))
+    if keys or names or not fits_when(taints, nodes):
+        return
+    keys = _needed(taints, lambda some: fits_when(some, nodes))
+    names = _needed(nodes, lambda some: fits_when(keys, some))
+    text = f"{_tolerate_text(keys)}, and uncordon {join_names([*names])}"
+    yield Relaxation(kind="taint", text=text, taints=tuple(keys), nodes=tuple(names))
+
+
+def _tolerate_text(keys: list[str]) -> str:
+    return f"tolerate the {'taint' if len(keys) == 1 else 'taints'} {join_names(keys)}"
+
+
+def _more_open(
+    nodes: tuple[PlanNode, ...], tolerated: set[str], uncordoned: set[str]
+) -> Iterator[PlanNode]:
+    """Yield nodes without some taints and cordons; the others stay the same objects."""
+    for node in nodes:
+        taints = tuple(t for t in node.taints if t.key not in tolerated)
+        cordoned = node.unschedulable and node.name not in uncordoned
+        if (taints, cordoned) == (node.taints, node.unschedulable):
+            yield node
+        else:
+            yield msgspec.structs.replace(node, taints=taints, unschedulable=cordoned)
+
+
+def _fits_on(solver: RequirementSolver, nodes: Iterable[PlanNode]) -> bool:
+    """Return whether the tree fits on changed nodes."""
+    request = msgspec.structs.replace(solver.request, nodes=tuple(nodes))
+    return solver.fits(request, solver.fleet.renewed(request.nodes), Options()) is True
+
+
+def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[Item]:
+    """Return a part of some items with which the tree fits, without those that are not needed; none if all do not help.
+
+    Halves are left out first, so that few of many are found with few solves.
+    """
+    if not items or not fits_with(items):
+        return []
+    kept = list(items)
+
+    def leave_out(part: list[Item]) -> None:
+        nonlocal kept
+        rest = [item for item in kept if item not in part]
+        if rest and fits_with(rest):
+            kept = rest
+        elif len(part) > 1:
+            half = len(part) // 2
+            leave_out(part[:half])
+            leave_out(part[half:])
+
+    if 1 < len(items) <= REDUCED_MAX:
+        half = (len(items) + 1) // 2
+        leave_out(items[half:])
+        leave_out(items[:half])
+    return kept

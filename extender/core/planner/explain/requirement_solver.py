@@ -7,13 +7,20 @@ from collections.abc import Callable
 import msgspec
 
 from extender.core.model.ids import GroupKey
-from extender.core.planner.model.feasibility import admissible
+from extender.core.planner.model.feasibility import admissible, satisfied_by_bound
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
-from extender.core.planner.plan_types import ConflictKind, PlanGroup, PlanRequest
+from extender.core.planner.plan_types import (
+    ConflictKind,
+    ConflictPart,
+    PlanGroup,
+    PlanRequest,
+)
 from extender.core.planner.solve.solver_pipeline import solve
 
-SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
+SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
+SOLVES_MAX = 512
+SOLVES_WORK = 250_000  # solves x nodes x groups, between both limits
 PART_OF_BUDGET = 32  # one solve may spend this fraction of the budget of the request
 TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
 
@@ -24,6 +31,7 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
     kind: ConflictKind
     object: GroupKey
     message: str
+    part: ConflictPart = ""
 
 
 class RequirementSolver:
@@ -40,7 +48,8 @@ class RequirementSolver:
 
     def refill(self) -> None:
         """Reset both limits."""
-        self.left = SOLVES_MAX
+        work = max(self.fleet.size * len(walk(self.request.root)), 1)
+        self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
     def fits(self, request: PlanRequest, fleet: NodeTable, options: Options) -> bool | None:
@@ -53,18 +62,22 @@ class RequirementSolver:
         problem = compile_request(request, fleet, options)
         if problem.violations:
             return False
+        if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
+            return True
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
         self.nodes -= end.nodes
         return True if end.solution is not None else (False if end.proved else None)
 
     def without(self, dropped: set[PlacementRequirement]) -> bool | None:
         """Return whether the tree fits without some requirements; None when a limit was reached first."""
-        kinds = {r.kind for r in dropped}
+        kinds = {(r.kind, r.part) for r in dropped}
         options = Options(
-            no_selectors="selector" in kinds,
-            no_taints="taint" in kinds,
-            no_resources="resources" in kinds,
-            no_reservations="reservation" in kinds,
+            no_selectors=("selector", "") in kinds,
+            no_rules=("selector", "podRules") in kinds,
+            no_taints=("taint", "") in kinds,
+            no_cordons=("taint", "cordons") in kinds,
+            no_resources=("resources", "") in kinds,
+            no_reservations=("reservation", "") in kinds,
         )
         edits = {(r.kind, r.object) for r in dropped}
 

@@ -47,12 +47,14 @@ def selected(fleet: NodeTable, shape: PodShape) -> Bools:
     return mask
 
 
-def tolerated(fleet: NodeTable, shape: PodShape, *, cordons: bool = True) -> Bools:
-    """Return per node whether its taints and, with `cordons`, its cordon are tolerated."""
-    codes, lists = fleet.taints()
+def tolerated(
+    fleet: NodeTable, shape: PodShape, *, taints: bool = True, cordons: bool = True
+) -> Bools:
+    """Return per node whether its taints and its cordon are tolerated; each can be left out."""
+    codes, lists = fleet.taints() if taints else (np.zeros(0, dtype=np.int64), [])
     good = [
-        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in taints)
-        for taints in lists
+        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in found)
+        for found in lists
     ]
     mask = np.array(good, dtype=np.bool_)[codes] if lists else np.ones(fleet.size, dtype=np.bool_)
     if cordons and not _tolerates(shape.tolerations, CORDON):

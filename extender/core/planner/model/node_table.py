@@ -107,6 +107,24 @@ class NodeTable:
             fresh._free[resource] = renewed
         return fresh
 
+    def extended(self, new: tuple[PlanNode, ...]) -> NodeTable:
+        """Return the table of these nodes and of some new ones after them, without computing columns again where possible."""
+        index = dict(self.index)
+        index.update((node.name, self.size + i) for i, node in enumerate(new))
+        if len(index) != self.size + len(new):
+            return NodeTable(self.nodes + new)  # raises
+        longer = NodeTable(self.nodes + new, index=index)
+        for resource, column in self._free.items():
+            more = np.array([_free_on(node, resource) for node in new], dtype=np.int64)
+            longer._free[resource] = np.concatenate([column, more])
+        for key, (codes, values) in self._labels.items():
+            number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
+            added = [node.labels.get(key) for node in new]
+            if all(value in number for value in added):  # else the values get other numbers
+                more = np.array([number[value] for value in added], dtype=np.int64)
+                longer._labels[key] = (np.concatenate([codes, more]), values)
+        return longer
+
     def free(self, resource: str) -> Ints:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
         column = self._free.get(resource)

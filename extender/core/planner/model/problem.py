@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import (
     admissible,
@@ -21,10 +21,10 @@ from extender.core.planner.model.feasibility import (
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
 from extender.core.planner.model.node_filters import (
     free_ports,
-    may_run,
     port_axes,
     port_request,
     selected,
+    tolerated,
 )
 from extender.core.planner.model.node_table import (
     FIT_MAX,
@@ -81,6 +81,7 @@ class PlacementProblem:
     rules: InterpodConstraints  # between pods
     # per kind: its requests as shares of the largest free amounts, summed, in millionths
     weights: list[int]
+    violated: list[GroupKey] = field(default_factory=list)  # the groups of `violations`
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,8 +91,11 @@ class Options:
     no_rejections: bool = False
     no_selectors: bool = False
     no_taints: bool = False
-    no_resources: bool = False
+    no_cordons: bool = False
+    no_rules: bool = False  # between pods
+    no_resources: bool = False  # nor host ports, nor claims that one pod may use
     no_reservations: bool = False
+    only_near: bool = False  # without rules that evicting other pods could satisfy (SPEC C.2)
 
 
 def compile_request(
@@ -100,8 +104,8 @@ def compile_request(
     """Compile a request; cheap if the columns of `fleet` are computed already."""
     options = options or Options()
     rules = InterpodConstraints()
-    if not options.no_selectors:
-        rules = compile_rules(request, fleet, strict=not options.no_resources)
+    if not options.no_rules:
+        rules = compile_rules(request, fleet, strict=not options.only_near)
     groups, kinds, rejected = _groups(request, fleet, options, rules)
     shapes = [request.shapes[shape] for shape in kinds]
     axes, requests, free = _free_capacity(fleet, shapes, request, options)
@@ -109,7 +113,7 @@ def compile_request(
         axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
     allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
     counts = np.zeros((len(kinds), fleet.size), dtype=np.int64)
-    claims = [frozenset(s.exclusive_claims) for s in shapes]
+    claims = [frozenset(() if options.no_resources else shape.exclusive_claims) for shape in shapes]
     in_use = frozenset(request.claims_in_use)
     for k, shape in enumerate(shapes):
         allowed[k] = _static(fleet, shape, options)
@@ -152,9 +156,8 @@ def _weights(requests: Ints, free: Ints) -> list[int]:
 def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:
     if options.no_selectors:
         shape = PodShape(tolerations=shape.tolerations)
-    if options.no_taints:
-        return selected(fleet, shape)
-    return may_run(fleet, shape)
+    kept = tolerated(fleet, shape, taints=not options.no_taints, cordons=not options.no_cordons)
+    return selected(fleet, shape) & kept
 
 
 def _groups(
@@ -275,6 +278,7 @@ def _pin(problem: PlacementProblem) -> None:
             text = _violation(group, below[group.index], fleet)
             if text:
                 problem.violations.append(text)
+                problem.violated.append(group.source.key)
                 continue
         node = fleet.index.get(NodeName(below[group.index][0].node))
         if node is not None:

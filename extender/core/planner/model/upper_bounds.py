@@ -154,12 +154,13 @@ class _Copies:
             return
         if group.leaf:
             sizes = tuple((k, len(m)) for k, m in sorted(group.members.items()))
-            signature: object = (group.level.keys, group.minimum, sizes)
+            signature: object = ("leaf", group.level.keys, group.minimum, sizes)
         else:
             below = self._classes(group)
             if below is None:
                 return
-            signature = (group.level.keys, group.minimum, tuple(sorted(below.items())))
+            children = tuple(sorted(below.items()))
+            signature = ("composite", group.level.keys, group.minimum, children)
         number = self._number.setdefault(signature, len(self._number))
         self._signature[group.index] = number
         if number not in self._fit:

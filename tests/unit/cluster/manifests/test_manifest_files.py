@@ -97,7 +97,7 @@ async def test_a_broken_file_keeps_its_content_and_the_others_go_on(folder, tmp_
         assert names(cluster) == {"n1", "n2", "p"}
         assert cluster.not_ready_reason() == ""
         (note,) = cluster.ignored_sources()
-        assert note.startswith(f"ignored file: {broken}: line 2:")
+        assert note.startswith(f"ignored file: {broken}: line 2, column")
         assert note.endswith("; its last valid content stays in use")
         sample = {"file": broken}
         assert (

@@ -97,7 +97,11 @@ def broken_pods(stage, namespace, count):
     """Let the cluster show invalid trees of one pod each: a basic group that is disrupted as a whole."""
     for i in range(count):
         group = leaf(
-            f"g{i:05}", namespace=namespace, disruption_mode="all", basic=True, created_us=i
+            f"{namespace}-{i:05}",
+            namespace=namespace,
+            disruption_mode="all",
+            basic=True,
+            created_us=i,
         )
         pod = Pod(
             uid=PodUid(f"{namespace}-{i}"), namespace=namespace, name=f"p{i:05}", shape=PodShape(),

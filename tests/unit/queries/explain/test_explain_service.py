@@ -16,7 +16,7 @@ from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf
 from extender.core.model.pods import Pod, PodShape
 from extender.queries.explain.explain_service import ExplainService, _forest_around
 from extender.queries.explain.explanation import CHECKS
-from extender.queries.explain.name_lookup import WantedName, parse_name, similar_names
+from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import Stage
@@ -313,7 +313,7 @@ async def test_a_typo_in_a_large_cluster_leaves_the_event_loop_to_others(monkeyp
                 await asyncio.sleep(0)
 
         beside = asyncio.ensure_future(others())
-        found = await similar_names(view, state, wanted, Yielder())
+        found = await similar_names(all_names(view, state), wanted, Yielder())
         beside.cancel()
         assert turns > len(pods)
         names = list(dict.fromkeys(pod.name for pod in view.pods.values()))

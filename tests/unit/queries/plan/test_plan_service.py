@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
 import yaml
 
+from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
@@ -208,5 +210,89 @@ async def test_a_manifest_is_read_as_kubectl_reads_it():
         ):
             found, _ = await ask(manifest=text)
             assert found["gangs"] == expected["gangs"]
-        with pytest.raises(BadInput, match=r"body: manifest: line 2: "):
+        with pytest.raises(BadInput, match=r"body: manifest: line 2, column 1: not valid YAML"):
             await ask(manifest="kind: Pod\n\tname: x\n")
+
+
+async def test_copies_and_changes_of_the_live_cluster():
+    """The same options as the command: one node is reserved, and copies of names that exist are left out."""
+    async with a_stage(*a_gang("here", pods=1, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        (used,) = stage.where("here").values()
+        gang = a_gang("here-2", pods=1, requests={GPU: 8})
+        found, _ = await ask(*gang, max_copies=True)
+        assert found["copies"] == {"wanted": 0, "fit": 3, "proved": True, "limited": False}
+        found, _ = await ask(*gang, copies=2, without=[used])
+        assert (found["verdict"], found["copies"]["fit"]) == ("placed", 2)
+        assert [one["gang"] for one in found["gangs"]] == ["default/here-2", "default/here-2-2"]
+        found, _ = await ask(*gang, max_copies=True, without=["n0", f"{RACK}=r1"])
+        assert found["copies"]["fit"] == (1 if used != "n1" else 0)
+        found, _ = await ask(*gang, max_copies=True, **{"with": [f"5x{used}"]})
+        assert found["copies"]["fit"] == 8
+        large = a_gang("large", pods=6, requests={GPU: 8}, topo=RACK)
+        found, _ = await ask(*large, relax=["large:topology", "large:minCount=3"])
+        assert (found["verdict"], len(found["given"])) == ("placed", 2)
+
+
+async def test_a_reservation_on_a_node_that_is_away_is_planned_again():
+    """A gang that is admitted keeps its other reservations and gets another node for that one."""
+    async with a_stage(*a_gang("here", pods=3, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        away = stage.where("here")["here-0"]
+        found, _ = await ask(without=[away])
+        (root,) = found["gangs"]
+        assert (root["verdict"], root["reasons"]) == ("placed", ["2 members are reserved already"])
+        (line,) = root["assignments"]
+        assert (line["pod"], line["node"] in stage.where("here").values()) == (
+            "default/here-0",
+            False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"copies": 2}, "copies: counts copies of the trees that are given"),
+        (
+            {"without": ["n9"]},
+            'without "n9": the cluster has no node of this name; it has n0, n1, n2, n3',
+        ),
+        ({"with": ["2xm0"]}, 'with "2xm0": the cluster has no node "m0"'),
+        ({"relax": ["g:topology"]}, 'relax "g:topology": no planned tree has a group "g"'),
+    ],
+)
+async def test_wrong_changes_are_named(more, text):
+    """The message has option and value, and what exists."""
+    async with a_stage() as stage:
+        ask = await led(stage)
+        with pytest.raises(BadInput, match=re.escape(text)):
+            await ask(**more)
+
+
+WRONG_BODIES = [
+    ({"copys": 2}, "body: copys: there is no such field; did you mean copies?"),
+    ({"copies": "two"}, 'body: copies: expected a whole number from 0 to 200, found "two"'),
+    ({"copies": 201}, "body: copies: expected a whole number from 0 to 200, found 201"),
+    ({"max_copies": 1}, "body: max_copies: expected true or false, found 1"),
+    ({"without": "n0"}, 'body: without: expected a list, found "n0"'),
+    ({"with": [4]}, "body: with[0]: expected text, found 4"),
+    ({"relax": {"g": "topology"}}, 'body: relax: expected a list, found {"g":"topology"}'),
+    ({"workload": [3]}, "body: workload[0]: expected an object, found 3"),
+    ({"budget": 0}, "body: budget: expected a whole number from 1 to 200000, found 0"),
+    (b'{"copies": ', "body: not valid JSON: it ends too early"),
+    (b'{"copies": 2,,}', "body: line 1, column 14: not valid JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "text"), WRONG_BODIES, ids=range(len(WRONG_BODIES)))
+def test_a_wrong_body_names_field_value_and_what_is_expected(body, text):
+    """No words of the decoder; several wrong fields are named at once."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(BadInput, match=re.escape(text)):
+        answer_plan_request(raw)
+
+
+def test_all_wrong_fields_of_a_body_are_named():
+    """Two fields, two lines."""
+    with pytest.raises(BadInput, match=r"^2 problems:\n  body: copys: .*\n  body: budget: "):
+        answer_plan_request(b'{"copys": 1, "budget": 0}')

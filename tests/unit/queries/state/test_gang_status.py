@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 
@@ -16,10 +17,14 @@ from extender.core.log.events import (
     GroupRecord,
     MemberTerminated,
     PodBound,
+    PreemptionCancelled,
+    PreemptionCompleted,
     PreemptionPlanned,
+    VictimGone,
     VictimPod,
     VictimUnit,
 )
+from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
@@ -97,8 +102,8 @@ class Log:
                 )
             )
 
-    def preempt(self, *names: str) -> None:
-        """Plan a preemption of pods by another gang; they are gone afterwards."""
+    def preempt(self, *names: str, lost: bool = True) -> None:
+        """Plan a preemption of pods by another gang; unless `lost` is false, their ends are recorded."""
         self.add(GangObserved(kind="PodGroup"), HIGH)
         pods = tuple(VictimPod(pod=f"ns/{n}", uid=PodUid(n), node=NodeName("n1")) for n in names)
         unit = VictimUnit(kind="PodGroup", path="ns/root", uid="root", priority=0, pods=pods)
@@ -117,7 +122,8 @@ class Log:
             ),
             HIGH,
         )
-        self.lose(*names)
+        if lost:
+            self.lose(*names)
 
     def status(self, made_for=None):
         found = gang_status(self.state.gangs[ROOT], made_for)
@@ -163,6 +169,73 @@ def test_a_gang_that_was_evicted_names_the_preemptor() -> None:
     (gang,) = (g for g in build_state_report(log.state, Scope()).gangs if g.uid == ROOT)
     assert gang.last_loss is not None
     assert (gang.last_loss.preemptor, gang.last_loss.cause) == ("PodGroup/ns/high", "preempted")
+
+
+@pytest.mark.parametrize("ends", ["before", "after", "never"])
+def test_the_preemptor_is_known_when_the_end_of_a_member_is_recorded_later(ends) -> None:
+    """The victims are gone and the preemption has ended before, or while, the ends of the members are recorded."""
+    log = Log()
+    log.run(leaf_of(2), root=2)
+    log.preempt("root-0", "root-1", lost=False)
+    done = PreemptionCompleted(preemption=PlanId("preemption"), bound=1, evicted=2, duration_ms=1)
+    if ends == "before":
+        log.add(done, HIGH)
+    for name in ("root-0", "root-1"):
+        log.add(
+            VictimGone(
+                preemption=PlanId("preemption"),
+                unit="PodGroup/ns/root",
+                pod=f"ns/{name}",
+                uid=PodUid(name),
+                node=NodeName("n1"),
+                via="deleted",
+                requested_us=1,
+                gone_us=2,
+            ),
+            HIGH,
+        )
+    if ends == "after":
+        log.add(done, HIGH)
+    log.lose("root-0", "root-1", cause="preempted")
+    state, _, reasons = log.status()
+    assert state == "preempted"
+    assert reasons[0].startswith("preempted: evicted for PodGroup ns/high; last was pod ns/root-1")
+    assert log.state.evicted_pods == EMPTY.evicted_pods
+
+
+def test_a_victim_that_was_spared_has_no_preemptor() -> None:
+    log = Log()
+    log.run(leaf_of(1), root=1)
+    log.preempt("root-0", lost=False)
+    log.add(
+        PreemptionCancelled(
+            preemption=PlanId("preemption"),
+            reason="no-longer-needed",
+            units_spared=("PodGroup/ns/root",),
+            units_in_progress=(),
+            evicted=0,
+        ),
+        HIGH,
+    )
+    log.lose("root-0")
+    loss = log.state.gangs[ROOT].last_loss
+    assert loss is not None
+    assert loss.preemptor == ""
+
+
+def test_victims_that_are_long_gone_are_forgotten() -> None:
+    """Pods outside of gangs have no recorded end: they are dropped with the first preemption after ten minutes."""
+    log = Log()
+    log.preempt("lone", lost=False)
+    gone = VictimGone(
+        preemption=PlanId("preemption"), unit="PodGroup/ns/root", pod="ns/lone", uid=PodUid("lone"),
+        node=NodeName("n1"), via="deleted", requested_us=1, gone_us=2,
+    )  # fmt: skip
+    log.add(gone, HIGH)
+    assert set(log.state.evicted_pods) == {"lone"}
+    log.state = msgspec.structs.replace(log.state, at_us=EVICTION_MEMORY_US + 100)
+    log.preempt("other", lost=False)
+    assert log.state.evicted_pods == EMPTY.evicted_pods
 
 
 def test_kube_scheduler_preempts_too() -> None:

@@ -372,3 +372,20 @@ def test_pods_of_daemon_sets_go_like_any_other():
     case = Case(a_node("n0", gpu=2), low, top, *gang("high", 1, 100, requests={GPU: 1}))
     assert units(case.evictable()) == {"Pod/default/agent": ["default/agent"]}
     assert isinstance(case.preempt(), PreemptionPlan)
+
+
+@pytest.mark.parametrize("pods", [2, 8, 64])
+def test_a_gang_that_goes_whole_costs_more_than_one_pod_of_another(pods):
+    """Of equal priority: the only member of a gang with mode single goes, not all pods of one with mode all (SPEC E-9)."""
+    low = {"priority": 1, "node": "n0", "requests": {GPU: "1"}}
+    case = Case(
+        a_node("n0", gpu=pods + 1),
+        a_group("large", gang=pods, priority=1, whole=True),
+        *(a_pod(f"large-{n}", "large", **low) for n in range(pods)),
+        a_group("small", gang=1, priority=1),
+        a_pod("small-0", "small", **low),
+        a_group("high", gang=1, priority=100),
+        a_pod("high-0", "high", priority=100, requests={GPU: "1"}),
+    )
+    made = case.preempt()
+    assert [unit.name for unit in made.victims] == ["Pod/default/small-0"]

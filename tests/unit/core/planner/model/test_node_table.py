@@ -51,6 +51,30 @@ def test_a_node_that_is_there_twice_is_refused():
         NodeTable((one, two)).renewed((one, two, one))
 
 
+@pytest.mark.parametrize("label", ["a", "b", "0", None], ids=["as before", "last", "first", "none"])
+def test_an_extended_table_is_that_of_all_nodes(label):
+    """Columns that were computed before get the values of the new nodes, also where values get other numbers."""
+    offer = {"gpu": 8}
+    old = tuple(
+        PlanNode(name=NodeName(f"n{i}"), labels={"r": r}, allocatable=offer, free={"gpu": i})
+        for i, r in enumerate("aca")
+    )
+    labels = {"r": label} if label is not None else {}
+    new = (PlanNode(name=NodeName("new"), labels=labels, allocatable=offer, free=offer),)
+    short, whole = NodeTable(old), NodeTable(old + new)
+    for table in (short, whole):
+        table.free("gpu"), table.free("cpu"), table.level(("r",))
+    longer = short.extended(new)
+    assert longer.nodes == whole.nodes
+    assert longer.index == whole.index
+    assert longer.free("gpu").tolist() == [0, 1, 2, 8]
+    assert longer.free("cpu").tolist() == [0, 0, 0, 0]
+    assert longer.label("r")[0].tolist() == whole.label("r")[0].tolist()
+    assert longer.level(("r",)).domain.tolist() == whole.level(("r",)).domain.tolist()
+    with pytest.raises(InvariantBroken, match="more than one row of node n1"):
+        short.extended(old[1:2])
+
+
 def test_counts_are_cut_and_need_a_request():
     """Counts never overflow; a pod that asks for nothing is a fault of the caller."""
     assert count_fitting(np.array([[1 << 60]]), np.array([1])).tolist() == [FIT_MAX]

@@ -98,3 +98,11 @@ def test_a_leaf_with_bound_members_is_counted_alone() -> None:
     """Its capacity is not that of the others: one of its pods has a place already."""
     leaves = [leaf("old", 3, bound="n0"), leaf("new", 4)]
     assert not infeasible(composite("root", *leaves, topo="zone"), nodes(3, 4))
+
+
+def test_a_leaf_is_not_like_a_composite():
+    """A leaf with one pod and a composite with one child have equal numbers in all else; both fit on one host."""
+    inner = composite("inner", leaf("two", 2), topo="host")
+    root = composite("root", leaf("one", 1), inner, topo="rack")
+    assert not infeasible(root, nodes(3, 0))
+    assert infeasible(root, nodes(2, 0))

@@ -20,6 +20,7 @@ from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.random_trees import crowded
 from tests.support.service.hash_seeds import outputs
+from tests.support.victims.full_clusters import full_clusters
 
 UNKNOWN = CheapestVictims(None, {}, proved=False, steps=0)
 PREEMPT = spec_vectors.of_kind("preempt")
@@ -99,6 +100,13 @@ def _agree(request) -> None:
 @given(crowded())
 def test_agrees_with_brute_force(request_):
     """There are victims exactly when some set helps, and the set is the cheapest one where that is claimed."""
+    _agree(request_)
+
+
+@examples(1000, quick=100, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(full_clusters())
+def test_no_set_is_cheaper_where_gangs_fill_the_cluster(request_):
+    """Whole groups, gangs evicted pod by pod, extras, budgets, reservations: every proof holds against all other sets."""
     _agree(request_)
 
 

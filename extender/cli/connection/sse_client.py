@@ -14,6 +14,7 @@ from http import HTTPStatus
 import aiohttp
 import msgspec
 
+from extender.cli.connection.service_client import ServiceFinder
 from extender.core.model.errors import BadInput, PositionGone
 
 CONNECT_S = 5.0
@@ -35,20 +36,23 @@ class Stream:
 
     def __init__(
         self,
-        servers: Sequence[str],
+        servers: Sequence[str | None],
         query: Sequence[tuple[str, str]],
+        finder: ServiceFinder,
         *,
         complain: Callable[[str], None],
     ) -> None:
         """Store the arguments.
 
         Args:
-            servers: URLs; when one is lost, the next one is used.
+            servers: As `ServiceFinder.find` takes them; when one is lost, the next one is used.
             query: Parameters besides `follow`.
+            finder: Finds each of them, again after it was lost.
             complain: Called once when the connection is lost, and when it is restored.
         """
-        self._servers = [server.rstrip("/") for server in servers]
+        self._servers = servers
         self._query = query
+        self._finder = finder
         self._complain = complain
         self._position = ""  # as in Last-Event-ID
         self._stopped = asyncio.Event()
@@ -67,16 +71,18 @@ class Stream:
             BadInput: No service answers at the beginning, or one rejects the query.
             PositionGone: The log ends before the position of this stream.
         """
+        for server in self._servers:  # one that cannot be right is an error at the beginning
+            self._finder.find(server)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         turn, failures, lost = 0, 0, ""
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while not self._stopped.is_set():
-                server = self._servers[turn % len(self._servers)]
                 try:
-                    async with aclosing(self._once(session, server)) as bodies:
+                    url = self._found(self._servers[turn % len(self._servers)])
+                    async with aclosing(self._once(session, url)) as bodies:
                         async for body in bodies:
                             if lost:
-                                self._complain(f"connected to {server}")
+                                self._complain(f"connected to {url}")
                             failures, lost = 0, ""
                             if body:
                                 yield body
@@ -84,9 +90,7 @@ class Stream:
                     turn += 1
                     failures += 1
                     if not self._position and failures >= len(self._servers):
-                        raise BadInput(
-                            f"{error}; is `gang-extender serve` running there? (--server URL)"
-                        ) from error
+                        raise BadInput(str(error)) from error
                     if not lost:
                         self._complain(f"{error}; trying again")
                     lost = str(error)
@@ -99,22 +103,27 @@ class Stream:
         except TimeoutError:
             return
 
-    async def _once(self, session: aiohttp.ClientSession, server: str) -> AsyncGenerator[bytes]:
+    def _found(self, server: str | None) -> str:
+        try:
+            return self._finder.find(server)
+        except BadInput as error:  # the port could not be forwarded again
+            raise _Broken(str(error)) from error
+
+    async def _once(self, session: aiohttp.ClientSession, url: str) -> AsyncGenerator[bytes]:
         """Yield the events of one connection until it breaks; empty bytes for other data."""
         headers = {"Last-Event-ID": self._position} if self._position else {}
         query = [("follow", "true"), *self._query]
         try:
-            async with session.get(f"{server}/v1/events", params=query, headers=headers) as reply:
+            async with session.get(f"{url}/v1/events", params=query, headers=headers) as reply:
                 if reply.status != HTTPStatus.OK or reply.content_type != "text/event-stream":
-                    raise _refused(server, reply.status, await reply.read())
+                    raise _refused(url, reply.status, await reply.read())
                 async for body in self._read(reply.content):
                     yield body
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise _Broken(
-                f"no answer from {server}: {str(error) or type(error).__name__}"
-            ) from error
+            why = str(error) or type(error).__name__
+            raise _Broken(self._finder.no_answer(url, why)) from error
         if not self._stopped.is_set():
-            raise _Broken(f"{server} ended the stream")
+            raise _Broken(f"{url} ended the stream")
 
     async def _read(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         kind = data = b""

@@ -1,0 +1,144 @@
+"""Run kubectl with a context and a kubeconfig: it has the credentials and their plugins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.runtime.child_process import end_with_parent
+
+NAME = NAMESPACE = "gang-extender"  # as in deploy/kubernetes/service.yaml
+LABEL = "app.kubernetes.io/name=gang-extender"
+PORT_NAME = "http"
+ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
+BY_HAND = "or forward a port to it by other means and give --server URL"
+
+
+class _Port(msgspec.Struct):
+    port: int
+    name: str = ""
+
+
+class _Spec(msgspec.Struct):
+    ports: list[_Port] = []
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str
+
+
+class _Service(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec
+
+
+class _Services(msgspec.Struct):
+    items: list[_Service]
+
+
+class ServiceTarget(msgspec.Struct, frozen=True):
+    """A Service and one of its ports, by name or number; by default those of deploy/."""
+
+    namespace: str = NAMESPACE
+    name: str = NAME
+    port: str = PORT_NAME
+
+
+def is_installed() -> bool:
+    """Return whether kubectl is in PATH."""
+    return shutil.which("kubectl") is not None
+
+
+class Kubectl:
+    """The program, with the context and the kubeconfig that it uses."""
+
+    def __init__(self, context: str | None, kubeconfig: str | None) -> None:
+        """Find the program.
+
+        Args:
+            context: Name of a context; None: the current one.
+            kubeconfig: Path, or several as in KUBECONFIG; None: that of kubectl.
+
+        Raises:
+            BadInput: There is no kubectl in PATH.
+        """
+        self.place = f"context {context}" if context else "the current context of the kubeconfig"
+        program = shutil.which("kubectl")
+        if program is None:
+            raise BadInput(
+                f"kubectl is not in PATH; it forwards the port of the service in {self.place}: install it, {BY_HAND}"
+            )
+        self._words = [program, *(("--context", context) if context else ())]
+        self._environ = os.environ | ({"KUBECONFIG": kubeconfig} if kubeconfig else {})
+
+    def current_context(self) -> str:
+        """Return the name of the current context; empty if there is none."""
+        done = self._run("config", "current-context")
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    def find_service(self) -> ServiceTarget:
+        """Return the only Service with the label of gang-extender, in any namespace.
+
+        Raises:
+            BadInput: There is none, there are several, or they cannot be listed.
+        """
+        done = self._run("get", "services", "-A", f"--selector={LABEL}", "--output=json")
+        where = f"{self.place}: no Service {NAME} in namespace {NAMESPACE}"
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{where}, and those of other namespaces cannot be listed: {why}")
+        found = msgspec.json.decode(done.stdout, type=_Services).items
+        if len(found) != 1:
+            names = ", ".join(f"{one.metadata.namespace}/{one.metadata.name}" for one in found)
+            there = f"the Services {names} have" if names else "no Service of another one has"
+            raise BadInput(
+                f"{where}, and {there} the label {LABEL}; choose a context with --context, {BY_HAND}"
+            )
+        (service,) = found
+        ports = service.spec.ports
+        port = next((one for one in ports if one.name == PORT_NAME), ports[0])
+        return ServiceTarget(service.metadata.namespace, service.metadata.name, str(port.port))
+
+    def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
+        """Start to forward a port of 127.0.0.1; the process ends with this one, also when this one is killed.
+
+        It is in a process group of its own: Ctrl-C stops the command, which then stops kubectl.
+
+        Args:
+            target: Where to.
+            local_port: The port; 0: any.
+        """
+        words = ("--namespace", target.namespace, "port-forward", "--address", "127.0.0.1")
+        return subprocess.Popen(  # noqa: S603 -- no shell
+            [
+                *self._words, *words, f"service/{target.name}", f"{local_port or ''}:{target.port}",
+            ],
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+            preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 -- one system call, its library already loaded
+        )  # fmt: skip
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(  # noqa: S603 -- no shell
+                [*self._words, *words],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                text=True,
+                timeout=ANSWERED_WITHIN_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            msg = f"{self.place}: `kubectl {' '.join(words)}` has not ended after {ANSWERED_WITHIN_S:.0f} s"
+            raise BadInput(msg) from error

@@ -1,0 +1,243 @@
+"""Find the service that a command asks, and ask it.
+
+The service is, in this order: that of `--server`; that in the cluster of `--context` or `--kubeconfig`; that of
+GANG_EXTENDER_SERVER; that at http://127.0.0.1:8888; and if nothing listens there, that in the cluster of the current
+context of kubectl, which is then named on stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from extender import settings as settings_module
+from extender.cli.output.printing import complain
+from extender.core.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from extender.cli.connection.port_forward import PortForward
+
+T = TypeVar("T")
+Server = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        help="Ask the service in the cluster of this context of the kubeconfig, through a port that kubectl forwards."
+    ),
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses."
+    ),
+]
+DEFAULT_URL = settings_module.Settings().server
+CONNECTED_WITHIN_S = 1.0  # on this machine; a port is refused at once
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    status: int = 0
+
+
+class ServiceFinder:
+    """Finds the service for one command; a port that is forwarded for it stays open until `close`."""
+
+    def __init__(self, context: str | None, kubeconfig: str | None) -> None:
+        """Store the options --context and --kubeconfig."""
+        self._context = context
+        self._kubeconfig = kubeconfig
+        self._forward: PortForward | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """Return whether an option names a cluster."""
+        return bool(self._context or self._kubeconfig)
+
+    def find(self, server: str | None) -> str:
+        """Return the URL of the service, without a slash at its end; a port that was forwarded and is lost is forwarded again.
+
+        Args:
+            server: The option --server; None: not given.
+
+        Raises:
+            BadInput: The URL is invalid, two places are named, or the service in a cluster cannot be reached.
+        """
+        if server and self.chosen:
+            name = "--context" if self._context else "--kubeconfig"
+            raise BadInput(f"--server {server}: not together with {name}; give one of them")
+        if self._forward is not None:
+            return self._forward.url()
+        if self.chosen:
+            return self._forward_port(self._context)
+        if server or os.environ.get(f"{settings_module.PREFIX}SERVER"):
+            return settings_module.load(server=server).server.rstrip("/")
+        if not _listens(DEFAULT_URL):
+            context = self._fallback_context()
+            if context:
+                complain(
+                    f"nothing listens at {DEFAULT_URL}: asking the service in context {context} of the kubeconfig; "
+                    "--context or --server chooses another one"
+                )
+                return self._forward_port(context)
+        return DEFAULT_URL
+
+    def no_answer(self, url: str, why: str) -> str:
+        """Return the sentence about a service that does not answer at a URL of `find`."""
+        if self._forward is not None:
+            why = self._forward.last_error or why
+            return f"no answer from {self._forward.place}: {why}; do its pods run?"
+        remedy = "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster)"
+        return f"no answer from {url}: {why}; {remedy}"
+
+    def close(self) -> None:
+        """Close the forwarded port."""
+        if self._forward is not None:
+            self._forward.stop()
+            self._forward = None
+
+    def _fallback_context(self) -> str:
+        """Return the current context of kubectl; empty without kubectl, and without a context."""
+        from extender.cli.connection.kubectl import Kubectl, is_installed
+
+        return Kubectl(None, self._kubeconfig_paths()).current_context() if is_installed() else ""
+
+    def _kubeconfig_paths(self) -> str | None:
+        variable = f"{settings_module.PREFIX}KUBECONFIG"
+        paths = self._kubeconfig or os.environ.get(variable) or None
+        if paths and not any(Path(one).is_file() for one in paths.split(os.pathsep)):
+            raise BadInput(f"{'--kubeconfig' if self._kubeconfig else variable}: no file {paths}")
+        return paths
+
+    def _forward_port(self, context: str | None) -> str:
+        from extender.cli.connection.kubectl import Kubectl
+        from extender.cli.connection.port_forward import PortForward
+
+        self._forward = PortForward(Kubectl(context, self._kubeconfig_paths()))
+        return self._forward.url()
+
+
+# Of the command that runs.
+_FINDER: ContextVar[ServiceFinder] = ContextVar("finder")
+
+
+def finder() -> ServiceFinder:
+    """Return the finder of the command that runs; it knows --context and --kubeconfig."""
+    return _FINDER.get(ServiceFinder(None, None))
+
+
+def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that also takes --context and --kubeconfig, if it has the option --server; else the command.
+
+    They are behind --server, and `finder` has their values while the command runs.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    parameters = list(signature.parameters.values())
+    names = [parameter.name for parameter in parameters]
+    if "server" not in names or "kubeconfig" in names:
+        return command
+
+    @functools.wraps(command)
+    def run(*, context: str | None, kubeconfig: str | None, **others: Any) -> None:  # noqa: ANN401 -- those of the command
+        with _finding(context, kubeconfig):
+            command(**others)
+
+    at = names.index("server")
+    added = [
+        parameters[at].replace(name=name, annotation=kind, default=None)
+        for name, kind in (("context", Context), ("kubeconfig", Kubeconfig))
+    ]
+    parameters[at + 1 : at + 1] = added
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+@contextmanager
+def _finding(context: str | None, kubeconfig: str | None) -> Iterator[None]:
+    made = ServiceFinder(context, kubeconfig)
+    token = _FINDER.set(made)
+    try:
+        yield
+    finally:
+        _FINDER.reset(token)
+        made.close()
+
+
+def ask_service(
+    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
+) -> T:
+    """Return the decoded answer of the service, by GET, or by POST with a body.
+
+    Args:
+        server: The option --server; None: not given, see `ServiceFinder`.
+        path: Path and query.
+        kind: Type of the answer.
+        body: What is posted; None: nothing.
+        within_s: How long the service may take.
+
+    Raises:
+        BadInput: The service was not found or did not answer, or is not a gang-extender.
+        typer.Exit: The service answered with an error, which is printed.
+    """
+    import aiohttp
+
+    url = finder().find(server)
+
+    async def fetch() -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
+        method = "GET" if body is None else "POST"
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(method, url + path, data=body) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    try:
+        status, answer = asyncio.run(fetch())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        why = str(error) or type(error).__name__
+        raise BadInput(finder().no_answer(url, why)) from error
+    if status != 200:  # noqa: PLR2004 -- OK
+        try:
+            detail = msgspec.json.decode(answer, type=_Problem).detail
+        except msgspec.MsgspecError:
+            detail = answer[:200].decode(errors="replace")
+        complain(detail or f"{url}{path} answered {status}")
+        raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
+        )
+        raise BadInput(msg) from error
+
+
+def _listens(url: str) -> bool:
+    """Return whether a connection to the URL can be opened."""
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection(
+            (parts.hostname or "", parts.port or 80), timeout=CONNECTED_WITHIN_S
+        ):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,178 @@
+"""Print the answers to plan queries for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import UnsetType
+
+from extender.cli.output.printing import console, print_table
+from extender.core.model.wording import counted
+from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
+
+NODES_SHOWN = 8  # of a leaf; all of them are in -o json
+WHEN_EMPTY = {
+    "fits": "it fits when no other pod runs",
+    "never": "it can never be placed on these nodes, also when no other pod runs",
+    "unknown": "whether it fits when no other pod runs is not known: the search budget was used up",
+}
+
+
+def print_plan(result: PlanAnswer, *, files: bool) -> None:
+    """Print the answer to a plan query.
+
+    Args:
+        result: The answer.
+        files: Whether trees were given with -f.
+    """
+    if not isinstance(result.given, UnsetType):
+        console().print(f"Planned {'; '.join(result.given)}.")
+    if not result.gangs:
+        others = (
+            "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
+        )
+        where = "the files of -f have" if files else "the cluster has"
+        console().print(f"Nothing to plan: {where} no group and no pending pod; {others}.")
+        return
+    if not isinstance(result.copies, UnsetType):
+        _print_copies(result.gangs, result.copies)
+        return
+    for gang in result.gangs:
+        _print_gang(gang)
+    if len(result.gangs) > 1:
+        console().print(_total(result.gangs))
+
+
+def _total(gangs: Sequence[GangVerdict]) -> str:
+    """Return how many trees got which verdict, such as `3 trees in queue order: 2 placed, 1 impossible`."""
+    counts = Counter(gang.verdict for gang in gangs)
+    shown = ", ".join(f"{counts[word]} {word}" for word in BEST_TO_WORST if counts[word])
+    return f"{len(gangs)} trees in queue order: {shown}"
+
+
+def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
+    """Print how many copies fit, where they are, and why the next one does not fit."""
+    from rich.text import Text
+
+    out = console()
+    refused = [gang for gang in gangs if gang.verdict != "placed"]
+    first = [gang for gang in gangs if gang.copy == 1]
+    what = _name(first[0]) if len(first) == 1 else f"the {len(first)} trees"
+    fit = f"{copies.fit} of {copies.wanted}" if copies.wanted else str(copies.fit)
+    at_least = "at least " if copies.limited else ""
+    noun = "copy" if copies.fit == 1 and not copies.wanted else "copies"
+    verb = "fits" if fit == "1" else "fit"
+    end = "; more were not tried" if copies.limited else ""
+    text = f"{at_least}{fit} {noun} of {what} {verb}{end}"
+    out.print(Text(text[0].upper() + text[1:], style="bold"))
+    rows = [_copy_row(gang) for gang in gangs if gang.verdict == "placed"]
+    if rows and copies.wanted:
+        print_table(
+            ("copy", "tree", "pods", "nodes", "domain of the tree", "evicts"), rows, empty=""
+        )
+    for gang in refused:
+        proof = "proved" if gang.search.exhausted else "not proved"
+        out.print(f"Copy {gang.copy} ({_name(gang)}) does not fit: {gang.verdict}, {proof}")
+        for reason in gang.reasons:
+            out.print(f"  {reason}")
+        for text in gang.help:
+            out.print(f"  would help: {text}")
+    if refused and not copies.proved:
+        out.print("More copies may fit: the search budget was used up; --search-budget allows more")
+
+
+def _print_gang(gang: GangVerdict) -> None:
+    from rich.text import Text
+
+    out = console()
+    proof = "proved" if gang.search.exhausted else "not proved"
+    head = Text(f"{_name(gang)}: {gang.verdict}", style="bold")
+    head.append(
+        f" ({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
+        f"{counted(gang.search.nodes, 'search node')}, {proof})",
+        style="not bold",
+    )
+    out.print(head)
+    _print_reasons(gang)
+    rows = []
+    for line in gang.assignments:
+        domain = gang.domains.get(line.group, {})
+        rows.append(
+            (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
+        )
+    for victim in gang.victims:
+        out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
+    if gang.workload and gang.groups:
+        _print_tree(gang)
+    elif rows:
+        print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
+    if gang.unplaced and gang.assignments:
+        out.print("  without a node: " + ", ".join(gang.unplaced))
+
+
+def _name(gang: GangVerdict) -> str:
+    """Return kind and name of a tree, and of the workload that it was made from."""
+    name = f"{gang.kind} {gang.gang}"
+    return f"{gang.workload} ({name})" if gang.workload and gang.groups else name
+
+
+def _print_reasons(gang: GangVerdict) -> None:
+    out = console()
+    for reason in gang.reasons:
+        out.print(f"  {reason}")
+    for conflict in gang.conflict:
+        out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
+    if gang.when_empty:
+        out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
+    for text in gang.help:
+        out.print(f"  would help: {text}")
+
+
+def _copy_row(gang: GangVerdict) -> tuple[str, ...]:
+    """Return the row of a copy that fits."""
+    nodes = sorted({line.node for line in gang.assignments})
+    domain = gang.domains.get(gang.gang.partition("/")[2], {})
+    return (
+        str(gang.copy),
+        gang.gang,
+        str(len(gang.assignments)),
+        ", ".join(_shortened(nodes)),
+        ", ".join(f"{key}={value}" for key, value in domain.items()),
+        counted(sum(len(unit.pods) for unit in gang.victims), "pod") if gang.victims else "",
+    )
+
+
+def _print_tree(gang: GangVerdict) -> None:
+    """Print the groups of a workload as a tree, each leaf with its nodes."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    nodes: dict[str, list[str]] = {}
+    for line in gang.assignments:
+        nodes.setdefault(line.group, []).append(line.node)
+    branches: dict[str, Tree] = {}
+    top: Tree | None = None
+    for group in gang.groups:
+        unit = "pods" if group.kind == "PodGroup" else "groups"
+        need = f"{group.minimum} needed together" if group.minimum else "each for itself"
+        domain = gang.domains.get(group.group, {})
+        words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
+        words += [f"{key}={value}" for key, value in domain.items()]
+        if group.kind == "PodGroup":
+            words += _shortened(sorted(set(nodes.get(group.group, ()))))
+        text = Text(f"{group.role}: " if group.role else "", style="bold")
+        text.append(f"{group.group}: {', '.join(words)}", style="not bold")
+        if group.parent in branches:
+            here = branches[group.parent].add(text)
+        else:
+            here = top = Tree(text)
+        if group.kind == "CompositePodGroup":
+            branches[group.group] = here
+    if top is not None:
+        console().print(top)
+
+
+def _shortened(nodes: list[str]) -> list[str]:
+    left = len(nodes) - NODES_SHOWN
+    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]

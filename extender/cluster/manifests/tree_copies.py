@@ -1,0 +1,259 @@
+"""Make copies of the trees of -f, as if their manifests had been written again under other names.
+
+Of a workload the manifest is copied, before it becomes a tree. Of groups the whole tree is copied, also what only
+--cluster has of it; its pods are pending in the copy. NAME becomes NAME-2, NAME-3, ...; a number under which
+anything exists already is left out. All else (priority classes, claims, profiles) is shared by the copies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.manifest_entries import (
+    AnyEntry,
+    Role,
+    SourceEntry,
+    with_metadata,
+)
+from extender.cluster.manifests.manifest_loader import Manifest, build, complete
+from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS, key_of, parent_of
+from extender.cluster.read.pod_conversion import ended, group_named
+from extender.cluster.types.pod_types import PodStatus, SchedulingGroup
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey
+from extender.core.model.pod_groups import composite_key
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.workload_object import GROUP_LABELS
+from extender.queries.plan.capacity_query import TreeCopy
+
+Taken = tuple[str, str, str]  # kind, namespace and name
+T = TypeVar("T", bound=api.KubernetesObject)
+# beside the trees, these decide what a copy becomes
+_CONTEXT = (api.PriorityClass, api.Workload, api.PersistentVolume, api.PersistentVolumeClaim)
+
+
+class TreeCopies:
+    """Makes the copies of the trees of -f one by one.
+
+    Args:
+        entries: All objects of the files.
+        live: The cluster of the service, of a query without --cluster.
+        taken: Kind, namespace and name of what exists beside the files.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[AnyEntry],
+        live: LiveSources | None = None,
+        taken: Collection[Taken] = (),
+    ) -> None:
+        last = {entry.ident: entry for entry in entries}
+        self._context = [
+            msgspec.structs.replace(entry, role=Role.CLUSTER)
+            for entry in last.values()
+            if isinstance(entry, SourceEntry) or isinstance(entry.thing, _CONTEXT)
+        ]
+        self._copied = tuple(_wanted_trees(tuple(last.values())))
+        self._live = LiveSources(profiles=live.profiles) if live is not None else LiveSources()
+        self._taken = {_name_of(entry) for entry in last.values()} | set(taken)
+        self._numbers: list[int] = []
+        self._originals: tuple[GroupKey, ...] | None = None
+
+    def copy(self, number: int) -> TreeCopy:
+        """Return a copy; the number of the first one is 2, because the trees themselves are number 1.
+
+        Raises:
+            BadInput: A kind of workload has no pod templates, so no pods can be made for a copy.
+        """
+        if self._originals is None:
+            self._originals = self._built(None).groups
+        found = self._built(self._suffix(number))
+        view = found.world.view
+        return TreeCopy(
+            groups=tuple(view.groups[key] for key in found.groups),
+            pods=tuple(view.pods[uid] for uid in found.pods),
+            order=found.order,
+            origins=found.origins,
+            refused=found.refused,
+            original=dict(zip(found.groups, self._originals, strict=False)),
+        )
+
+    def _suffix(self, number: int) -> str:
+        """Return `-N` of a copy: the numbers from 2 under which nothing exists."""
+        start = self._numbers[-1] + 1 if self._numbers else 2
+        names = [_name_of(entry) for entry in self._copied]
+        for candidate in itertools.count(start):
+            if len(self._numbers) >= number - 1:
+                break
+            new = ((kind, space, f"{name}-{candidate}") for kind, space, name in names)
+            if self._taken.isdisjoint(new):
+                self._numbers.append(candidate)
+        return f"-{self._numbers[number - 2]}"
+
+    def _built(self, suffix: str | None) -> Manifest:
+        copied = self._copied
+        if suffix is not None:
+            copied = tuple(_Renaming(copied, suffix).entries())
+        return build(complete((*self._context, *copied), live=self._live))
+
+
+def _name_of(entry: AnyEntry) -> Taken:
+    kind, _, namespace, name = entry.ident
+    return (kind, namespace, name)
+
+
+def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
+    """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f.
+
+    Raises:
+        BadInput: A workload has no pod templates.
+    """
+    owners: set[Taken] = set()
+    for entry in entries:
+        if isinstance(entry.thing, api.WorkloadManifest) and entry.role is Role.WANTED:
+            _check_templates(entry.where, entry.thing)
+            owners.add(_name_of(entry))
+            yield entry
+    root_of = _roots(entries)
+    roots = {
+        root_of.get(leaf)
+        for entry in entries
+        if entry.role is Role.WANTED and (leaf := _group_of(entry)) is not None
+    }
+    for entry in entries:
+        thing, leaf = entry.thing, _group_of(entry)
+        if isinstance(entry, SourceEntry) or _is_of(thing, owners):
+            continue
+        if leaf is None:
+            lone = isinstance(thing, api.Pod) and not ended(thing)
+            if lone and entry.role is Role.WANTED:
+                yield entry
+        elif leaf in root_of and root_of[leaf] in roots:
+            yield msgspec.structs.replace(entry, role=Role.WANTED)
+
+
+def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
+    """Return the highest existing group above each group."""
+    parents: dict[GroupKey, GroupKey | None] = {}
+    for entry in entries:
+        thing = entry.thing
+        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+            key, parent = key_of(thing), parent_of(thing)
+            parents[key] = composite_key(key.namespace, parent) if parent else None
+    roots = {}
+    for group in parents:
+        key, seen = group, {group}
+        while (above := parents.get(key)) in parents and above not in seen:
+            assert above is not None
+            seen.add(above)
+            key = above
+        roots[group] = key
+    return roots
+
+
+def _group_of(entry: AnyEntry) -> GroupKey | None:
+    """Return the key of a group, or the leaf of a pod that has not ended."""
+    thing = entry.thing
+    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        return key_of(thing)
+    return group_named(thing) if isinstance(thing, api.Pod) and not ended(thing) else None
+
+
+def _check_templates(where: str, thing: api.WorkloadManifest) -> None:
+    kind = BY_KIND[thing.kind]
+    if kind.parts is not None and not kind.template_paths:
+        raise BadInput(
+            f"{where}: {thing.label}: has no pod templates, so no pods can be made for copies of it; give copies of its "
+            "groups and pods"
+        )
+
+
+def _is_of(thing: api.KubernetesObject, owners: Collection[tuple[str, str, str]]) -> bool:
+    """Return whether one of some workloads owns an object: its copy is made from the copy of the workload."""
+    space = thing.metadata.namespace
+    return any((one.kind, space, one.name) in owners for one in thing.metadata.owner_references)
+
+
+class _Renaming:
+    """Gives all objects of one copy their names."""
+
+    def __init__(self, entries: Sequence[AnyEntry], suffix: str) -> None:
+        self._entries = entries
+        self._suffix = suffix
+        things = [entry.thing for entry in entries]
+        self._groups = {
+            key_of(one) for one in things if isinstance(one, api.PodGroup | api.CompositePodGroup)
+        }
+        self._workloads = {
+            (one.kind, *one.key) for one in things if isinstance(one, api.WorkloadManifest)
+        }
+
+    def entries(self) -> Iterator[AnyEntry]:
+        """Yield the objects of the copy; they have no UID, as if they were created now."""
+        for entry in self._entries:
+            if isinstance(entry, SourceEntry):
+                yield msgspec.structs.replace(entry, thing=self._renamed(entry.thing))
+                continue
+            thing = entry.thing
+            if isinstance(thing, api.Pod):
+                thing = self._pod(thing)
+            elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
+                thing = self._group(thing)
+            yield msgspec.structs.replace(entry, thing=self._renamed(thing))
+
+    def _renamed(self, thing: T) -> T:
+        metadata = thing.metadata
+        owners = (
+            msgspec.structs.replace(one, name=one.name + self._suffix, uid="")
+            if (one.kind, metadata.namespace, one.name) in self._workloads
+            else one
+            for one in metadata.owner_references
+        )
+        return with_metadata(
+            thing,
+            name=metadata.name + self._suffix,
+            uid="",
+            deletion_timestamp=None,
+            owner_references=tuple(owners),
+        )
+
+    def _pod(self, pod: api.Pod) -> api.Pod:
+        """Return a pod that is not assigned, in the copy of its leaf."""
+        spec = msgspec.structs.replace(pod.spec, node_name="")
+        labels = pod.metadata.labels
+        if group_named(pod) in self._groups:
+            field = spec.scheduling_group.pod_group_name
+            if field:
+                group = SchedulingGroup(pod_group_name=field + self._suffix)
+                spec = msgspec.structs.replace(spec, scheduling_group=group)
+            named = {
+                label: labels[label] + self._suffix for label in GROUP_LABELS if labels.get(label)
+            }
+            labels = {**labels, **named}
+        pod = with_metadata(pod, labels=labels)
+        return msgspec.structs.replace(pod, spec=spec, status=PodStatus())
+
+    def _group(self, group: api.PodGroup | api.CompositePodGroup) -> api.Group:
+        """Return a group below the copy of its parent."""
+        name = parent_of(group)
+        if not name or composite_key(group.metadata.namespace, name) not in self._groups:
+            return group
+        field = group.spec.parent_composite_pod_group_name
+        if field:
+            spec = msgspec.structs.replace(
+                group.spec, parent_composite_pod_group_name=field + self._suffix
+            )
+            return msgspec.structs.replace(group, spec=spec)
+        annotations = group.metadata.annotations
+        named = {
+            key: annotations[key] + self._suffix
+            for key in PARENT_ANNOTATIONS
+            if annotations.get(key)
+        }
+        return with_metadata(group, annotations={**annotations, **named})

@@ -1,0 +1,200 @@
+"""Answer plan queries about capacity: how often trees fit, without or with some nodes, with weaker requirements.
+
+Copies are planned one after the other, as trees that are created one after the other are admitted: each in the room
+that those before it leave, and no copy is evicted for a later one. So the number of copies that fit is exact for this
+order; it is not the most that any arrangement of them all would allow.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.model.cluster_view import (
+    ClusterView,
+    forest_of,
+    with_group,
+    with_node,
+    with_pod,
+)
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.pod_groups import Group
+from extender.core.model.pods import Pod
+from extender.queries.plan.cluster_changes import further_nodes, without_nodes
+from extender.queries.plan.group_relaxations import Relaxation, read_relaxations
+from extender.queries.plan.plan_query import (
+    CopiesLine,
+    GangVerdict,
+    PlanAnswer,
+    PlanInput,
+    is_requested_tree,
+    plan_in_order,
+    worst_verdict,
+)
+from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+
+COPIES_MAX: Final = 1_000  # of one query
+
+
+class CapacityChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What a query supposes, and how often it plans the trees."""
+
+    copies: int = 0  # 0: once, and no count
+    max_copies: bool = False  # as many as fit
+    most: int = COPIES_MAX  # that are planned for `max_copies`
+    without: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()  # 4xNODE
+    relax: tuple[str, ...] = ()
+
+
+class TreeCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of the planned trees, under names that nothing in the cluster has."""
+
+    groups: tuple[Group, ...]
+    pods: tuple[Pod, ...]
+    order: Mapping[GroupKey | PodUid, int]
+    origins: Mapping[GroupKey, GroupOrigin] = {}
+    refused: tuple[RefusedWorkload, ...] = ()
+    original: Mapping[GroupKey, GroupKey] = {}  # the group that each group is a copy of
+
+
+CopyMaker = Callable[[int], TreeCopy]  # of a number from 2
+Progress = Callable[[int, int], None]  # copies that fit, copies that are wanted (0: as many as fit)
+
+
+def no_progress(_done: int, _wanted: int) -> None:
+    """Report no progress."""
+
+
+def answer_capacity_query(
+    view: ClusterView,
+    question: PlanInput,
+    changes: CapacityChanges,
+    make_copy: CopyMaker,
+    progress: Progress = no_progress,
+) -> PlanAnswer:
+    """Return the answer to a plan query on a changed cluster, for one or more copies of the trees.
+
+    Args:
+        view: The cluster.
+        question: The trees, and how they are planned.
+        changes: What is supposed.
+        make_copy: Makes copies of the trees; called only if more than one copy is planned.
+        progress: Called after each copy that fits.
+
+    Raises:
+        BadInput: A change names nothing that exists, or does not go with another; names option and value.
+    """
+    _check(question, changes)
+    trees = [t for t in forest_of(view).trees.values() if is_requested_tree(t, question)]
+    groups = {group.key: group for tree in trees for group in tree.groups}
+    groups |= {key: view.groups[key] for key in question.groups if key in view.groups}
+    relaxed = read_relaxations(
+        changes.relax, (groups[key] for key in sorted(groups)), question.origins
+    )
+    pods = question.pods.union(pod.uid for tree in trees for pod in tree.pods)
+    nodes, given_with = further_nodes(view, changes.further)
+    changed = without_nodes(
+        view, question.state, changes.without, planned=lambda pod: pod.uid in pods
+    )
+    view = changed.view
+    for node in nodes:
+        view = with_node(view, node)
+    for one in relaxed:
+        view = with_group(view, one.of(view.groups[one.group]))
+    question = msgspec.structs.replace(question, state=changed.state)
+    answer = _Copies(view, question, relaxed, make_copy).answer(changes, progress)
+    given = (*changed.given, *given_with, *(one.text(groups[one.group]) for one in relaxed))
+    return msgspec.structs.replace(answer, given=given) if given else answer
+
+
+def _check(question: PlanInput, changes: CapacityChanges) -> None:
+    """Raise BadInput if the changes do not go together."""
+    counting = bool(changes.copies) or changes.max_copies
+    if changes.copies and changes.max_copies:
+        raise BadInput("copies and max-copies: give one of them")
+    if counting and question.all_pending:
+        option = "copies" if changes.copies else "max-copies"
+        raise BadInput(
+            f"{option}: counts copies of the trees that are given, so there must be such trees, and no query for all "
+            "pending trees of the cluster"
+        )
+
+
+class _Copies:
+    """Plans copies of trees, each on the cluster with those before it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        question: PlanInput,
+        relaxed: tuple[Relaxation, ...],
+        make_copy: CopyMaker,
+    ) -> None:
+        self._view = view
+        self._question = question
+        self._relaxed = relaxed
+        self._make_copy = make_copy
+        self._rows = NodeRowCache()
+
+    def answer(self, changes: CapacityChanges, progress: Progress) -> PlanAnswer:
+        """Return the answer for all copies."""
+        if not changes.copies and not changes.max_copies:
+            found, _ = plan_in_order(self._view, self._question, self._rows)
+            return PlanAnswer(verdict=worst_verdict(found), gangs=found)
+        self._question = msgspec.structs.replace(self._question, keep_placed=True)
+        wanted = changes.copies or changes.most
+        fit = 0
+        gangs: list[GangVerdict] = []
+        refused: tuple[GangVerdict, ...] = ()
+        while fit < wanted and not refused:
+            found = self._next(fit + 1)
+            if not gangs and not found:
+                return PlanAnswer(verdict="placed", gangs=())
+            gangs += (msgspec.structs.replace(one, copy=fit + 1) for one in found)
+            refused = tuple(one for one in found if one.verdict != "placed")
+            if not refused:
+                fit += 1
+                progress(fit, changes.copies)
+        unknown = any(one.verdict == "unknown" for one in refused)
+        limited = changes.max_copies and not refused
+        counted = gangs if changes.copies or not fit else ()
+        return PlanAnswer(
+            verdict=worst_verdict(counted),
+            gangs=tuple(gangs),
+            copies=CopiesLine(
+                wanted=changes.copies, fit=fit, proved=not unknown and not limited, limited=limited
+            ),
+        )
+
+    def _next(self, number: int) -> tuple[GangVerdict, ...]:
+        """Return the answers for one copy; the cluster keeps its pods if all its trees are placed."""
+        view, question = self._view, self._question
+        if number > 1:
+            view, question = self._with_copy(self._make_copy(number))
+        found, after = plan_in_order(view, question, self._rows)
+        if all(one.verdict == "placed" for one in found):
+            self._view = after
+        return found
+
+    def _with_copy(self, copy: TreeCopy) -> tuple[ClusterView, PlanInput]:
+        view = self._view
+        for group in copy.groups:
+            weaker = [r for r in self._relaxed if r.group == copy.original.get(group.key)]
+            view = with_group(view, functools.reduce(lambda g, r: r.of(g), weaker, group))
+        for pod in copy.pods:
+            view = with_pod(view, pod)
+        question = msgspec.structs.replace(
+            self._question,
+            groups=frozenset(group.key for group in copy.groups),
+            pods=frozenset(pod.uid for pod in copy.pods),
+            order=copy.order,
+            origins=copy.origins,
+            refused=copy.refused,
+        )
+        return view, question

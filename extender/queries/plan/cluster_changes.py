@@ -1,0 +1,220 @@
+"""What a plan query changes about the cluster before it plans: nodes that are away, and further empty nodes.
+
+A node that is away takes its pods with it: those of the planned trees are planned again, because their controllers
+would make them again; all others are left out. Reservations, claims and replacement holds on it are left out too.
+
+A further node has the labels, the taints and the capacity of its model and no pods, so it is in the same topology
+domains. The name of the model, wherever a label or the hostname has it as its value, becomes the name of the new node.
+What describes the state of the model (cordoned, deleting, taints `node.kubernetes.io/...`) is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_pod,
+    without_node,
+    without_pod,
+)
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.pods import Pod
+from extender.core.model.wording import counted, did_you_mean
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+STATE_TAINTS: Final = "node.kubernetes.io/"  # set by controllers: not ready, under pressure
+NODES_ADDED_MAX: Final = 10_000
+SHOWN_MAX: Final = 8  # names or values in one message
+_COPIES: Final = re.compile(r"(?P<count>[0-9]{1,9})x(?P<node>.+)")
+
+
+class ChangedCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster and the state to plan on."""
+
+    view: ClusterView
+    state: ReservationState
+    given: tuple[str, ...]  # what was changed, one sentence each
+
+
+def without_nodes(
+    view: ClusterView,
+    state: ReservationState,
+    wanted: Sequence[str],
+    *,
+    planned: Callable[[Pod], bool],
+) -> ChangedCluster:
+    """Return the cluster without some nodes.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        wanted: Names of nodes, or `key=value` of a label.
+        planned: Whether a pod belongs to a tree that is planned.
+
+    Raises:
+        BadInput: No node has the name or the label.
+    """
+    given: list[str] = []
+    away: dict[NodeName, None] = {}
+    for text in wanted:
+        found = _named(view, text)
+        away |= dict.fromkeys(found)
+        pods = sum(len(view.on_node.get(name, ())) for name in found)
+        nodes = text if found == [text] else f"{text} ({counted(len(found), 'node')})"
+        given.append(
+            f"without {nodes}" + (f" and the {counted(pods, 'pod')} there" if pods else "")
+        )
+    for name in away:
+        here = tuple(view.on_node.get(name, {}).values())
+        view = without_node(view, name)
+        for pod in here:
+            view = without_pod(view, pod.uid)
+            if planned(pod) and not pod.deleting:
+                view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
+    return ChangedCluster(view=view, state=_state_without(state, away), given=tuple(given))
+
+
+def _named(view: ClusterView, text: str) -> list[NodeName]:
+    """Return the nodes of a name or of a label, sorted.
+
+    Raises:
+        BadInput: There is none; the message has what is similar.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        if text in view.nodes:
+            return [NodeName(text)]
+        hint = did_you_mean(text, view.nodes, most=3) or _some_nodes(view)
+        raise BadInput(f'without "{text}": the cluster has no node of this name{hint}')
+    values = {node.labels[key] for node in view.nodes.values() if key in node.labels}
+    if not values:
+        labels = {label for node in view.nodes.values() for label in node.labels}
+        hint = did_you_mean(key, labels) or f"; nodes have {_some(labels) or 'no labels'}"
+        raise BadInput(f'without "{text}": no node has the label {key}{hint}')
+    if value not in values:
+        hint = did_you_mean(value, values) or f"; its values are {_some(values)}"
+        raise BadInput(f'without "{text}": no node has this value of {key}{hint}')
+    return sorted(name for name, node in view.nodes.items() if node.labels.get(key) == value)
+
+
+def _some(names: Iterable[str]) -> str:
+    known = sorted(names)
+    more = len(known) - SHOWN_MAX
+    return ", ".join(known[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _some_nodes(view: ClusterView) -> str:
+    return f"; it has {_some(view.nodes)}" if view.nodes else "; it has no nodes"
+
+
+def _state_without(state: ReservationState, away: Iterable[NodeName]) -> ReservationState:
+    """Return the state without what is held on nodes."""
+    gone = frozenset(away)
+    lost: set[PodUid] = set()
+    gangs = state.gangs
+    for uid, gang in state.gangs.items():
+        changed = _gang_without(gang, gone)
+        if changed is not gang:
+            lost |= {one for one in gang.reservations if one not in changed.reservations}
+            gangs = gangs.set(uid, changed)
+    on, claimed, holds = state.reservations_on, state.claimed_on, state.replacement_holds_on
+    for name in gone:
+        on = on.delete(name) if name in on else on
+        claimed = claimed.delete(name) if name in claimed else claimed
+        holds = holds.delete(name) if name in holds else holds
+    gang_of = state.gang_of
+    for pod in lost:
+        gang_of = gang_of.delete(pod) if pod in gang_of else gang_of
+    return msgspec.structs.replace(
+        state,
+        gangs=gangs,
+        gang_of=gang_of,
+        reservations_on=on,
+        claimed_on=claimed,
+        replacement_holds_on=holds,
+    )
+
+
+def _gang_without(gang: GangState, gone: frozenset[NodeName]) -> GangState:
+    held = {u: one for u, one in gang.reservations.items() if one.node not in gone}
+    holds = {u: one for u, one in gang.replacement_holds.items() if one.node not in gone}
+    if len(held) == len(gang.reservations) and len(holds) == len(gang.replacement_holds):
+        return gang
+    return msgspec.structs.replace(gang, reservations=held, replacement_holds=holds)
+
+
+def further_nodes(
+    view: ClusterView, wanted: Sequence[str]
+) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+    """Return further empty nodes, and a sentence for each of `wanted`.
+
+    Args:
+        view: The cluster, also with nodes that `without_nodes` takes away: a model may be one of them.
+        wanted: `NxNODE`, or `NODE` for one.
+
+    Raises:
+        BadInput: The text has another form, or the cluster has no such node.
+    """
+    given = []
+    added: dict[NodeName, Node] = {}
+    for text in wanted:
+        count, model = _copies_of(view, text)
+        if len(added) + count > NODES_ADDED_MAX:
+            raise BadInput(
+                f'with "{text}": adds more than {NODES_ADDED_MAX} nodes, the most of one question'
+            )
+        names = _free_names({*view.nodes, *added}, model.name, count)
+        added |= {name: _like(model, name) for name in names}
+        shown = names[0] if count == 1 else f"{names[0]} to {names[-1]}"
+        given.append(f"with {counted(count, 'more empty node')} like {model.name}: {shown}")
+    return tuple(added.values()), tuple(given)
+
+
+def _copies_of(view: ClusterView, text: str) -> tuple[int, Node]:
+    """Return how many nodes like which one are wanted; a node may itself have a name such as `4xa`.
+
+    Raises:
+        BadInput: The text has another form, or the cluster has no such node.
+    """
+    if (node := view.nodes.get(NodeName(text))) is not None:
+        return 1, node
+    match = _COPIES.fullmatch(text)
+    name = match["node"] if match is not None else text
+    node = view.nodes.get(NodeName(name))
+    if node is None:
+        form = "" if match is not None else ", and it is not of the form 4xNODE"
+        hint = did_you_mean(name, view.nodes, most=3) or _some_nodes(view)
+        raise BadInput(f'with "{text}": the cluster has no node "{name}"{form}{hint}')
+    count = int(match["count"]) if match is not None else 1
+    if count == 0:
+        raise BadInput(f'with "{text}": 0 nodes change nothing; write how many, such as 4x{name}')
+    return count, node
+
+
+def _free_names(taken: Collection[str], model: str, count: int) -> list[NodeName]:
+    """Return names of new nodes that no other node has."""
+    numbers = (n for n in itertools.count(1) if f"{model}-new-{n}" not in taken)
+    return [NodeName(f"{model}-new-{n}") for n in itertools.islice(numbers, count)]
+
+
+def _like(model: Node, name: NodeName) -> Node:
+    """Return an empty node like another one, of another name."""
+    own = {str(model.name), model.labels.get(HOSTNAME, str(model.name))}
+    return msgspec.structs.replace(
+        model,
+        name=name,
+        uid="",
+        labels={key: name if value in own else value for key, value in model.labels.items()},
+        taints=tuple(one for one in model.taints if not one.key.startswith(STATE_TAINTS)),
+        unschedulable=False,
+        deleting=False,
+    )

@@ -1,0 +1,133 @@
+"""Requirements of groups that a plan query drops or lowers: `GROUP:topology`, `GROUP:minCount=N`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey
+from extender.core.model.pod_groups import Group
+from extender.core.model.wording import did_you_mean, spaced
+from extender.queries.plan.workload_outcomes import GroupOrigin
+
+FIELDS: Final = ("topology", "minCount", "minGroupCount")
+GROUPS_SHOWN_MAX: Final = 20
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+
+
+class Relaxation(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement of one group that is dropped, or lowered to `minimum`."""
+
+    group: GroupKey
+    field: Literal["topology", "minimum"]
+    minimum: int = 0
+
+    def of(self, group: Group) -> Group:
+        """Return the group with the requirement dropped or lowered."""
+        if self.field == "topology":
+            return msgspec.structs.replace(group, topology=())
+        return msgspec.structs.replace(group, minimum=self.minimum)
+
+    def text(self, group: Group) -> str:
+        """Return what is changed about the group, as a sentence."""
+        name = spaced(group.key)
+        if self.field == "topology":
+            return f"{name} without its topology constraint ({', '.join(group.topology)})"
+        return f"{name} with {_minimum_field(group)} {self.minimum} in place of {group.minimum}"
+
+
+def read_relaxations(
+    wanted: Sequence[str],
+    groups: Iterable[Group],
+    origins: Mapping[GroupKey, GroupOrigin],
+) -> tuple[Relaxation, ...]:
+    """Return the relaxations that a user wrote.
+
+    Args:
+        wanted: `GROUP:topology`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
+            namespace or kind and namespace where that is needed, or its role in a workload.
+        groups: The groups of the trees that are planned.
+        origins: What groups were made from.
+
+    Raises:
+        BadInput: The form, the group, the field or the number is wrong; the message has those that exist.
+    """
+    known = tuple(groups)
+    return tuple(_relaxation(text, known, origins) for text in wanted)
+
+
+def _relaxation(
+    text: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
+) -> Relaxation:
+    name, colon, change = text.rpartition(":")
+    field, equals, number = change.partition("=")
+    if not colon or not name:
+        raise BadInput(
+            f'relax "{text}": write GROUP:topology, GROUP:minCount=N or GROUP:minGroupCount=N'
+        )
+    group = _group_named(text, name, groups, origins)
+    if field not in FIELDS:
+        hint = did_you_mean(field, FIELDS) or f"; it is one of {', '.join(FIELDS)}"
+        raise BadInput(f'relax "{text}": {spaced(group.key)} has no requirement "{field}"{hint}')
+    if field == "topology":
+        if equals:
+            raise BadInput(f'relax "{text}": topology takes no value; the constraint is dropped')
+        if not group.topology:
+            raise BadInput(f'relax "{text}": {spaced(group.key)} has no topology constraint')
+        return Relaxation(group=group.key, field="topology")
+    right = _minimum_field(group)
+    if field != right:
+        raise BadInput(f'relax "{text}": {spaced(group.key)} has {right}, not {field}')
+    if group.basic:
+        raise BadInput(
+            f'relax "{text}": {spaced(group.key)} has the policy basic, which needs no minimum'
+        )
+    if not _NUMBER.fullmatch(number) or not 1 <= int(number) <= group.minimum:
+        raise BadInput(
+            f'relax "{text}": {right} of {spaced(group.key)} is {group.minimum}; write a number from 1 to '
+            f'{group.minimum}, found "{number}"'
+        )
+    return Relaxation(group=group.key, field="minimum", minimum=int(number))
+
+
+def _minimum_field(group: Group) -> str:
+    return "minCount" if group.key.kind == "PodGroup" else "minGroupCount"
+
+
+def _group_named(
+    text: str,
+    name: str,
+    groups: tuple[Group, ...],
+    origins: Mapping[GroupKey, GroupOrigin],
+) -> Group:
+    """Return the group of a name.
+
+    Raises:
+        BadInput: There is none, or there are several.
+    """
+    names = {
+        group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
+        for group in groups
+    }
+    found = [group for group in groups if name in names[group.key]]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = " or ".join(str(group.key) for group in found[:GROUPS_SHOWN_MAX])
+        raise BadInput(f'relax "{text}": "{name}" is ambiguous; write {several}')
+    near = did_you_mean(name, (one for all_ in names.values() for one in all_ if one))
+    listed = ", ".join(group.key.path for group in groups[:GROUPS_SHOWN_MAX]) or "none"
+    more = len(groups) - GROUPS_SHOWN_MAX
+    listed += f" and {more} more" if more > 0 else ""
+    raise BadInput(
+        f'relax "{text}": no planned tree has a group "{name}"{near or "; the groups are " + listed}'
+    )
+
+
+def _role(group: Group, origins: Mapping[GroupKey, GroupOrigin]) -> str:
+    origin = origins.get(group.key)
+    return origin.role if origin is not None else ""

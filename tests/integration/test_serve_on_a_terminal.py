@@ -1,0 +1,114 @@
+"""`serve` on a terminal prints where it listens, where the page is and what it uses; elsewhere it prints JSON only."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.demo.ports import free_port
+from tests.support.logs.postgres import fresh_database
+from tests.support.service.command_line import product_environ
+from tests.support.service.manifest_builders import a_fleet
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S = 120
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def manifests(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(yaml.safe_dump_all(a_fleet("1 nodes")))
+    return path
+
+
+@pytest.fixture
+def serve(postgres_url, template_database, tmp_path):
+    """Start `serve` with these words; gives the process, its URL, and what it writes to stderr."""
+    started = []
+    with fresh_database(postgres_url, template=template_database) as url:
+
+        def start(*words, stdout, stderr, **environ):
+            port = free_port()
+            command = [sys.executable, "-m", "extender", "serve", "--database-url", url]
+            process = subprocess.Popen(
+                [*command, "--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}", *words],
+                cwd=ROOT,
+                env=product_environ() | environ,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+            started.append(process)
+            return process, f"127.0.0.1:{port}", url
+
+        try:
+            yield start
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+def read_terminal(terminal, count):
+    """Read lines from the controlling side of a terminal until there are so many, or the other side is closed."""
+    text = b""
+    while text.count(b"\n") < count:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # EIO: the other side is closed
+            break
+        text += piece
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
+    """On stderr, while the log stays JSON on stdout; the address that is named leads to the page; Ctrl-C stops it."""
+    ours, theirs = pty.openpty()
+    path = tmp_path / "out"
+    with path.open("wb") as log:
+        process, address, database_url = serve(
+            "--cluster", str(manifests), stdout=log, stderr=theirs, GANG_EXTENDER_LISTENS="x"
+        )
+    os.close(theirs)
+    warning, *lines = read_terminal(ours, 4).splitlines()
+    assert warning == (
+        "gang-extender: environment variable GANG_EXTENDER_LISTENS is not a setting; "
+        "did you mean GANG_EXTENDER_LISTEN?"
+    )
+    page = f"http://{address}/"
+    assert lines[0] == f"gang-extender 0.1.0 listens on {address}; the page is {page}"
+    assert lines[1].startswith(f"Cluster: manifests in {manifests}. Event log: PostgreSQL at ")
+    assert lines[1].endswith(f"/{database_url.rpartition('/')[2].partition('?')[0]}.")
+    assert lines[2] == "Log lines are JSON, on stdout. Ctrl-C stops the service."
+    with urllib.request.urlopen(page, timeout=WITHIN_S) as reply:
+        assert (reply.status, reply.url) == (200, f"{page}ui/")
+    process.send_signal(signal.SIGINT)
+    assert read_terminal(ours, 1) == ""
+    assert process.wait(WITHIN_S) == 0
+    os.close(ours)
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert "listening" in [line["message"] for line in written]
+
+
+def test_without_a_terminal_there_is_nothing_but_json(serve, manifests):
+    """As a container runs it: each line of stdout is an object, and stderr is empty."""
+    process, _, _ = serve(
+        "--cluster", str(manifests), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    messages = []
+    while "listening" not in messages:
+        messages.append(json.loads(process.stdout.readline())["message"])
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, err) == (0, b"")
+    assert all(isinstance(json.loads(line), dict) for line in out.splitlines())

@@ -1,0 +1,183 @@
+"""Manifests with misspelt fields, kinds, versions, labels and namespaces: each is named with object, field and suggestion."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from extender.cluster.manifests.manifest_loader import load
+from extender.core.model.errors import BadInput, BadInputs
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query
+from tests.support.service.manifest_builders import (
+    OURS,
+    RACK,
+    a_gang,
+    a_group,
+    a_node,
+    a_pod,
+    an_object,
+)
+
+GANG = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write objects, or a text, to a file."""
+
+    def to_file(name, *objects, text=None):
+        path = tmp_path / name
+        path.write_text(text if text is not None else yaml.safe_dump_all(objects))
+        return str(path)
+
+    return to_file
+
+
+def a_spec(kind="PodGroup", version=OURS, **spec):
+    return an_object(kind, "g", version, spec=spec)
+
+
+MISSPELT = [
+    (a_spec(schedulingPolicy={"gang": {"minCuont": 8}}),
+     "PodGroup/default/g: spec.schedulingPolicy.gang.minCuont: there is no such field; did you mean minCount?"),
+    (a_spec(schedulingPolcy={}), "spec.schedulingPolcy: there is no such field; did you mean schedulingPolicy?"),
+    (a_spec(**GANG, schedulingConstraints={"topolgy": []}),
+     "spec.schedulingConstraints.topolgy: there is no such field; did you mean topology?"),
+    (a_spec(**GANG, schedulingConstraints={"topology": [{"kee": RACK}]}),
+     "spec.schedulingConstraints.topology[0].kee: there is no such field; the fields are key, level, topologyKey"),
+    (a_spec(**GANG, disruptionMode={"al": {}}), "spec.disruptionMode.al: there is no such field; did you mean all?"),
+    (a_spec("CompositePodGroup", schedulingPolicy={"gang": {"minGroupCont": 1}}),
+     "CompositePodGroup/default/g: spec.schedulingPolicy.gang.minGroupCont: there is no such field; did you mean minGroupCount?"),
+    (a_spec("Workload", podGroupTemplate=[]), "spec.podGroupTemplate: there is no such field; did you mean podGroupTemplates?"),
+    ({**a_spec(**GANG), "spce": {}}, "PodGroup/default/g: spce: there is no such field; did you mean spec?"),
+    (an_object("PodGroup", "g", metadata={"anotations": {}}, spec=GANG),
+     "metadata.anotations: there is no such field; did you mean annotations?"),
+    (an_object("TreeProfile", "p", namespace="", spec={"kinds": [{"kind": "Job", "enabeld": True}]}),
+     "TreeProfile/p: spec.kinds[0].enabeld: there is no such field; did you mean enabled?"),
+    (a_spec(version="gang-extender.dev/v1", **GANG),
+     'apiVersion: there is no "gang-extender.dev/v1" of PodGroup; did you mean gang-extender.dev/v1alpha1?'),
+    (a_spec(version="gang-extneder.dev/v1alpha1", **GANG),
+     'there is no "gang-extneder.dev/v1alpha1" of PodGroup; did you mean gang-extender.dev/v1alpha1?'),
+    (a_spec("PodGruop", **GANG), 'kind: gang-extender.dev has no kind "PodGruop"; did you mean PodGroup?'),
+    (an_object("Node", "n", "v2", ""), 'Node/n: apiVersion: there is no "v2" of Node; did you mean v1?'),
+    (a_pod("p", namespace="Team_A"), 'Pod/Team_A/p: metadata.namespace: "Team_A" is not a valid name of a namespace'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["--cluster", "-f"])
+@pytest.mark.parametrize(("thing", "text"), MISSPELT, ids=range(len(MISSPELT)))
+def test_a_misspelt_field_kind_or_version_is_named(write, thing, text, role):
+    """In files of either option, as an API server with our kinds would refuse it."""
+    path = write("x.yaml", thing)
+    with pytest.raises(BadInput, match="x.yaml, document 1: .*" + re.escape(text)):
+        load(*(([path], []) if role == "--cluster" else ([], [path])))
+
+
+IN_F = [
+    (an_object("Job", "j", "batch/v2", spec={}), 'there is no "batch/v2" of Job; did you mean batch/v1?'),
+    (an_object("Pod", "p", "apps/v1"), "kind Pod of apps/v1 is not planned; that of v1 is"),
+    (an_object("Jobset", "j", "jobset.x-k8s.io/v1alpha2"), "is not planned; did you mean JobSet?"),
+    (a_pod("p", metadata={"labels": {"gang-extender.dev/pod-gruop": "g"}}),
+     "metadata.labels[gang-extender.dev/pod-gruop]: has no meaning; did you mean gang-extender.dev/pod-group?"),
+    (a_group("g", gang=1, metadata={"annotations": {"gang-extender.dev/parnet": "x"}}),
+     "metadata.annotations[gang-extender.dev/parnet]: has no meaning; did you mean gang-extender.dev/parent?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("thing", "text"), IN_F, ids=range(len(IN_F)))
+def test_what_is_planned_must_be_of_a_known_kind_and_label(write, thing, text):
+    """In --cluster the same is ignored, or a warning: others may have other kinds and labels."""
+    path = write("x.yaml", thing)
+    with pytest.raises(BadInput, match=re.escape(text)):
+        load([], [path])
+    labels = [text for text in load([path]).warnings if "has no meaning" in text]
+    assert len(labels) == ("metadata." in text)
+
+
+def test_a_field_of_a_later_kubernetes_is_a_warning(write):
+    """The built-in kinds get fields and versions with time."""
+    later = a_spec(version="scheduling.k8s.io/v2", **GANG, gangTimeout="5m")
+    found = load([], [write("x.yaml", later)])
+    (warning,) = found.warnings
+    assert "PodGroup/default/g: spec.gangTimeout: there is no such field" in warning
+
+
+def test_an_empty_namespace_is_a_warning(write):
+    """It is read as the default namespace, as kubectl does."""
+    found = load(
+        [],
+        [
+            write(
+                "x.yaml",
+                an_object("PodGroup", "g", namespace="", metadata={"namespace": ""}, spec=GANG),
+            )
+        ],
+    )
+    assert [key.namespace for key in found.groups] == ["default"]
+    (warning,) = found.warnings
+    assert 'metadata.namespace: is empty; read as "default"' in warning
+
+
+def test_all_problems_of_all_files_are_named_at_once(write):
+    """Two files, one of them not even YAML, and three wrong fields."""
+    first = write(
+        "a.yaml",
+        a_spec(schedulingPolicy={"gang": {"minCount": "x", "minDomains": 3}}),
+        a_pod("p", nodeSelector=[]),
+    )
+    second = write("b.yaml", text="a: [1")
+    third = write("c.yaml", an_object("Pod", "q", "v1", spec={"priority": 1.5}))
+    with pytest.raises(BadInputs) as caught:
+        load([first], [second, third])
+    assert [text.rpartition("/")[2] if "YAML" in text else text.partition(": ")[2] for text in caught.value.texts] == [
+        'PodGroup/default/g: spec.schedulingPolicy.gang.minCount: expected a whole number of at least 1, found "x"',
+        "PodGroup/default/g: spec.schedulingPolicy.gang.minDomains: there is no such field; the fields are minCount, minGroupCount",
+        "Pod/default/p: spec.nodeSelector: expected an object, found []",
+        "b.yaml: line 2, column 1: not valid YAML: a list in [ ] that is not closed, or lacks a comma",
+        "Pod/default/q: spec.priority: expected a whole number, found 1.5",
+    ]  # fmt: skip
+    assert str(caught.value).startswith("5 problems:\n  ")
+
+
+def test_a_member_in_another_namespace_names_its_group_there(write):
+    """Of pods without a group of their namespace, and of groups without their parent; else a similar name."""
+    gang = a_gang("train", pods=1)
+    lost = a_pod("lost", "train", namespace="other")
+    near = a_pod("near", "trian")
+    child = a_group("child", gang=1, parent="top")
+    top = a_group("top", gang=1, composite=True, namespace="other")
+    found = load([write("n.yaml", a_node("n"))], [write("x.yaml", *gang, lost, near, child, top)])
+    answer = answer_plan_query(
+        found.world.view, PlanInput(all_pending=True, groups=frozenset(found.groups))
+    )
+    reasons = {one.gang: one.reasons[0] for one in answer.gangs if one.reasons}
+    assert reasons["other/train"] == (
+        "PodGroup/other/train does not exist, 1 pod names it; PodGroup/default/train is in another namespace, and a "
+        "group and its members are in the same one"
+    )
+    assert reasons["default/trian"].endswith("1 pod names it; did you mean train?")
+    assert "CompositePodGroup/other/top is in another namespace" in reasons["default/top"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a:\n\tb: 1\n", "line 2, column 1: not valid YAML: a tab"),
+        ("a: b: c\n", "line 1, column 5: not valid YAML: a colon where no key can be"),
+        ("a: 'x\n", "not valid YAML: a quoted text that is not closed"),
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2: not valid YAML: a line that is indented in another way"),
+        ("a: {b: 1\n", "not valid YAML: an object in { } that is not closed"),
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_a_file_that_is_no_yaml_says_what_to_look_for(write, text, words):
+    """With line and column, and not in the words of the parser."""
+    with pytest.raises(BadInput, match=re.escape(words)):
+        load([write("x.yaml", text=text)])
+
+
+def test_a_file_that_is_no_json_names_line_and_column(write):
+    with pytest.raises(BadInput, match=r"x.json: line 2, column 9: not valid JSON$"):
+        load([write("x.json", text='{"kind": "Pod",\n "spec":}')])
