@@ -412,6 +412,22 @@ def test_what_was_too_deep_joins_the_tree_that_became_shorter() -> None:
     assert after.orphans
 
 
+@pytest.mark.parametrize("kept", [1, 3, 1_000])
+def test_changes_are_found_however_many_are_known(kept, monkeypatch) -> None:
+    """Where the chain of changes ends before the last look, all groups are compared."""
+    monkeypatch.setattr(view_module, "CHANGES_KEPT", kept)
+    before = view = seen([*cycle(20), composite("mine")])
+    forest = forest_of(view)
+    for number in range(12):
+        view = with_group(view, leaf(f"new-{number}", "mine"))
+        if number % 3 == 0:
+            view = without_group(view, leaf_key(NS, f"new-{number // 2}"))
+        if number % 4 == 3:
+            forest = forest_after(before, forest, view)
+            assert forest == forest_of(view)
+            before = view
+
+
 class Looked:
     """Counts the calls of Python functions while a block runs."""
 
@@ -435,7 +451,7 @@ def test_one_more_group_costs_no_call_per_group(shape) -> None:
     calls = []
     for count in (200, 2_000):
         made = shape(count)
-        before = seen(made)
+        before = with_group(seen(made), leaf("other"))
         forest = forest_of(before)
         last = made[-1].key
         parent = last.name if last.kind == "CompositePodGroup" else None
