@@ -93,7 +93,7 @@ class ConnectionLimits:
         if transport is not None and (gate := self._gates.get(transport)) is not None:
             gate.end()
 
-    def abandon(self, transport: asyncio.BaseTransport | None) -> None:
+    def close_late(self, transport: asyncio.BaseTransport | None) -> None:
         """Answer 408 and close the connection of a request whose body does not arrive in time."""
         if transport is not None and (gate := self._gates.get(transport)) is not None:
             gate.time_out(f"the body is not complete after {self.body_timeout_s:g} s\n")

@@ -166,7 +166,7 @@ class RequestLimits:
                     self._take(len(piece), limit)
                     body += piece
         except TimeoutError:
-            self._connections.abandon(request.transport)
+            self._connections.close_late(request.transport)
             text = f"the body is not complete after {self._settings.body_timeout_s:g} s"
             raise RequestRefused("body-timeout", 408, "Request timeout", text) from None
 

@@ -313,7 +313,7 @@ async def test_a_connection_between_requests_stays_open():
     [({"max_connections_per_peer": 3}, "connections-per-peer"), ({"max_connections": 3}, "connections")],
 )  # fmt: skip
 async def test_connections_are_limited_in_all_and_per_peer(settings, reason, counted):
-    """One more gets a 503 and is closed; one that ends makes room."""
+    """One more gets a 503 and is closed; one that ends leaves its place."""
     async with listening(**settings) as (_, connect):
         peers = [await connect() for _ in range(3)]
         for peer in peers:
@@ -339,7 +339,7 @@ async def test_connections_leave_some_of_the_open_files(monkeypatch):
 
 
 async def test_one_peer_has_some_streams_only(counted):
-    """The streams of one address leave those of others; a closed one makes room."""
+    """The streams of one address leave those of others; a closed one leaves its place."""
     async with listening(max_streams_per_peer=2) as (_, connect):
         streams = [await connect() for _ in range(2)]
         for stream in streams:
