@@ -181,58 +181,53 @@ def _cycle(keys: Sequence[GroupKey]) -> _Chain:
     return _Chain(None, TreeProblem("B6", text))
 
 
-def _chains(
-    some: Mapping[GroupKey, Group],
-    groups: Mapping[GroupKey, Group],
-    orphans: Mapping[GroupKey, Orphan],
-) -> Mapping[GroupKey, _Chain]:
-    """Return the ends of the parent chains of groups; each group is looked up once.
+_TOO_DEEP = _Chain(
+    None,
+    TreeProblem(
+        "B7",
+        f"more than {DEPTH_MAX} groups are above it, or its parents form a cycle; "
+        f"a tree has at most {DEPTH_MAX} levels",
+    ),
+)
+
+
+def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[GroupKey, _Chain]:
+    """Return the ends of the parent chains of some groups; each parent is looked up once.
+
+    A chain is followed for one level more than a tree may have. So a tree that is too deep has one level too many,
+    what is below belongs to no tree, and a change of a group concerns only groups that are a few levels below it,
+    however long chains and cycles are.
 
     Args:
         some: The groups whose parents are followed.
         groups: All groups of the cluster.
-        orphans: Groups whose chain is already known to be broken.
 
     Returns:
-        The ends of the chains of `some` and of their ancestors; groups of one chain share the same object. A chain
-        ends at the first group that is deeper than a tree may be by more than one level: however long it is, the tree
-        has one level too many, and a change at its end is no change of the tree.
+        The ends of the chains of `some`; groups of one chain share the same object.
     """
+    above: dict[GroupKey, Group | _Chain] = {}
+    cycles: dict[GroupKey, _Chain] = {}
     ends: dict[GroupKey, _Chain] = {}
-    levels: dict[GroupKey, int] = {}  # of the groups whose chain has a root, which is level 1
-    too_deep: dict[GroupKey, _Chain] = {}  # by root
-    for group in some.values():
-        path: dict[GroupKey, None] = {}  # in order, from the group up
-        here = group
+    for group in some:
+        path, here = [group.key], group
         while True:
-            chain = ends.get(here.key)
-            if chain is None and here.key in path:
-                keys = list(path)
-                chain = _cycle(keys[keys.index(here.key) :])
-            if chain is None and here.key in orphans:
-                chain = _Chain(None, orphans[here.key].problem)
-            if chain is not None:
-                break
-            path[here.key] = None
-            above = _above(here, groups)
-            if isinstance(above, _Chain):
-                chain = above
-                break
-            here = above
-        level = levels.get(here.key, 0)
-        for key in reversed(path):
-            level += 1
-            if chain.root is not None and level > DEPTH_MAX + 1:
-                chain = too_deep.setdefault(chain.root, _Chain(None, _below_the_tree(chain.root)))
-            elif chain.root is not None:
-                levels[key] = level
-            ends[key] = chain
+            up = above.get(here.key)
+            if up is None:
+                up = above[here.key] = _above(here, groups)
+            if isinstance(up, _Chain):
+                chain = up
+            elif up.key in path:
+                keys = path[path.index(up.key) :]
+                chain = cycles.get(min(keys)) or cycles.setdefault(min(keys), _cycle(keys))
+            elif len(path) > DEPTH_MAX:
+                chain = _TOO_DEEP
+            else:
+                path.append(up.key)
+                here = up
+                continue
+            break
+        ends[group.key] = chain
     return ends
-
-
-def _below_the_tree(root: GroupKey) -> TreeProblem:
-    text = f"it is more than {DEPTH_MAX + 1} levels below {root}, at most {DEPTH_MAX} are allowed"
-    return TreeProblem("B7", text)
 
 
 def build_forest(
@@ -250,7 +245,7 @@ def build_forest(
     Source:
         SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
     """
-    return _joined(groups, _chains(groups, groups, {}), lambda leaf: members.get(leaf, ()))
+    return _joined(groups, _chains(groups.values(), groups), lambda leaf: members.get(leaf, ()))
 
 
 def _joined(
@@ -437,7 +432,7 @@ def forest_with_moves(
     for key in loose:
         root_of.pop(key, None)
         orphans.pop(key, None)
-    anew = _joined(some, _chains(some, groups, orphans), pods_of)
+    anew = _joined(some, _chains(some.values(), groups), pods_of)
     return Forest(
         trees=trees | dict(anew.trees),
         root_of=root_of | dict(anew.root_of),
@@ -447,7 +442,7 @@ def forest_with_moves(
 
 
 def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
-    """Return the orphans below some composites, at any depth."""
+    """Return the orphans below some composites, as far as chains of parents are followed."""
     names = {key.name for key in moved if key.kind == "CompositePodGroup"}
     if names.isdisjoint([orphan.group.parent for orphan in orphans.values()]):
         return set()
@@ -457,12 +452,10 @@ def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) ->
             parent = composite_key(key.namespace, orphan.group.parent)
             below.setdefault(parent, []).append(key)
     found: set[GroupKey] = set()
-    open_ones = list(moved)
-    while open_ones:
-        for key in below.get(open_ones.pop(), ()):
-            if key not in found:
-                found.add(key)
-                open_ones.append(key)
+    level: Collection[GroupKey] = moved
+    for _ in range(DEPTH_MAX + 1):
+        level = {key for parent in level for key in below.get(parent, ())} - found
+        found |= level
     return found
 
 
