@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.planner.plan_types import SEARCH_BUDGET
 
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
@@ -46,13 +48,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
+    node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
-    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost.")] = 200_000
+    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
+    max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
@@ -307,6 +311,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "bind_timeout_s",
         "lease_duration_s",
         "search_budget",
+        "max_children",
         "reservation_ttl_s",
         "shutdown_grace_s",
         "capacity_sample_interval_s",

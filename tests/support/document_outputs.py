@@ -15,17 +15,25 @@ _SECTION = re.compile(r"^## (?P<title>.+?)$\n(?P<text>.*?)(?=^## |\Z)", re.MULTI
 
 
 class DocumentOutputs:
-    """The sections of a document, and in each the output of one command with a name as its argument."""
+    """The sections of a document, and in each the output of one command with its arguments."""
 
     def __init__(self, name: str, command: str) -> None:
         self._path = DOCS / name
         self._block = re.compile(
-            rf"^    \$ {re.escape(command)} (?P<name>\S+)\n(?P<output>(?:    .*\n)*)", re.MULTILINE
+            rf"^    \$ {re.escape(command)} (?P<name>\S.*)\n(?P<output>(?:    .*\n)*)", re.MULTILINE
         )
 
     def titles(self) -> list[str]:
         """Return the titles of the sections, in order."""
         return [*self._sections()]
+
+    def first_lines(self) -> list[str]:
+        """Return the first line of each output, in order."""
+        return [
+            found["output"].strip().partition("\n")[0]
+            for found in map(self._block.search, self._sections().values())
+            if found is not None
+        ]
 
     async def compare(self, title: str, printed_for: Callable[[str], Awaitable[str]]) -> None:
         """Compare the output of a section with what is printed for its argument, or write it."""

@@ -52,7 +52,7 @@ def plan(
     search_budget: Annotated[
         int | None,
         typer.Option(
-            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 200000 (the maximum there).",
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 20000 (at most 200000 there).",
             min=1,
         ),
     ] = None,
@@ -137,26 +137,32 @@ def _plan_files(
     cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     """Return the warnings and the answer of a plan on a cluster from files."""
+    from extender.cli.output.progress_bar import PlanProgress
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
     from extender.cluster.manifests.tree_copies import TreeCopies
     from extender.queries.plan.capacity_query import answer_capacity_query
     from extender.queries.plan.plan_query import PlanInput, plan_warnings
 
-    entries = read_entries(cluster, trees.files)
-    found = build(complete(entries))
-    question = PlanInput(
-        groups=frozenset(found.groups),
-        pods=frozenset(found.pods),
-        all_pending=trees.all_pending or not trees.files,
-        budget=trees.search_budget or settings_module.load().search_budget,
-        preemption=trees.preemption,
-        order=found.order,
-        origins=found.origins,
-        refused=found.refused,
-    )
-    view = found.world.view
-    warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
-    answer = answer_capacity_query(view, question, changes, TreeCopies(entries).copy)
+    with PlanProgress() as progress:
+        entries = read_entries(cluster, trees.files, progress.read)
+        progress.begin("Building the cluster")
+        found = build(complete(entries))
+        question = PlanInput(
+            groups=frozenset(found.groups),
+            pods=frozenset(found.pods),
+            all_pending=trees.all_pending or not trees.files,
+            budget=trees.search_budget or settings_module.load().search_budget,
+            preemption=trees.preemption,
+            order=found.order,
+            origins=found.origins,
+            refused=found.refused,
+        )
+        most = settings_module.load().max_children
+        view = msgspec.structs.replace(found.world.view, max_children=most)
+        warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
+        progress.begin("Planning")
+        copy = TreeCopies(entries).copy
+        answer = answer_capacity_query(view, question, changes, copy, progress.copies)
     return tuple(warnings), answer
 
 
@@ -173,16 +179,19 @@ def _ask_server(
             f"--search-budget: {budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
         )
     names = files_of(trees.files)
-    question = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
-        "all_pending": trees.all_pending,
-        "preemption": trees.preemption,
+    asked = {  # only what is asked for: an older service does not know all of it
+        "budget": budget,
         "copies": changes.copies,
         "max_copies": changes.max_copies,
         "without": changes.without,
         "with": changes.further,
         "relax": changes.relax,
-        **({} if budget is None else {"budget": budget}),
+    }
+    question = {
+        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "all_pending": trees.all_pending,
+        "preemption": trees.preemption,
+        **{name: value for name, value in asked.items() if value},
     }
     body = msgspec.json.encode(question)
     reply = ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)

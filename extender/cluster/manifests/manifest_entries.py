@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.large_lists import Progress, documents, no_progress
 from extender.cluster.manifests.manifest_validation import check, is_namespace
-from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
+from extender.cluster.manifests.yaml_reader import Document, files_of
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
@@ -131,8 +132,14 @@ def read(paths: Sequence[str], role: Role) -> tuple[AnyEntry, ...]:
     return read_all(((paths, role),))
 
 
-def read_all(groups: Iterable[tuple[Sequence[str], Role]]) -> tuple[AnyEntry, ...]:
+def read_all(
+    groups: Iterable[tuple[Sequence[str], Role]], progress: Progress = no_progress
+) -> tuple[AnyEntry, ...]:
     """Return the objects of files of several roles, with nothing filled in.
+
+    Args:
+        groups: The paths of each role.
+        progress: Called while a large file is read.
 
     Raises:
         BadInput: Objects cannot be read, or an API server would refuse them; names all of them.
@@ -142,7 +149,7 @@ def read_all(groups: Iterable[tuple[Sequence[str], Role]]) -> tuple[AnyEntry, ..
     for paths, role in groups:
         for name in files_of(paths):
             try:
-                found += entries_in(read_file(name), role)
+                found += entries_in(documents(name, progress), role)
             except BadInput as fault:
                 faults += texts_of(fault)
     if faults:

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.large_lists import Progress, no_progress
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -85,9 +86,11 @@ def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
     return build(complete(read_entries(cluster, wanted)))
 
 
-def read_entries(cluster: Sequence[str], wanted: Sequence[str] = ()) -> tuple[AnyEntry, ...]:
+def read_entries(
+    cluster: Sequence[str], wanted: Sequence[str] = (), progress: Progress = no_progress
+) -> tuple[AnyEntry, ...]:
     """Return the objects of files, those of `wanted` last; see `load`."""
-    return read_all(((cluster, Role.CLUSTER), (wanted, Role.WANTED)))
+    return read_all(((cluster, Role.CLUSTER), (wanted, Role.WANTED)), progress)
 
 
 # --- filling in

@@ -37,6 +37,8 @@ _WORDS: Final[dict[str, bool | None]] = {
     **{f(w): True for w in ("true", "yes", "on") for f in (str.lower, str.title, str.upper)},
     **{f(w): False for w in ("false", "no", "off") for f in (str.lower, str.title, str.upper)},
 }
+_WORD_MAX: Final = max(map(len, _WORDS))
+_NUMBER_BEGINS: Final = frozenset("+-.0123456789")
 _MERGE: Final = "<<"
 
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
@@ -92,12 +94,30 @@ def read_file(name: str) -> tuple[Document, ...]:
     Raises:
         BadInput: The file cannot be read, or is neither YAML nor JSON.
     """
+    return read_bytes(body_of(name), "standard input" if name == STDIN else name)
+
+
+def body_of(name: str) -> bytes:
+    """Return the content of a file, or of standard input for `-`.
+
+    Raises:
+        BadInput: The file cannot be read.
+    """
     try:
-        body = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as fault:
         msg = f"{name}: {fault.strerror or fault}"
         raise BadInput(msg) from fault
-    return read_bytes(body, "standard input" if name == STDIN else name)
+
+
+def documents_in(text: str, name: str) -> Iterator[Value]:
+    """Yield the documents of a YAML text, empty ones as None.
+
+    Raises:
+        BadInput: There is a duplicate key, an alias bomb or an unknown tag.
+        YAMLError: The text is not YAML.
+    """
+    return _Reader(text, name).documents()
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
@@ -124,7 +144,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
     try:
         return tuple(
             Document(where=f"{name}, document {number}", value=value)
-            for number, value in enumerate(_Reader(text, name).documents(), start=1)
+            for number, value in enumerate(documents_in(text, name), start=1)
             if value is not None
         )
     except yaml.YAMLError as fault:
@@ -170,6 +190,14 @@ def plain(text: str) -> bool | int | float | str | None:
     return text
 
 
+def _scalar(event: yaml.ScalarEvent) -> Value:
+    """Return the value of a scalar; only a short text, or one that begins like a number, is not itself."""
+    text: str = event.value
+    if not event.implicit[0] or (len(text) > _WORD_MAX and text[0] not in _NUMBER_BEGINS):
+        return text
+    return plain(text)
+
+
 class _Reader:
     """Builds the documents of one text."""
 
@@ -199,7 +227,7 @@ class _Reader:
             self._fail(event, f"tag {event.tag} is not allowed")
         found: _Sized
         if isinstance(event, yaml.ScalarEvent):
-            found = (plain(event.value) if event.implicit[0] else event.value, 1)
+            found = (_scalar(event), 1)
         elif depth >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -213,7 +241,7 @@ class _Reader:
     def _sequence(self, depth: int) -> _Sized:
         value: list[Value] = []
         size = 1
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+        while type(event := next(self._events)) is not yaml.SequenceEndEvent:
             item, item_size = self._value(event, depth + 1)
             value.append(item)
             size += item_size
@@ -223,13 +251,18 @@ class _Reader:
         value: dict[str, Value] = {}
         merged: list[Value] = []
         size = 1
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            if not isinstance(event, yaml.ScalarEvent):
+        while type(event := next(self._events)) is not yaml.MappingEndEvent:
+            if type(event) is not yaml.ScalarEvent:
                 self._fail(event, "a key must be text")
             if event.value in value:
                 self._fail(event, f'key "{event.value}" is a duplicate')
-            item, item_size = self._value(next(self._events), depth + 1)
-            size += item_size
+            following = next(self._events)
+            if type(following) is yaml.ScalarEvent and following.tag is following.anchor is None:
+                item = _scalar(following)  # most values: a list of a large cluster has 10 million
+                size += 1
+            else:
+                item, item_size = self._value(following, depth + 1)
+                size += item_size
             if event.value == _MERGE:
                 merged += item if isinstance(item, list) else [item]
             else:

@@ -46,13 +46,11 @@ from extender.core.model.pods import Pod
 from extender.core.model.wording import spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
+from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
 
 log = logging.getLogger(__name__)
 
-MISMATCH = "TemplateMismatch"
 NEVER_FITS = "NeverFits"  # not even when no other pod runs: waiting does not help
-# Our own type, for built-in PodGroups while kube-scheduler writes their usual condition (SPEC F).
-EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_STALL_REASONS: Final[Mapping[GangUid, str]] = {}
@@ -433,7 +431,7 @@ def _mismatch(*, status: str, reason: str, text: str) -> Condition:
 
 
 def _type(group: Group) -> str:
-    return f"{group.key.kind}InitiallyScheduled"
+    return SCHEDULED[group.key.kind]
 
 
 def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:

@@ -57,6 +57,12 @@ class ControlLoop:
 
     async def run(self) -> None:
         """Run a pass on each change of cluster or state, and at least every `TICK_S`; until cancelled."""
+        try:
+            await self._run_passes()
+        finally:
+            self._pending_trees.explanations.stop()
+
+    async def _run_passes(self) -> None:
         while True:
             seen, begun_ms = self._seen(), self._clock.monotonic_ms()
             try:
@@ -88,6 +94,7 @@ class ControlLoop:
         self._end_recovery(terms)
         if not self._pending_trees.nothing_to_admit():
             await self._pending_trees.admit()
+        await self._pending_trees.record_explanations()
         await pace.yield_if_due()
         self._actuate()
         self._published.end_pass(terms, self._nominator.released)

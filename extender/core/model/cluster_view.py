@@ -17,6 +17,7 @@ from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import (
+    CHILDREN_MAX,
     DEPTH_MAX,
     Blueprint,
     Forest,
@@ -81,6 +82,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     ends: Map[PodUid, PodEnd] = Map()
     # the last change of `groups`; forests are made from the changes, so `groups` has no other way to change
     last_change: GroupChange | None = None
+    max_children: int = CHILDREN_MAX  # groups that one parent may have
     generation: int = 0  # grows with each change of a node
     revision: int = 0  # grows with each change
 
@@ -281,7 +283,7 @@ def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
 def forest_of(view: ClusterView) -> Forest:
     """Return the forest of the groups and pods of a view."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
-    return build_forest(view.groups, members)
+    return build_forest(view.groups, members, max_children=view.max_children)
 
 
 def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Forest:
@@ -293,13 +295,22 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     if before.groups is not view.groups:
         stayed, moved = _group_changes(before, view)
     if moved:
-        forest = forest_with_moves(forest, view.groups, moved, lambda leaf: _pods_of(view, leaf))
+        forest = forest_with_moves(
+            forest,
+            view.groups,
+            moved,
+            lambda leaf: _pods_of(view, leaf),
+            max_children=view.max_children,
+        )
     leaves: set[GroupKey] = set()
     if before.members is not view.members:
         leaves = {k for k, pods in view.members.items() if before.members.get(k) is not pods}
         leaves |= {leaf for leaf in before.members if leaf not in view.members}
     members = {leaf: _pods_of(view, leaf) for leaf in leaves}
-    return forest_with_updates(forest, view.groups, stayed, members) or forest_of(view)
+    updated = forest_with_updates(
+        forest, view.groups, stayed, members, max_children=view.max_children
+    )
+    return updated or forest_of(view)
 
 
 def _group_changes(before: ClusterView, view: ClusterView) -> tuple[list[Group], set[GroupKey]]:

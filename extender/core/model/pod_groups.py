@@ -18,7 +18,9 @@ from extender.core.model.ids import GangUid, GroupKey, GroupKind
 from extender.core.model.pods import Pod
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
-CHILDREN_MAX = 512  # groups under one parent (B16)
+CHILDREN_MAX = (
+    512  # groups under one parent (B16), by default; always of trees that are made from workloads
+)
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -56,6 +58,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     api_version: str = ""  # to which a status is written
     owner_uid: str = ""  # of its controlling owner
     managed_by: str = ""  # label app.kubernetes.io/managed-by
+    labels: Mapping[str, str] = {}
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
@@ -231,13 +234,17 @@ def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[
 
 
 def build_forest(
-    groups: Mapping[GroupKey, Group], members: Mapping[GroupKey, Iterable[Pod]]
+    groups: Mapping[GroupKey, Group],
+    members: Mapping[GroupKey, Iterable[Pod]],
+    *,
+    max_children: int = CHILDREN_MAX,
 ) -> Forest:
     """Return the forest of groups and pods, with the rules checked for each tree.
 
     Args:
         groups: All groups of the cluster. A group with a deletionTimestamp still belongs to its tree.
         members: Pods by the leaf they name, including leaves that do not exist.
+        max_children: Groups that one parent may have.
 
     Returns:
         Trees by root, the root of every group, and groups without a valid chain to a root.
@@ -245,13 +252,15 @@ def build_forest(
     Source:
         SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
     """
-    return _joined(groups, _chains(groups.values(), groups), lambda leaf: members.get(leaf, ()))
+    chains = _chains(groups.values(), groups)
+    return _joined(groups, chains, lambda leaf: members.get(leaf, ()), max_children)
 
 
 def _joined(
     some: Mapping[GroupKey, Group],
     chains: Mapping[GroupKey, _Chain],
     pods_of: Callable[[GroupKey], Iterable[Pod]],
+    max_children: int,
 ) -> Forest:
     """Return the forest of some groups: whole trees, and orphans."""
     by_gang: dict[GroupKey, list[Group]] = {}
@@ -281,7 +290,7 @@ def _joined(
             for group in found
             if group.key.kind == "PodGroup"
         }
-        trees[root_key] = _judged(some[root_key], kids, pods)
+        trees[root_key] = _judged(some[root_key], kids, pods, max_children)
     populated = {key: tree for key, tree in trees.items() if tree.has_members}
     return Forest(trees=trees, root_of=root_of, orphans=orphans, populated=populated)
 
@@ -318,6 +327,8 @@ def forest_with_updates(
     groups: Mapping[GroupKey, Group],
     changed: Iterable[Group],
     members: Mapping[GroupKey, Iterable[Pod]],
+    *,
+    max_children: int = CHILDREN_MAX,
 ) -> Forest | None:
     """Return the forest after changes of a few groups; trees without a change stay the same objects.
 
@@ -326,6 +337,7 @@ def forest_with_updates(
         groups: All groups as they are now; the same names as before.
         changed: Those of them that changed.
         members: By leaf, the pods of the leaves whose pods changed.
+        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, or None where a group was added, removed, or moved: use `forest_with_moves` then.
@@ -351,7 +363,7 @@ def forest_with_updates(
     trees, populated = dict(forest.trees), dict(forest.populated)
     for root_key in touched.keys() | fresh.keys():
         leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
-        tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves)
+        tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves, max_children)
         if tree is None:
             return None
         trees[root_key] = tree
@@ -364,7 +376,10 @@ def forest_with_updates(
 
 
 def _renewed(
-    tree: Tree, changed: Iterable[Group], members: Mapping[GroupKey, Iterable[Pod]]
+    tree: Tree,
+    changed: Iterable[Group],
+    members: Mapping[GroupKey, Iterable[Pod]],
+    max_children: int,
 ) -> Tree | None:
     """Return a tree with some groups and members as they are now; None where a group moved."""
     now = {group.key: group for group in changed}
@@ -387,7 +402,7 @@ def _renewed(
         pods = {**pods, **sorted_pods}
     root = now.get(tree.root.key, tree.root)
     if members or not all(_judged_alike(old, now[old.key]) for old in olds):
-        return _judged(root, children, pods)
+        return _judged(root, children, pods, max_children)
     groups = tuple(now.get(group.key, group) for group in tree.groups)
     return msgspec.structs.replace(tree, root=root, groups=groups, children=children)
 
@@ -397,6 +412,8 @@ def forest_with_moves(
     groups: Mapping[GroupKey, Group],
     moved: Collection[GroupKey],
     pods_of: Callable[[GroupKey], Iterable[Pod]],
+    *,
+    max_children: int = CHILDREN_MAX,
 ) -> Forest:
     """Return the forest after groups were added, removed, or moved; only the affected trees are built again.
 
@@ -405,6 +422,7 @@ def forest_with_moves(
         groups: All groups as they are now.
         moved: The keys of groups that were added or removed, or have another parent.
         pods_of: Returns the pods of a leaf.
+        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, except that changes of groups outside `moved` are not applied.
@@ -432,7 +450,7 @@ def forest_with_moves(
     for key in loose:
         root_of.pop(key, None)
         orphans.pop(key, None)
-    anew = _joined(some, _chains(some.values(), groups), pods_of)
+    anew = _joined(some, _chains(some.values(), groups), pods_of, max_children)
     return Forest(
         trees=trees | dict(anew.trees),
         root_of=root_of | dict(anew.root_of),
@@ -463,6 +481,7 @@ def _judged(
     root: Group,
     children: Mapping[GroupKey, tuple[Group, ...]],
     members: Mapping[GroupKey, tuple[Pod, ...]],
+    max_children: int,
 ) -> Tree:
     order: list[Group] = []
     depth_of: dict[GroupKey, int] = {}
@@ -473,7 +492,7 @@ def _judged(
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
     # a tree that is too large has no other problems: finding them would cost as much as the tree is large
-    problems = [*_too_deep(depth_of), *_too_many_children(children)]
+    problems = [*_too_deep(depth_of), *_too_many_children(children, max_children)]
     if not problems:
         if len(order) > 1:
             problems += _several_workloads(order)
@@ -524,12 +543,16 @@ def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[TreeProblem]:
     return [TreeProblem("B7", text)]
 
 
-def _too_many_children(children: Mapping[GroupKey, tuple[Group, ...]]) -> list[TreeProblem]:
+def _too_many_children(
+    children: Mapping[GroupKey, tuple[Group, ...]], most: int
+) -> list[TreeProblem]:
     return [
         TreeProblem(
-            "B16", f"{key} has {len(kids)} child groups, at most {CHILDREN_MAX} are allowed"
+            "B16",
+            f"{key} has {len(kids)} child groups, at most {most} are allowed: raise --max-children of serve "
+            "(GANG_EXTENDER_MAX_CHILDREN), or make several trees of it",
         )
-        for key, kids in sorted((k, v) for k, v in children.items() if len(v) > CHILDREN_MAX)
+        for key, kids in sorted((k, v) for k, v in children.items() if len(v) > most)
     ]
 
 

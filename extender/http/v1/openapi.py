@@ -96,6 +96,11 @@ NAMESPACE = Parameter(
     name="namespace", about="Namespace of the root group", schema=NAME, where="path"
 )
 GANG_NAME = Parameter(name="name", about="Name of the root group", schema=NAME, where="path")
+ORDER = Parameter(
+    name="order",
+    about="Oldest first, or newest",
+    schema={"type": "string", "enum": ["oldest", "newest"], "default": "oldest"},
+)
 
 
 def document(operations: Sequence[Operation]) -> Json:

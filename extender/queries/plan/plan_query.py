@@ -32,6 +32,7 @@ from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composit
 from extender.core.model.pods import Pod
 from extender.core.model.wording import did_you_mean
 from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
     Conflict,
     Plan,
     Refusal,
@@ -44,6 +45,13 @@ from extender.core.planner.preempt.victim_search import (
     PreemptionPlan,
     may_trigger_preemption,
     preempt,
+)
+from extender.queries.plan.node_groups import (
+    NodeGroup,
+    NodeGroupGrowth,
+    NodeGroupSpec,
+    growth_text,
+    growths,
 )
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
@@ -91,6 +99,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
+    node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
     search: SearchLine = SearchLine(0, exhausted=True)
     workload: str = (
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
@@ -140,7 +149,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
@@ -150,6 +159,8 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     with_: tuple[str, ...] = msgspec.field(default=(), name="with")
     # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
     relax: tuple[str, ...] = ()
+    # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
+    node_groups: tuple[NodeGroupSpec, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +169,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[GroupKey] = frozenset()  # groups to plan
     pods: frozenset[PodUid] = frozenset()  # pods to plan
     all_pending: bool = False  # plan also pending trees of the cluster files
-    budget: int = 200_000  # search nodes per root
+    budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
@@ -166,6 +177,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     roots_max: int = 0  # more trees than that are refused; 0: any number
     origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
+    node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
 
 
@@ -420,8 +432,11 @@ def _planned(
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
-        _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
+        _refused(tree, kind, verdict, notes),
+        help=(*map(growth_text, grown), *hints, *verdict.relaxations),
+        node_groups=grown,
     )
     return refused, view
 

@@ -30,6 +30,7 @@ from extender.queries.log.event_stream import EventStream
 from extender.queries.state.node_inventory import NodeInventory
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs, FakeEventLog, FakeEventQueries
+from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import (
     GPU,
@@ -124,8 +125,10 @@ class Served:
                 Probes(stage.extender_service, stage.leader),
                 (
                     HistoryApi(reader, FakeDecisionInputs(stage.database)),
-                    GangApi(reader, FakeDecisionInputs(stage.database), stage.leader),
-                    TreeApi(stage.leader),
+                    GangApi(
+                        reader, FakeDecisionInputs(stage.database), stage.leader, labels_of(stage)
+                    ),
+                    TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                 ),

@@ -17,9 +17,10 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.manifests.large_lists import documents
 from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, entries_in
 from extender.cluster.manifests.manifest_loader import CompleteManifest, Memory, build, complete
-from extender.cluster.manifests.yaml_reader import files_of, read_file
+from extender.cluster.manifests.yaml_reader import files_of
 from extender.core.model.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class FileWatcher:
 def _content(name: str) -> _Entries | BadInput:
     """Return the objects of a file, or why it cannot be read."""
     try:
-        return entries_in(read_file(name), Role.CLUSTER)
+        return entries_in(documents(name), Role.CLUSTER)
     except BadInput as fault:
         return fault
 

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from extender.control.loop.admission.current_requests import CurrentRequests
 from extender.control.loop.admission.preemption_search import PreemptionSearch
+from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_admission import AdmissionProgress, TreeAdmission
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.log.reservation_state import ReservationState
@@ -52,6 +53,16 @@ class PendingTrees:
         return self._idle_filter.nothing_to_admit(
             view, state, forest, hints, now_ms, by_time=by_time
         )
+
+    @property
+    def explanations(self) -> RefusalExplanations:
+        """Return the explanations that run in the background."""
+        return self._admission.explanations
+
+    async def record_explanations(self) -> None:
+        """Append the refusals that were explained since the last pass."""
+        self._admission.record_explanations()
+        await self._appends.flush()
 
     async def admit(self) -> None:
         """Try to admit every pending tree, then explain refusals, then try what was postponed."""

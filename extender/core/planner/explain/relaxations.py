@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
@@ -18,9 +17,8 @@ from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
-    map_groups,
-    walk,
 )
+from extender.core.planner.explain.tree_forms import GroupChange, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -50,8 +48,7 @@ def relaxations(
         conflict: Requirements that cannot hold together; what changes none of them does not help.
         rejected_nodes: Node rejections that hold for the relaxations too.
     """
-    solver.refill()
-    solver.request = msgspec.structs.replace(solver.request, rejected_nodes=rejected_nodes)
+    solver.refill(rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
         fleet = solver.fleet.extended(new)
@@ -71,17 +68,22 @@ def relaxations(
 def _lower_minimum(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> list[Relaxation]:
-    """Find, for one group at a time, the largest minimum with which the tree fits."""
+    """Find, for one group at a time, the largest minimum with which the tree fits; of interchangeable groups for the first."""
     found: list[tuple[int, Relaxation]] = []
+    tried: set[int] = set()
+    groups = {group.key: group for group in walk(solver.request.root)}
     for r in conflict:
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
-        group = next(g for g in walk(solver.request.root) if g.key == r.object)
-        now = threshold(group)
+        form = solver.form({r.object: GroupChange(minimum=0)})
+        if form in tried:
+            continue
+        tried.add(form)
+        now = threshold(groups[r.object])
         best, low, high = 0, 1, now - 1
         while low <= high:
             middle = (low + high) // 2
-            if _with_minimum(solver, r.object, middle):
+            if solver.fits_with({r.object: GroupChange(minimum=middle)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
@@ -92,21 +94,11 @@ def _lower_minimum(
     return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
 
 
-def _with_minimum(solver: RequirementSolver, key: GroupKey, minimum: int) -> bool:
-    def lower(group: PlanGroup) -> PlanGroup:
-        if group.key != key:
-            return group
-        return msgspec.structs.replace(group, minimum=minimum)
-
-    root = map_groups(solver.request.root, lower)
-    request = msgspec.structs.replace(solver.request, root=root)
-    return solver.fits(request, solver.fleet, Options()) is True
-
-
 def _others(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> Iterator[Relaxation]:
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
+    tried: set[int] = set()
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
@@ -116,9 +108,12 @@ def _others(
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
-                groups = [g for g in walk(solver.request.root) if g.key == requirement.object]
-                change = without_topology(solver, groups)
-                yield from [change] if change is not None else []
+                form = solver.form({requirement.object: GroupChange(topology=())})
+                if form not in tried:
+                    tried.add(form)
+                    groups = [g for g in walk(solver.request.root) if g.key == requirement.object]
+                    change = without_topology(solver, groups)
+                    yield from [change] if change is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
                 yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
             case _:
@@ -127,13 +122,7 @@ def _others(
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
     """Return that the topology constraints of some groups are dropped, if the tree fits then."""
-    dropped = {group.key for group in groups}
-
-    def drop(group: PlanGroup) -> PlanGroup:
-        return msgspec.structs.replace(group, topology=()) if group.key in dropped else group
-
-    request = msgspec.structs.replace(solver.request, root=map_groups(solver.request.root, drop))
-    if solver.fits(request, solver.fleet, Options()) is not True:
+    if solver.fits_with({group.key: GroupChange(topology=()) for group in groups}) is not True:
         return None
     names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
     return Relaxation(
