@@ -58,6 +58,7 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -342,20 +343,20 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
-            where = problem.message if problem.rule == "B6" else name
+            where = problem.message if problem.rule in LOOPS_AND_DEPTHS else name
             by_problem.setdefault((problem.rule, where), []).append(orphan)
     for (rule, _), orphans in by_problem.items():
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
-        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        missing = first.group.key.name if rule in LOOPS_AND_DEPTHS else (first.group.parent or "")
         parent = composite_key(namespace, missing)
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
-            verdict="invalid" if rule == "B6" else "waiting",
-            text=first.problem.message + ("" if rule == "B6" else _meant(view, parent)),
+            verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
+            text=first.problem.message + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent)),
             pods=tuple(sorted(pods)),
         )
 
