@@ -14,6 +14,7 @@ from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
 from extender.core.planner.codec.request_codec import BUCKETS
 from extender.http.responses.error_responses import problems
+from extender.http.responses.request_body import BODY
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
@@ -31,11 +32,18 @@ from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 NODES = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 
 
+@web.middleware
+async def with_body(request, handler):
+    """Read the body as the limits of the server do; they have tests of their own."""
+    request[BODY] = await request.read()
+    return await handler(request)
+
+
 @asynccontextmanager
 async def asking(stage, *workloads):
     """Serve the verbs and the questions of a stage and of these workloads; yield a client."""
     reader = FakeEventQueries(stage.database)
-    app = web.Application(middlewares=[problems])
+    app = web.Application(middlewares=[problems, with_body])
     for part in (
         VerbHandlers(stage.extender_service, stage.leader, read_wire_pod, forwarder=None),
         HistoryApi(reader, stage.inputs),
