@@ -316,6 +316,7 @@ class Service:
         from extender.http.v1.state_api import NodesApi
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
+        from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, application
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
@@ -341,8 +342,14 @@ class Service:
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
+
+        def cluster_size() -> ClusterSize:
+            view = self.cluster.view()
+            return ClusterSize(len(view.nodes), len(view.pods))
+
         return application(
-            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop), self.settings
+            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop, cluster_size),
+            self.settings,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:

@@ -58,6 +58,7 @@ FIELDS = {
     "reasons",
     "conflict",
     "help",
+    "changes",
     "when_empty",
     "reasons_when_empty",
     "node_groups",

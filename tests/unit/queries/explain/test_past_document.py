@@ -30,7 +30,7 @@ from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, 
 from extender.core.model.pods import SUCCEEDED
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.explain import past_explanation, recorded_checks
-from tests.support.document_outputs import DOCS
+from tests.support.document_outputs import DOCS, fixed_parts
 from tests.support.logs.short_log import GPUS, admitted, at_us, bound, events
 from tests.unit.queries.explain.test_past_explanation import asking
 from tests.unit.queries.state.test_historical_state import Past
@@ -137,12 +137,9 @@ async def test_every_first_line_of_the_past_is_there() -> None:
     found = "\n".join(await lines())
     missing = set()
     for module in (past_explanation, recorded_checks):
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.JoinedStr):
-                fixed = [str(p.value) for p in node.values if isinstance(p, ast.Constant)]
-                longest = max(fixed, key=len, default="").strip()
-                if len(longest) >= FEW and "`" not in longest and longest not in found:
-                    missing.add(longest)
+        for part in map(str.strip, fixed_parts(ast.parse(inspect.getsource(module)))):
+            if len(part) >= FEW and "`" not in part and part not in found:
+                missing.add(part)
     assert missing == ELSEWHERE
 
 

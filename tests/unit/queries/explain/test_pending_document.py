@@ -25,7 +25,7 @@ from extender.core.model.ids import NIL_GANG
 from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.explain import explain_service, gang_checks, member_checks
-from tests.support.document_outputs import DocumentOutputs
+from tests.support.document_outputs import DocumentOutputs, fixed_parts
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
@@ -127,8 +127,8 @@ async def is_preempted(stage: Stage) -> None:
     for name in ("low-0", "low-1"):
         stage.cluster.change_pod(name, deleting=True, disruption_target="PreemptionByScheduler")
         stage.cluster.delete_pod(name)
-    await stage.settled()
-    await stage.settled()
+        await stage.settled()
+        await stage.settled()
 
 
 async def a_node_is_rejected(stage: Stage) -> None:
@@ -291,10 +291,8 @@ def first_lines(module) -> set[str]:
     found: set[str] = set()
 
     def note(value: ast.AST | None) -> None:
-        for part in ast.walk(value) if value is not None else ():
-            if isinstance(part, ast.JoinedStr):
-                fixed = [str(p.value) for p in part.values if isinstance(p, ast.Constant)]
-                found.add(max(fixed, key=len, default=""))
+        if value is not None:
+            found.update(fixed_parts(value))
 
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call):
