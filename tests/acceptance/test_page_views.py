@@ -335,7 +335,7 @@ async def test_would_it_fit(service, browser, tmp_path):
     assert "minCount" in browser.text("#fit-answer .help")
     browser.picture(tmp_path / "does-not-fit.png")
     ask("kind: Pod\n\tname: x")
-    await seen(browser, lambda: "manifest: line 2:" in browser.text("#fit-text"), "the line")
+    await seen(browser, lambda: "manifest: line 2" in browser.text("#fit-text"), "the line")
     ask("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}")
     await seen(
         browser, lambda: "ConfigMap of v1 is not planned" in browser.text("#fit-text"), "the kind"

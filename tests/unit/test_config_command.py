@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from extender.cli.commands.config_command import MASK, masked, setting_lines
-from extender.settings import PREFIX, all_settings
+from extender.settings import PREFIX, Settings, all_settings
 from tests.support.service.command_line import run_command
 
 
@@ -121,7 +121,10 @@ def test_json_and_yaml_have_the_same_values_with_their_types():
     as_json = json.loads(run_command("config", "-o", "json", *words).stdout)
     assert as_json == yaml.safe_load(run_command("config", "-o", "yaml", *words).stdout)
     found = {line["name"]: line for line in as_json}
-    assert (found["search_budget"]["value"], found["search_budget"]["default"]) == (7, 200_000)
+    assert (found["search_budget"]["value"], found["search_budget"]["default"]) == (
+        7,
+        Settings().search_budget,
+    )
     assert found["cluster"]["value"] == ["a", "b"]
     assert found["preemption"]["value"] is True
 
@@ -131,7 +134,7 @@ def test_a_value_that_does_not_fit_is_refused_as_by_serve():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "gang-extender: GANG_EXTENDER_SEARCH_BUDGET: 'many' is not a whole number, "
-        "for example 200000\n"
+        f"for example {Settings().search_budget}\n"
     )
 
 
