@@ -200,7 +200,13 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 
         folder = Path(settings.data_dir)
-        return ManifestCluster([*settings.cluster], folder, clock=clock, fence=fence)
+        return ManifestCluster(
+            [*settings.cluster],
+            folder,
+            clock=clock,
+            fence=fence,
+            max_children=settings.max_children,
+        )
     from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
@@ -210,7 +216,11 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         token_file=settings.scheduler_metrics_token_file,
     )
     return await KubernetesCluster.connect(
-        settings.kubeconfig or None, clock=clock, fence=fence, scheduler=metrics
+        settings.kubeconfig or None,
+        clock=clock,
+        fence=fence,
+        scheduler=metrics,
+        max_children=settings.max_children,
     )
 
 
@@ -296,6 +306,7 @@ class Service:
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return the HTTP application."""
+        from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -305,29 +316,40 @@ class Service:
         from extender.http.v1.state_api import NodesApi
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
+        from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, application
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
+        from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
         plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
+        path = self.settings.node_groups
+        groups = read_node_groups(path) if path else ()
         plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
+        labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
             self.query_process,
-            GangApi(opened.audit, opened.inputs, self.leader),
-            TreeApi(self.leader),
+            GangApi(opened.audit, opened.inputs, self.leader, labels),
+            TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(
-                ExplainService(self.cluster, self.leader, clock, plans.plan),
+                ExplainService(self.cluster, self.leader, clock, plans.plan, groups),
                 self.query_process.fetch,
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
+
+        def cluster_size() -> ClusterSize:
+            view = self.cluster.view()
+            return ClusterSize(len(view.nodes), len(view.pods))
+
         return application(
-            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop), self.settings
+            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop, cluster_size),
+            self.settings,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:

@@ -16,10 +16,13 @@ import msgspec
 from msgspec import Meta
 
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.planner.plan_types import SEARCH_BUDGET
 
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+GO_IDLE_S = 90  # the transport of Go closes a connection after so long without a request
 # Kubernetes sets these in each pod, for each Service of its namespace.
 SERVICE_LINK = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$"
@@ -45,20 +48,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
+    node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
-    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost.")] = 200_000
+    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
+    max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
-    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request.")] = 64 * 1024 * 1024
+    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
+    max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
+    max_preempt_body_bytes: Annotated[int, Meta(description="Largest accepted body of preempt; 0: 8 MiB. Set it in the same case.")] = 0
+    max_body_bytes_in_flight: Annotated[int, Meta(description="How many bytes the bodies of all open requests may have together.")] = 64 * 1024 * 1024
+    header_timeout_s: Annotated[float, Meta(description="How long the headers of a request may take to arrive.")] = 5.0
+    body_timeout_s: Annotated[float, Meta(description="How long the body of a request may take to arrive.")] = 10.0
+    # Go keeps idle connections for 90 s; if the server closes first, a call can fail with EOF (EXTENDER 1.1)
+    keepalive_timeout_s: Annotated[float, Meta(description="How long a connection without requests stays open; above the 90 s of kube-scheduler.")] = 120.0
+    max_connections: Annotated[int, Meta(description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
+    max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
+    max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one address may have open.")] = 32
     shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
     topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
     capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
@@ -296,17 +311,33 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "bind_timeout_s",
         "lease_duration_s",
         "search_budget",
+        "max_children",
         "reservation_ttl_s",
         "shutdown_grace_s",
         "capacity_sample_interval_s",
         "max_request_body_bytes",
+        "max_body_bytes_in_flight",
+        "header_timeout_s",
+        "body_timeout_s",
+        "max_connections",
+        "max_connections_per_peer",
+        "max_streams_per_peer",
     ):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    if settings.replacement_ttl_s < 0:
-        msg = f"{names['replacement_ttl_s']}: {settings.replacement_ttl_s} must be 0 or above"
+    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+        if getattr(settings, name) < 0:
+            msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
+            raise BadInput(msg)
+    if not (
+        math.isfinite(settings.keepalive_timeout_s) and settings.keepalive_timeout_s > GO_IDLE_S
+    ):
+        msg = (
+            f"{names['keepalive_timeout_s']}: {settings.keepalive_timeout_s} must be above {GO_IDLE_S}, the seconds for "
+            "which kube-scheduler keeps a connection"
+        )
         raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
         msg = (

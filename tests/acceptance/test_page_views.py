@@ -7,11 +7,17 @@ import yaml
 from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
+from extender.core.log.events import PreemptionPlanned
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.acceptance.test_process_kills import play_until, recorded, service
 from tests.acceptance.test_ui import a_service_tree, browser, gang_row, positions, seen
+from tests.support.logs.fake_store import Script
+from tests.support.logs.many_preemptions import preemption_log
+from tests.support.logs.postgres import fresh_database, run
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.service.replicas import Replica
 from tests.support.service.workload_builders import a_job, a_template
 
 __all__ = ["browser", "service"]
@@ -211,6 +217,93 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
         await seen(browser, lambda: browser.shown("#detail .cost"), view)
         assert browser.run("return document.documentElement.scrollWidth") == 390, view
         browser.picture(tmp_path / f"narrow-{view}.png")
+    assert browser.complaints() == []
+
+
+@pytest.fixture
+def long_log(postgres_url, template_database, tmp_path):
+    """A service on a log with 1,150 preemptions; gives it and the positions of their plans, newest first."""
+    manifests = tmp_path / "nodes.yaml"
+    manifests.write_text(yaml.safe_dump_all([a_node("n1", gpu=8)]))
+
+    async def write(url):
+        async with PostgresEventLog(url) as log:
+            grant = await log.take(holder="a", address="", ttl_ms=1000)
+            events, _ = preemption_log(Script(grant), 1150, 3)
+            await log.append(grant, events)
+        plans = [e.position for e in events if isinstance(e.data, PreemptionPlanned)]
+        return plans[::-1]
+
+    with fresh_database(postgres_url, template=template_database) as url:
+        plans = run(write(url))
+        served = Replica(tmp_path, url, manifests, "a")
+        try:
+            run(served.until_leads())
+            yield served, plans
+        finally:
+            served.end()
+
+
+def listed(browser):
+    """Return the positions of the preemptions that are shown, in their order."""
+    links = browser.texts("#preemption-list .line a:last-of-type")
+    return [int(text.removeprefix("event ")) for text in links]
+
+
+async def test_preemptions_are_newest_first_and_can_be_read_to_the_oldest(
+    long_log, browser, tmp_path
+):
+    """Pages of 1,000: the newest is the first row, and Show more reaches the first preemption of the log."""
+    served, plans = long_log
+    browser.open(f"{served.url}/#view=preemptions&span=all")
+    await seen(
+        browser,
+        lambda: browser.text("#preemptions-text") == "the newest 1,000 preemptions",
+        "a page",
+    )
+    assert listed(browser) == plans[:100]
+    browser.click("#preemptions-more button", "Show 100 more")
+    assert listed(browser) == plans[:200]
+    browser.picture(tmp_path / "newest.png")
+    for shown in range(200, 1000, 100):
+        browser.click("#preemptions-more button", "Show 100 more")
+        assert len(listed(browser)) == shown + 100
+    browser.click("#preemptions-more button", "Show more: read earlier ones")
+    await seen(browser, lambda: len(listed(browser)) == 1100, "earlier ones")
+    assert browser.text("#preemptions-text") == "1,150 preemptions"
+    browser.click("#preemptions-more button", "Show 50 more")
+    assert listed(browser) == plans
+    assert browser.text("#preemptions-more") == ""
+    browser.press("#preemption-filter", "ns/v1")
+    assert "of 1,150 preemptions" in browser.text("#preemptions-text")
+    browser.one("#preemption-filter").clear()
+    browser.one("#preemptions-again").click()
+    await seen(browser, lambda: listed(browser) == plans[:100], "the newest again")
+    assert browser.complaints() == []
+
+
+async def test_another_moment_is_read_once(long_log, browser):
+    """By the address, by an event, and by the way back to now: one request for the state each."""
+    served, plans = long_log
+    browser.open(f"{served.url}/")
+    await seen(browser, lambda: browser.text("#mode") == "Now", "now")
+    requests = (
+        "return performance.getEntriesByType('resource').map((e) => decodeURIComponent(e.name))"
+        ".filter((name) => name.includes('/v1/state'))"
+    )
+    for number, position in enumerate(plans[5:8]):
+        browser.run("performance.clearResourceTimings()")
+        if number:
+            browser.run(
+                f"document.querySelector('#events [data-position=\"{position}\"] .at').click()"
+            )
+        else:
+            browser.run(f"location.hash = 'at={position}'")
+        await seen(
+            browser, lambda p=position: f"event {p} of" in browser.text("#when"), "the moment"
+        )
+        await seen(browser, lambda p=position: positions(browser)[0] == p, "the events up to there")
+        assert [url.partition("?")[2] for url in browser.run(requests)] == [f"at={position}"]
     assert browser.complaints() == []
 
 

@@ -171,6 +171,7 @@ async def back_in_time(service, browser, folder):
     await seen(
         browser, lambda: browser.texts("#detail .level .badge") == ["reserved"] * 3, "levels"
     )
+    await explained_then(service, browser, admitted)
     browser.picture(folder / "then.png")
     write(service, "later", a_gang("later", pods=1, requests={GPU: 99}, schedulingGates=GATED))
     await seen(
@@ -191,6 +192,31 @@ async def back_in_time(service, browser, folder):
     await seen(
         browser, lambda: "LeaseAcquired" in browser.texts("#events .type"), "all events again"
     )
+
+
+async def explained_then(service, browser, position):
+    """The gang and one of its pods are explained as the log had them then, with what it does not have."""
+
+    def then(name):
+        return service.get(f"/v1/explain?name={name}&at={position}")
+
+    def shows(found):
+        text = browser.text("#detail .explanation")
+        return found["answer"] in text and all(part in text for part in found["limitations"])
+
+    gang = then("CompositePodGroup/default/tree")
+    assert gang["limitations"]
+    assert gang["answer"] != service.get("/v1/explain?name=default/tree")["answer"]
+    await seen(browser, lambda: shows(gang), "why the gang was so")
+    browser.run(
+        "[...document.querySelectorAll('#detail details')].forEach((one) => { one.open = true; })"
+    )
+    browser.click("#detail .members a", "default/tree-a-0")
+    await seen(browser, lambda: shows(then("Pod/default/tree-a-0")), "why the pod was so")
+    assert browser.text("#mode") == "Then"
+    browser.run("history.back()")
+    await seen(browser, lambda: len(browser.texts("#detail .level")) == 3, "the gang again")
+    await seen(browser, lambda: shows(gang), "its explanation again")
 
 
 async def a_time_before_the_log(browser, position):

@@ -48,6 +48,7 @@ RECIPE = "1"
 REQUIRE = re.compile(
     r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3) (v\S+)", re.MULTILINE
 )
+PORTFORWARD = Path(__file__).parent / "portforward"
 VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
@@ -156,6 +157,15 @@ def build_etcdctl() -> str:
     package = "go.etcd.io/etcd/etcdctl/v3"
     folder = ensure_built(ETCDCTL_FOLDER, [package], ("etcdctl",), "-s -w")
     return str(folder / "etcdctl")
+
+
+def build_portforward() -> Path:
+    """Build the endpoint of a kubelet that forwards ports, unless it is built.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    return build_ours(PORTFORWARD)
 
 
 def build_ours(module: Path) -> Path:
@@ -360,6 +370,7 @@ def main() -> int:
     names: list[str] = parser.parse_args().names
     try:
         report("etcd", build_etcd)
+        report("portforward", build_portforward)
         for name in names:
             if name == "controllers":
                 for wrapper in WRAPPERS:

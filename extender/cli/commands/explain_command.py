@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import Form, minimum_text, root_path
+from extender.cli.commands.gang_commands import root_path
 from extender.cli.connection.service_client import Server, ask_service
+from extender.cli.options.list_options import ValueForm
+from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation
@@ -30,13 +32,6 @@ def explain(
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
     ] = "default",
-    at: Annotated[
-        str,
-        typer.Option(
-            "--at",
-            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
-        ),
-    ] = "",
     why_preempted: Annotated[
         bool,
         typer.Option(
@@ -44,8 +39,15 @@ def explain(
             help="Explain the newest preemption that evicted this pod or group: by whom, why it, and how it ended.",
         ),
     ] = False,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
+        ),
+    ] = "",
     server: Server = None,
-    output: Form = Output.table,
+    output: ValueForm = Output.table,
 ) -> None:
     """Explain why a group, pod, workload or node is in its state, and what would help."""
     if why_preempted and at:

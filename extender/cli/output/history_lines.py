@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from extender.core.model.wording import counted
 from extender.queries.log.decision_details import Decision
-from extender.queries.log.gang_history import HistoryLine
+from extender.queries.log.gang_history import HistoryLine, ServedEvent
 
 NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 
-def print_line(line: HistoryLine, gang: str) -> None:
+def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""
@@ -28,10 +28,11 @@ def print_line(line: HistoryLine, gang: str) -> None:
 def _decided(decision: Decision) -> Iterator[str]:
     planned = decision.input
     if planned.stored:
+        units = f", {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
         yield (
             f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
             f"{planned.groups} groups, {planned.nodes} nodes, {planned.rejected_nodes} node rejections, {planned.rules} rules "
-            f"between pods, {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
+            f"between pods{units if planned.evictable else ''}"
         )
     else:
         yield f"input {planned.digest[:12]}: not stored any more (pruned)"

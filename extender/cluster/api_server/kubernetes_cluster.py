@@ -41,7 +41,7 @@ from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
-from extender.core.model.pod_groups import kind_of
+from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
@@ -70,6 +70,7 @@ class KubernetesCluster:
         chance: random.Random | None = None,
         instance: str = "",
         scheduler: SchedulerMetrics | None = None,
+        max_children: int = CHILDREN_MAX,
     ) -> None:
         """Build the parts; no request is sent before `start`.
 
@@ -79,11 +80,12 @@ class KubernetesCluster:
             chance: Source of jitter, for tests.
             instance: Name of this replica in Events; the host name when empty.
             scheduler: The metrics of kube-scheduler, if they can be read.
+            max_children: Groups that one parent may have.
         """
         self._server = server
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._world = ObjectStore(guards=True)
+        self._world = ObjectStore(guards=True, max_children=max_children)
         self._pods = PodWriter(server)
         self._evictions = PodEvictions(server, clock)
         self._log_head = LogHeadConfigMap(server)
@@ -112,6 +114,7 @@ class KubernetesCluster:
         clock: Clock,
         fence: Callable[[], bool] | None = None,
         scheduler: SchedulerMetrics | None = None,
+        max_children: int = CHILDREN_MAX,
     ) -> Self:
         """Load the configuration of the API server and build the cluster; the caller then calls `start`.
 
@@ -120,6 +123,7 @@ class KubernetesCluster:
             clock: For ages and timestamps.
             fence: Returns whether this process may still write; checked before each try.
             scheduler: The metrics of kube-scheduler, if they can be read.
+            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: There is no usable configuration.
@@ -130,7 +134,7 @@ class KubernetesCluster:
             fence=fence or (lambda: True),
             renew=lambda: load_configuration(kubeconfig),
         )
-        return cls(server, clock=clock, scheduler=scheduler)
+        return cls(server, clock=clock, scheduler=scheduler, max_children=max_children)
 
     # --- life
 

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
+from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.tree_copies import Taken, TreeCopies
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
@@ -98,6 +99,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         order=found.order,
         origins=found.origins,
         refused=found.refused,
+        node_groups=node_groups(parsed.node_groups, "body: node_groups"),
     )
     view = found.world.view
     if ours is not None and live is not None:

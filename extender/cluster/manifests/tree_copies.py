@@ -22,7 +22,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
-from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS, key_of, parent_of
+from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
 from extender.cluster.types.pod_types import PodStatus, SchedulingGroup
 from extender.core.model.errors import BadInput
@@ -30,6 +30,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_object import GROUP_LABELS
+from extender.ports.written_names import PARENT_ANNOTATIONS
 from extender.queries.plan.capacity_query import TreeCopy
 
 Taken = tuple[str, str, str]  # kind, namespace and name

@@ -55,7 +55,7 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Source, composite_key, leaf_key
+from extender.core.model.pod_groups import CHILDREN_MAX, Source, composite_key, leaf_key
 from extender.core.model.pods import (
     ABSENT,
     UNBOUND,
@@ -92,14 +92,15 @@ class _Volume(msgspec.Struct, frozen=True):
 class ObjectStore:
     """The objects of a cluster and the view of them."""
 
-    def __init__(self, *, guards: bool = False) -> None:
+    def __init__(self, *, guards: bool = False, max_children: int = CHILDREN_MAX) -> None:
         """Start without objects.
 
         Args:
             guards: Whether the view has the data for finalizers of our groups; files have no finalizers.
+            max_children: Groups that one parent may have.
         """
         self._guards = guards
-        self.view = ClusterView()
+        self.view = ClusterView(max_children=max_children)
         self.priorities = Priorities()
         self.workloads: dict[Name, api.Workload] = {}
         self._groups: dict[tuple[GroupKey, Source], api.Group] = {}

@@ -1,5 +1,7 @@
 """Run the planner: quick requests here, the others in a worker process, so that filter calls stay fast.
 
+Refusals of large requests are explained in a second process of low priority, which starts when it is first needed.
+
 The planner is pure, so where it runs changes only the time. Rows that are the same objects as in
 the request before are neither converted nor encoded again.
 """
@@ -17,7 +19,7 @@ from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork, NodeTable, plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionVerdict, preempt
 from extender.ports.log_ports import DecisionInput
-from extender.runtime.worker_process import WorkerProcess
+from extender.runtime.worker_process import NICE, WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +27,19 @@ log = logging.getLogger(__name__)
 AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes
+EXPLAINED_AT_ONCE_MAX = (
+    20_000  # pairs of group and node; an explanation takes some milliseconds up to there
+)
 SOLVER = "ortools.sat.python.cp_model"  # takes a second to load, so only the worker loads it
 T = TypeVar("T")
 
 
 class PlannerPool:
-    """Answers plan requests; the worker runs one at a time."""
+    """Answers plan requests; each worker runs one at a time."""
 
     def __init__(self) -> None:
         self._worker = WorkerProcess()
+        self._explainer = WorkerProcess(nice=NICE)
         self._nodes = NodeTable(())
         self._encoder = Encoder()
 
@@ -52,6 +58,11 @@ class PlannerPool:
         self._nodes = self._nodes.renewed(request.nodes)
         return plan_at_once(request, self._nodes, effort=AT_ONCE_EFFORT)
 
+    def explains_later(self, request: PlanRequest) -> bool:
+        """Return whether a refusal of a request is decided without its explanation, which may take seconds."""
+        groups, _ = _count(request.root)
+        return request.explain and groups * len(request.nodes) > EXPLAINED_AT_ONCE_MAX
+
     def warm(self) -> None:
         """Start the worker and load the solver in it, ahead of the first long search."""
         self._worker.warm_up(_load_solver)
@@ -62,7 +73,15 @@ class PlannerPool:
         Raises:
             BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await self._run_in_worker(_plan_bytes, encoded)
+        return await _run_in(self._worker, _plan_bytes, encoded)
+
+    async def explain(self, encoded: DecisionInput) -> Verdict:
+        """Plan a tree that is refused already, for its explanation; no call of `plan` or `preempt` waits for this.
+
+        Raises:
+            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
+        """
+        return await _run_in(self._explainer, _plan_bytes, encoded)
 
     async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> PreemptionVerdict:
         """Search units whose eviction frees enough capacity, however long it takes.
@@ -74,21 +93,23 @@ class PlannerPool:
         Raises:
             BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await self._run_in_worker(_preempt_bytes, encoded, verdict)
-
-    async def _run_in_worker(
-        self, work: Callable[..., T], encoded: DecisionInput, *more: object
-    ) -> T:
-        """Run `work` in the worker, and once more if the worker dies."""
-        try:
-            return await self._worker.run(work, encoded.head, encoded.parts, *more)
-        except BrokenProcessPool:
-            log.warning("planner process died, starting another", extra={"digest": encoded.digest})
-            return await self._worker.run(work, encoded.head, encoded.parts, *more)
+        return await _run_in(self._worker, _preempt_bytes, encoded, verdict)
 
     def stop(self) -> None:
-        """Kill the worker: at its exit, Python would wait for a running plan."""
+        """Kill the workers: at its exit, Python would wait for a running plan."""
         self._worker.stop()
+        self._explainer.stop()
+
+
+async def _run_in(
+    worker: WorkerProcess, work: Callable[..., T], encoded: DecisionInput, *more: object
+) -> T:
+    """Run `work` in a worker, and once more if the worker dies."""
+    try:
+        return await worker.run(work, encoded.head, encoded.parts, *more)
+    except BrokenProcessPool:
+        log.warning("planner process died, starting another", extra={"digest": encoded.digest})
+        return await worker.run(work, encoded.head, encoded.parts, *more)
 
 
 def _count(group: PlanGroup) -> tuple[int, int]:

@@ -17,6 +17,8 @@ from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
 PLANNER_VERSION = "4"
+SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
+SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
 GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
 EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
@@ -123,7 +125,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rejected_nodes: tuple[NodeRejection, ...] = ()
     # ReadWriteOncePod claims of running pods, namespace/name, sorted
     claims_in_use: tuple[str, ...] = ()
-    budget: int = 200_000  # search nodes
+    budget: int = SEARCH_BUDGET  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
     explain: bool = (
         True  # find the conflict and relaxations when no plan exists (costs more solves)

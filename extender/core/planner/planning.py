@@ -24,6 +24,8 @@ from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     GIVEN,
+    SEARCH_BUDGET,
+    SECONDS_OF_BUDGET,
     Feasibility,
     Plan,
     PlanGroup,
@@ -35,7 +37,8 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
 
-BUDGET_WHEN_EMPTY: Final = 20_000  # search nodes of the second plan
+BUDGET_STEP: Final = 10  # the larger budget that an unknown refusal proposes, as a multiple
+BUDGET_WHEN_EMPTY: Final = SEARCH_BUDGET // 4  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
@@ -148,7 +151,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     if not solved.proved:
         text = (
             f"{_name(request)}: no placement found within the budget of {request.budget} search "
-            "nodes; it may still exist"
+            f"nodes; it may still exist. {larger_budget(request.budget)}"
         )
         return Refusal(
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
@@ -215,6 +218,20 @@ def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
     infeasible = bound_all(problem, anywhere).infeasible
     return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"
+
+
+def larger_budget(budget: int) -> str:
+    """Return how a search with a larger budget is made, and what it costs."""
+    return (
+        f"GANG_EXTENDER_SEARCH_BUDGET={budget * BUDGET_STEP} (--search-budget of serve and plan) makes the search "
+        f"{BUDGET_STEP} times as long: up to {_seconds(budget * BUDGET_STEP)} of CPU time"
+    )
+
+
+def _seconds(budget: int) -> str:
+    """Return the CPU time that so many search nodes take at most, roughly."""
+    whole = max(round(budget * SECONDS_OF_BUDGET / SEARCH_BUDGET), 1)
+    return f"about {whole} {'second' if whole == 1 else 'seconds'}"
 
 
 def _name(request: PlanRequest) -> str:

@@ -154,10 +154,9 @@ class App {
     this.asked = JSON.stringify(parameters);
     const older = same ? this.feed.events.filter((event) => body.length && event.position < body.at(-1).position) : [];
     this.feed.show([...since.reverse(), ...body, ...older], this.feedWords(), { anew: !same });
-    if (this.follower.position === null) {
-      this.follower.start(position, body[0]?.position === position ? body[0] : null);
-    }
-    this.states.ask(true);
+    if (this.follower.position !== null) return;
+    this.follower.start(position, body[0]?.position === position ? body[0] : null);
+    this.states.ask(true); // the first time; later changes of the moment read the state themselves
   }
 
   wantedEvents() {

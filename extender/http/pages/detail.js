@@ -18,7 +18,7 @@ const WORDS = {
 export class Detail {
   /**
    * @param on `link(kind, name)`: the properties of a link; `close()`; `moment(position)`; `explain(name, version)`: the
-   *   element with an explanation, and `explained(name)`: whether it is there.
+   *   element with an explanation at the moment that is shown, and `explained(name)`: whether it is there.
    */
   constructor(on) {
     this.on = on;
@@ -67,17 +67,16 @@ export class Detail {
    * @param gang GangAt.
    * @param tree TreeNow; null where the past is shown or the cluster has none.
    * @param preemption PreemptionAt of this gang, if any.
-   * @param past whether the past is shown: there are no explanations of it.
    * @param now of the moment that is shown, in milliseconds.
    */
-  gang(gang, tree, preemption, past, now) {
+  gang(gang, tree, preemption, now) {
     const name = `${gang.kind}/${gang.gang}`;
     this.fill(
       this.head("Gang", gang.gang),
       el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved, ${since(gang, now)}`),
       gang.workload ? this.workload(gang.workload) : null,
-      past ? null : this.on.explain(name, `${gang.uid} ${gang.state} ${gang.last_decision_position}`),
-      past || RUNNING.has(gang.state) || !this.on.explained(name) ? this.decision(gang) : null,
+      this.on.explain(name, `${gang.uid} ${gang.state} ${gang.last_decision_position}`),
+      RUNNING.has(gang.state) || !this.on.explained(name) ? this.decision(gang) : null,
       this.loss(gang.last_loss, now),
       preemption ? this.preempting(preemption) : null,
       this.levels(gang, tree),
@@ -97,9 +96,8 @@ export class Detail {
   }
 
   /** Show the explanation of a group, a pod or a workload. @param about KIND/NAMESPACE/NAME. */
-  about(about, past) {
-    const parts = past ? [el("p", { class: "quiet", text: "The past has only gangs, nodes and events; go to Live for this." })] : [this.on.explain(about, "")];
-    this.fill(this.head(...apart(about)), ...parts);
+  about(about) {
+    this.fill(this.head(...apart(about)), this.on.explain(about, ""));
   }
 
   /** Show one event. @param found of `readEvent`, or a text while there is none. */
@@ -206,7 +204,7 @@ export class Detail {
     const labels = keys.filter((key) => node.labels[key]).flatMap((key) => pair(key, node.labels[key]));
     this.fill(
       this.head("Node", node.name),
-      past || node.gone ? null : this.on.explain(`Node/${node.name}`, ""),
+      node.gone && !past ? null : this.on.explain(`Node/${node.name}`, ""),
       node.closed ? el("p", { class: "notice", text: closed(node.now) }) : null,
       el("div", { class: "wide" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows.filter(Boolean)))),
       el("h3", { text: "Members of gangs" }),

@@ -12,53 +12,55 @@ export class Explanations {
   constructor(on) {
     this.on = on;
     this.name = "";
+    this.at = "";
     this.version = "";
-    this.found = null; // the answer about `name`, once there is one
+    this.found = null; // the answer about `name` at `at`, once there is one
     this.box = el("div", { class: "explanation", "aria-live": "polite" });
   }
 
-  /** Whether there is an answer about a name. */
-  has(name) {
-    return this.name === name && this.found !== null;
+  /** Whether there is an answer about a name at a moment. */
+  has(name, at) {
+    return this.name === name && this.at === at && this.found !== null;
   }
 
   /**
-   * Return the element with the explanation of an object; the answer is requested when name or version change.
+   * Return the element with the explanation of an object; the answer is requested when name, moment or version change.
    *
    * @param name KIND/NAMESPACE/NAME, of a node KIND/NAME.
+   * @param at position of the past; empty: now.
    * @param version changes when the answer may have changed.
    */
-  of(name, version) {
-    if (name !== this.name) {
+  of(name, at, version) {
+    const other = name !== this.name || at !== this.at;
+    if (other) {
       this.found = null;
       this.box.replaceChildren(el("p", { class: "quiet", text: "Asking why …" }));
     }
-    if (name !== this.name || version !== this.version) {
-      this.name = name;
-      this.version = version;
-      this.read(name);
+    if (other || version !== this.version) {
+      [this.name, this.at, this.version] = [name, at, version];
+      this.read(name, at);
     }
     return this.box;
   }
 
-  async read(name) {
+  async read(name, at) {
     let parts;
     let found = null;
     try {
-      found = (await ask("explain", { name })).body;
+      found = (await ask("explain", { name, at })).body;
       parts = this.parts(found);
     } catch (problem) {
       if (problem.status === undefined) throw problem;
       parts = [el("p", { class: "fault-text", text: problem.message }), this.again("Ask again")];
     }
-    if (name !== this.name) return;
+    if (name !== this.name || at !== this.at) return;
     this.found = found;
     refill(this.box, ...parts);
     this.on.answered();
   }
 
   again(text) {
-    return el("button", { type: "button", class: "again", text, onclick: () => this.read(this.name) });
+    return el("button", { type: "button", class: "again", text, onclick: () => this.read(this.name, this.at) });
   }
 
   parts(found) {
@@ -69,7 +71,7 @@ export class Explanations {
       this.list("What would help", found.help, "help"),
       this.checks(found.checks),
       this.related(found.related),
-      el("p", { class: "quiet" }, `As of ${utc(found.as_of)}. `, this.again("Ask again")),
+      el("p", { class: "quiet" }, `As of ${utc(found.as_of)}. ${found.limitations.join(" ")} `, this.at ? null : this.again("Ask again")),
     ];
   }
 

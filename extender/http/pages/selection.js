@@ -15,13 +15,14 @@ export class Selection {
   constructor(address, on) {
     this.address = address;
     this.found = null; // the event that is selected: {position, found}
+    this.moment = ""; // position of the past that is shown; empty: now
     this.opener = null; // had the focus before something was selected
     this.explanations = new Explanations(on);
     this.detail = new Detail({
       ...on,
       close: () => this.close(),
-      explain: (name, version) => this.explanations.of(name, version),
-      explained: (name) => this.explanations.has(name),
+      explain: (name, version) => this.explanations.of(name, this.moment, version),
+      explained: (name) => this.explanations.has(name, this.moment),
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !event.defaultPrevented && !$("detail").hidden) this.close();
@@ -61,17 +62,18 @@ export class Selection {
 
   /** Draw it. @param shown `state`, `tree`, `pictured`, `past`, and `now`: the moment in milliseconds. */
   draw({ state, tree, pictured, past, now }) {
+    this.moment = past ? String(state.as_of.position) : "";
     const { gang: gangName, node: nodeName, about, event } = this.address.now;
     if (gangName) {
       const gang = state?.gangs.find((one) => one.gang === gangName);
       const preemption = state?.preemptions.find((one) => one.preemptor === gangName);
-      if (gang) this.detail.gang(gang, tree?.gang === gangName ? tree : null, preemption, past, now);
+      if (gang) this.detail.gang(gang, tree?.gang === gangName ? tree : null, preemption, now);
       else this.detail.missing("Gang", gangName, past);
     } else if (nodeName) {
       const node = pictured?.nodes.find((one) => one.name === nodeName);
       if (node) this.detail.node(node, pictured);
       else this.detail.missing("Node", nodeName, past);
-    } else if (about) this.detail.about(about, past);
+    } else if (about) this.detail.about(about);
     else if (event) this.detail.event(event, this.found?.position === Number(event) ? this.found.found : `The position of an event is a whole number from 1 on, not ${event}.`);
     else this.detail.hide();
   }

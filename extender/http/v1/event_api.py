@@ -16,13 +16,14 @@ from extender.core.model.errors import BadInput, ExtenderError, PositionGone, To
 from extender.core.model.ids import Position
 from extender.http.responses.error_responses import ProblemDetails
 from extender.http.responses.json_responses import answer, listed, next_page
-from extender.http.v1.openapi import EVENT_TYPE_NAMES, NAME, PATH, TIME, Operation, Parameter
+from extender.http.v1.openapi import EVENT_TYPE_NAMES, NAME, ORDER, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
     flag,
     known,
     name_in,
+    newest_first,
     number,
     path_in,
     time_in,
@@ -59,8 +60,7 @@ PARAMETERS = (
               about="Only events after this position; with order=newest, before it"),
     Parameter(name="limit", about="Maximum number of events",
               schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
-    Parameter(name="order", about="Oldest events first, or newest",
-              schema={"type": "string", "enum": ["oldest", "newest"], "default": "oldest"}),
+    ORDER,
     FOLLOW,
     Parameter(name="Last-Event-ID", where="header", schema=POSITION,
               about="With follow: the position after which to continue; takes precedence over `after`"),
@@ -103,7 +103,7 @@ class EventApi:
             until_us=time_in(query, "until"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
-            newest_first=_newest_first(query.get("order", "oldest")),
+            newest_first=newest_first(query),
         )
         last_id = _last_event_id(request)
         if flag(query, "follow"):
@@ -179,12 +179,6 @@ def _last_event_id(request: web.Request) -> Position | None:
     if text is None:
         return None
     return Position(whole(text, "header Last-Event-ID", most=POSITION_MAX))
-
-
-def _newest_first(text: str) -> bool:
-    if text not in ("oldest", "newest"):
-        raise BadInput(f"query parameter order: {text[:40]!r} is neither oldest nor newest")
-    return text == "newest"
 
 
 def _chunks(batch: EventBatch) -> list[bytes]:

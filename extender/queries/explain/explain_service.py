@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted, spaced
+from extender.core.model.wording import amounts_text, counted, spaced
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
 from extender.queries.explain.gang_checks import (
@@ -27,6 +27,11 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     which,
 )
+from extender.queries.explain.member_checks import (
+    extra_finding,
+    extra_members,
+    placed_checks,
+)
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -37,6 +42,7 @@ from extender.queries.explain.name_lookup import (
 )
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
 from extender.queries.state.gang_status import RootWorkload, gang_status
@@ -66,6 +72,7 @@ class ExplainService:
         state: The reservation state.
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
+        node_groups: Of the cluster autoscaler; empty: not known.
     """
 
     def __init__(
@@ -74,11 +81,13 @@ class ExplainService:
         state: StateSource,
         clock: Clock,
         plan: Callable[[bytes], Awaitable[PlanResult]],
+        node_groups: tuple[NodeGroupSpec, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._state = state
         self._clock = clock
         self._plan = plan
+        self._node_groups = node_groups
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName) -> Explanation:
@@ -125,7 +134,9 @@ class ExplainService:
         pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group)
+        about = await self._group(now, subject, pod.group, pod)
+        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
+            return about
         place = f"runs on {pod.node}, " if pod.node else ""
         root = (
             about.related[0]
@@ -163,8 +174,10 @@ class ExplainService:
             about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
         )
 
-    async def _group(self, now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-        """Explain a group of a tree; an answer about a pod or workload begins with that of its group."""
+    async def _group(
+        self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
+    ) -> Explanation:
+        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
         view, state = now.view, now.state
         if key not in view.groups:
             return await _missing(now, subject, key)
@@ -181,10 +194,21 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         if finding.plan_needed:
             verdict = await self._planned(tree)
-            finding = planned_finding(spaced(tree.root.key), verdict, status)
+            finding = planned_finding(
+                spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
+            )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        extra: tuple[Pod, ...] = ()
+        if pod is not None or subject.kind in GROUP_KINDS:
+            extra = extra_members(gang, status, tree, key, pod)
+        if extra:
+            verdict = await self._planned(tree)
+            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
-        if key != tree.root.key and subject.kind in GROUP_KINDS:
+        own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
+        if own is not None:
+            about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
+        if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
             of = which(spaced(tree.root.key), about.answer)
             about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
         return msgspec.structs.replace(
@@ -198,7 +222,7 @@ class ExplainService:
     async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {"groups": [f"{key.kind}/{key.path}"]}
+        question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
         result = await self._plan(msgspec.json.encode(question))
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
@@ -273,7 +297,7 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
     children = await groups_by_parent(view, key.namespace, pace)
     groups = {group.key: group for group in groups_below(here, children)} | above
     members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
-    return build_forest(groups, members)
+    return build_forest(groups, members, max_children=view.max_children)
 
 
 def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:
@@ -309,8 +333,9 @@ def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explana
         if root is not None:
             gangs[root] = gangs.get(root, 0) + 1
     roots = sorted((state.gangs[uid] for uid in gangs if uid in state.gangs), key=lambda g: g.gang)
-    words = [f"{counted(now.pods, 'pod')}, {now.ordinary} of them outside of groups"]
+    words = [f"{counted(now.pods, 'pod')} ({now.ordinary} outside of groups)"]
     words.append(f"{counted(len(roots), 'gang')} with members or reservations here")
+    words.append(f"free: {_free_text(now.free, state.reservations_on.get(name), pods)}")
     if now.unschedulable:
         words.append("it is cordoned")
     if now.deleting:
@@ -327,6 +352,17 @@ def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explana
             for root in roots[:RELATED_MAX]
         ),
     )
+
+
+def _free_text(
+    free: Mapping[str, int], held: Mapping[PodUid, Reservation] | None, here: Collection[PodUid]
+) -> str:
+    """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
+    left = dict(free)
+    for uid, reservation in (held or {}).items():
+        for resource, amount in reservation.requests.items() if uid not in here else ():
+            left[resource] = left.get(resource, 0) - amount
+    return amounts_text(left) or "nothing is known"
 
 
 def _not_found(wanted: WantedName, near: list[ObjectName]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,10 +26,8 @@ from extender.queries.log.preemption_line import (
 )
 from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
 
-KINDS = tuple(
-    data.__name__
-    for data in (PreemptionPlanned, VictimGone, PreemptionCompleted, PreemptionCancelled)
-)
+PLANS = (PreemptionPlanned.__name__,)
+ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,77 +35,110 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
+    namespace: str = ""  # of the preemptor, of a victim, or of a tree that lost reservations
+    outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
-    after: Position = START  # planned after this position
+    until_us: int | None = None  # planned at or before this time
+    after: Position = (
+        START  # planned after this position; with `newest_first` before it (0: from the end)
+    )
     limit: int = 1000
+    newest_first: bool = False
 
 
 class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Preemptions that match, oldest first."""
+    """Preemptions that match, in the order of the query."""
 
     lines: tuple[PreemptionLine, ...]
     head: Position  # end of the log when it was read
-    more: bool  # there are more; continue after the position of the last line
+    more: bool  # there are more; continue after `last`
+    last: Position  # position of the last preemption that was examined; that of the query if there is none
 
 
 async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
     """Return the preemptions that match, each with its outcome."""
-    collector = _Collector(wanted)
-    after = wanted.after
-    while True:
-        page = await reader.page(
-            EventFilter(
-                gang=wanted.preemptor,
-                types=KINDS,
-                since_us=wanted.since_us,
-                after=after,
-                limit=PAGE,
-            )
-        )
-        for event in page.events:
-            collector.add(event)
-        if not page.more or collector.complete():
-            break
-        after = page.events[-1].position
-    lines = tuple(collector.lines.values())
-    for line in lines:
+    lines, head, more = await _plans(reader, wanted)
+    if lines:
+        await _add_outcomes(reader, wanted, lines)
+    last = lines[-1].position if lines else wanted.after
+    found = tuple(one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes)
+    for line in found:
         line.explanation = preemption_paragraph(line, wanted.victim)
-    return Preemptions(lines=lines, head=page.head, more=collector.full)
+    return Preemptions(lines=found, head=head, more=more, last=last)
 
 
-def _about(line: PreemptionLine, victim: str) -> bool:
-    if not victim:
+async def _plans(
+    reader: EventQueries, wanted: PreemptionQuery
+) -> tuple[list[PreemptionLine], Position, bool]:
+    """Return the lines without outcomes, the head of the log, and whether there are more lines."""
+    lines: list[PreemptionLine] = []
+    question = EventFilter(
+        gang=wanted.preemptor,
+        types=PLANS,
+        since_us=wanted.since_us,
+        until_us=wanted.until_us,
+        after=wanted.after,
+        limit=PAGE,
+        newest_first=wanted.newest_first,
+    )
+    while True:
+        page = await reader.page(question)
+        for event in page.events:
+            if isinstance(event.data, PreemptionPlanned):
+                line = _planned(event, event.data)
+                if not _about(line, wanted):
+                    continue
+                if len(lines) == wanted.limit:
+                    return lines, page.head, True
+                lines.append(line)
+        if not page.more:
+            return lines, page.head, False
+        question = msgspec.structs.replace(question, after=page.events[-1].position)
+
+
+async def _add_outcomes(
+    reader: EventQueries, wanted: PreemptionQuery, lines: Sequence[PreemptionLine]
+) -> None:
+    """Add to the lines what became of them: events behind the first plan, until no event can change a line."""
+    open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
+    question = EventFilter(
+        gang=wanted.preemptor,
+        types=ENDS,
+        after=min(line.position for line in lines),
+        limit=PAGE,
+    )
+    while open_lines:
+        page = await reader.page(question)
+        for event in page.events:
+            if isinstance(event.data, VictimGone | PreemptionCompleted | PreemptionCancelled):
+                line = open_lines.get(event.data.preemption)
+                if line is None:
+                    continue
+                _update(line, event, event.data)
+                if _has_ended(line):
+                    del open_lines[line.preemption]
+        if not page.more:
+            return
+        question = msgspec.structs.replace(question, after=page.events[-1].position)
+
+
+def _has_ended(line: PreemptionLine) -> bool:
+    """Return whether it was completed and all victims are gone."""
+    gone = all(pod.gone for unit in line.victims for pod in unit.pods)
+    return line.outcome == "completed" and gone
+
+
+def _about(line: PreemptionLine, wanted: PreemptionQuery) -> bool:
+    """Return whether a preemption is of the requested victim, and has something of the requested namespace."""
+    victim, victims = wanted.victim, line.victims
+    units = any(is_unit_of(unit, victim) for unit in victims)
+    if victim and not units and victim not in line.superseded:
+        return False
+    if not wanted.namespace:
         return True
-    return victim in line.superseded or any(is_unit_of(unit, victim) for unit in line.victims)
-
-
-class _Collector:
-    """Collects preemptions from their events."""
-
-    def __init__(self, wanted: PreemptionQuery) -> None:
-        self._wanted = wanted
-        self.lines: dict[PlanId, PreemptionLine] = {}
-        self.full = False  # there are more preemptions than the limit
-
-    def add(self, event: RecordedEvent) -> None:
-        """Add an event; events come in order of position, those of other preemptions are ignored."""
-        data = event.data
-        if isinstance(data, PreemptionPlanned):
-            line = _planned(event, data)
-            if not _about(line, self._wanted.victim):
-                return
-            if len(self.lines) < self._wanted.limit:
-                self.lines[data.preemption] = line
-            else:
-                self.full = True
-        elif isinstance(data, VictimGone | PreemptionCompleted | PreemptionCancelled):
-            previous = self.lines.get(data.preemption)
-            if previous is not None:
-                _update(previous, event, data)
-
-    def complete(self) -> bool:
-        """Return whether later events cannot change the result."""
-        return self.full and all(line.outcome == "completed" for line in self.lines.values())
+    names = (line.preemptor, *(unit.unit for unit in victims))
+    paths = (*(name.partition("/")[2] for name in names), *line.superseded)
+    return any(path.startswith(f"{wanted.namespace}/") for path in paths)
 
 
 def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:

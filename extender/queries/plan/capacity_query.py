@@ -1,6 +1,6 @@
 """Answer plan queries about capacity: how often trees fit, without or with some nodes, with weaker requirements.
 
-Copies are planned one after the other, as trees that are created one after the other are admitted: each in the capacity
+Copies are planned one after the other, as trees that are created one after the other are admitted: each in the room
 that those before it leave, and no copy is evicted for a later one. So the number of copies that fit is exact for this
 order; it is not the most that any arrangement of them all would allow.
 """
@@ -26,7 +26,7 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
-from extender.queries.plan.group_relaxations import Relaxation, read_relaxations
+from extender.queries.plan.group_relaxations import GroupRelaxation, read_relaxations
 from extender.queries.plan.plan_query import (
     CopiesLine,
     GangVerdict,
@@ -133,7 +133,7 @@ class _Copies:
         self,
         view: ClusterView,
         question: PlanInput,
-        relaxed: tuple[Relaxation, ...],
+        relaxed: tuple[GroupRelaxation, ...],
         make_copy: CopyMaker,
     ) -> None:
         self._view = view

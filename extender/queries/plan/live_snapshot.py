@@ -48,6 +48,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     state: tuple[bytes, ...]
     releasing: frozenset[GangUid]  # gangs whose bind barrier is open
     now_us: int
+    max_children: int
 
 
 async def snapshot(
@@ -65,12 +66,13 @@ async def snapshot(
         state=await _paced(map(encode_state, _parts(state)), pace),
         releasing=releasing,
         now_us=now_us,
+        max_children=view.max_children,
     )
 
 
 def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
     """Return the view and the state of a snapshot."""
-    view = ClusterView()
+    view = ClusterView(max_children=saved.max_children)
     for node in _read(saved.nodes, Decoder(list[Node])):
         view = with_node(view, node)
     for group in _read(saved.groups, Decoder(list[Group])):

@@ -32,9 +32,11 @@ from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composit
 from extender.core.model.pods import Pod
 from extender.core.model.wording import did_you_mean
 from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
     Conflict,
     Plan,
     Refusal,
+    Relaxation,
     SearchEffort,
     WhenEmpty,
 )
@@ -45,10 +47,18 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     preempt,
 )
+from extender.queries.plan.node_groups import (
+    NodeGroup,
+    NodeGroupGrowth,
+    NodeGroupSpec,
+    growth_text,
+    growths,
+)
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -87,9 +97,11 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
+    changes: tuple[Relaxation, ...] = ()  # the same by parts, for programs
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
+    node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
     search: SearchLine = SearchLine(0, exhausted=True)
     workload: str = (
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
@@ -139,7 +151,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
@@ -149,6 +161,8 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     with_: tuple[str, ...] = msgspec.field(default=(), name="with")
     # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
     relax: tuple[str, ...] = ()
+    # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
+    node_groups: tuple[NodeGroupSpec, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +171,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[GroupKey] = frozenset()  # groups to plan
     pods: frozenset[PodUid] = frozenset()  # pods to plan
     all_pending: bool = False  # plan also pending trees of the cluster files
-    budget: int = 200_000  # search nodes per root
+    budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
@@ -165,6 +179,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     roots_max: int = 0  # more trees than that are refused; 0: any number
     origins: Mapping[GroupKey, GroupOrigin] = {}  # of groups that were made from workloads
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
+    node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
 
 
@@ -328,20 +343,20 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
-            where = problem.message if problem.rule == "B6" else name
+            where = problem.message if problem.rule in LOOPS_AND_DEPTHS else name
             by_problem.setdefault((problem.rule, where), []).append(orphan)
     for (rule, _), orphans in by_problem.items():
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
-        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        missing = first.group.key.name if rule in LOOPS_AND_DEPTHS else (first.group.parent or "")
         parent = composite_key(namespace, missing)
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
-            verdict="invalid" if rule == "B6" else "waiting",
-            text=first.problem.message + ("" if rule == "B6" else _meant(view, parent)),
+            verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
+            text=first.problem.message + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent)),
             pods=tuple(sorted(pods)),
         )
 
@@ -418,9 +433,12 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
-    hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    hints = tuple(workload_hints(verdict.changes, question.origins))
+    grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
-        _refused(tree, kind, verdict, notes), help=(*hints, *verdict.relaxations)
+        _refused(tree, kind, verdict, notes),
+        help=(*map(growth_text, grown), *hints, *verdict.relaxations),
+        node_groups=grown,
     )
     return refused, view
 
@@ -442,6 +460,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        changes=verdict.changes,
         when_empty=verdict.when_empty,
         reasons_when_empty=verdict.reasons_when_empty,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),

@@ -177,7 +177,9 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await until_gone(story, f"{leaves}/late")
     await until_gone(story, f"{composites}/root")
     await until_event(
-        story, "l", "waiting for PodGroup/default/late, which does not exist; create the group"
+        story,
+        "l",
+        "PodGroup default/late does not exist; 1 pod of its name waits; create the group",
     )
     await story.until_event("GangRemoved", "default/root")
     await story.check_events()
@@ -192,7 +194,7 @@ async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: St
     await until_protected(story, f"{GROUPS}/podgroups/g")
     await story.api.delete(f"{GROUPS}/podgroups/g")
     await until_gone(story, f"{GROUPS}/podgroups/g")
-    text = "waiting for PodGroup/default/g, which does not exist; create the group, again if it was deleted"
+    text = "PodGroup default/g does not exist; 2 pods of its name wait; create the group, again if it was deleted"
     await until_event(story, "p", text)
     await until_event(story, "q", text)
     assert not await story.bound()
@@ -297,7 +299,7 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
 async def test_a_group_that_comes_late(story: Story) -> None:
     """B4: the pod reports which group is missing; with the group it runs."""
     await story.create(*nodes(1), member("p", "leaf", requests=GPU))
-    await until_event(story, "p", "waiting for PodGroup/default/leaf, which does not exist")
+    await until_event(story, "p", "PodGroup default/leaf does not exist; 1 pod of its name waits")
     await story.create(a_group("leaf", gang=1))
     await story.until_bound(1)
     await story.check_events()
@@ -317,7 +319,7 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
         story, "CompositePodGroup", "root", "Unschedulable", "3 required, 2 ready"
     )
     await until_condition(story, "PodGroup", "two", "Unschedulable", "2 required, 1 present")
-    await until_event(story, "one-0", "waiting for members")
+    await until_event(story, "one-0", "waits for child groups")
     assert not [f for f in await story.service.events() if f["type"] == "GangAdmitted"]
     assert not story.service.calls("filter"), "held by the gate: kube-scheduler never asks"
     await story.create(member("two-1", "two", requests=GPU))
@@ -359,7 +361,7 @@ async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     """minCount above the members waits and reports it; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))
     await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required, 3 present")
-    await until_event(story, "train-0", "waiting for members")
+    await until_event(story, "train-0", "waits for members")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
     await unwritten(story, path)
     spec = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}

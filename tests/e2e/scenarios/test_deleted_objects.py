@@ -392,7 +392,9 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     assert line["reasons"] == refused["data"]["reasons"]
 
     async def pod_has_event() -> bool:
-        return any("no capacity for more members" in e for e in await story.events_of("g-2"))
+        return any(
+            "the rest of PodGroup default/g waits" in e for e in await story.events_of("g-2")
+        )
 
     await eventually(pod_has_event)
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "a"}}})

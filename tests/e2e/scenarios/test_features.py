@@ -152,7 +152,7 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
     found = await story.until_event("ControlPlaneFeaturesDetected", native_group_scheduling="on")
     assert "GenericWorkload=true" in found["data"]["message"]
     await story.create(*nodes(0, 3), *gang(story, "train", 5, 4))
-    await until_condition(story, "train", EXPLAINED, "PodGroup default/train needs 4 pods")
+    await until_condition(story, "train", EXPLAINED, "it needs 4 pods")
     assert not await story.bound()
     await story.create(*nodes(3, 1))  # capacity for the minimum, none for the fifth
     await story.until_bound(4, "train")

@@ -51,7 +51,10 @@ class Browser:
             return False
 
     def press(self, selector: str, *keys: str) -> None:
-        self.one(selector).send_keys(*keys)
+        try:
+            self.one(selector).send_keys(*keys)
+        except StaleElementReferenceException:  # drawn anew in between; no key was sent
+            self.one(selector).send_keys(*keys)
 
     def click(self, selector: str, text: str) -> None:
         """Click the element with this text."""

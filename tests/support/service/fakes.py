@@ -338,7 +338,7 @@ class SharedPlanner(PlannerPool):
 
     def __init__(self) -> None:
         super().__init__()
-        self._worker = SharedPlanner.shared
+        self._worker = self._explainer = SharedPlanner.shared
 
     def stop(self) -> None:
         """Leave the process to the next stage."""

@@ -58,7 +58,7 @@ from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Source
+from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, LogMark
@@ -97,6 +97,7 @@ class ManifestCluster:
         clock: Clock,
         fence: Callable[[], bool] = lambda: True,
         poll_s: float = POLL_S,
+        max_children: int = CHILDREN_MAX,
     ) -> None:
         """Check the paths; nothing is read before `start`.
 
@@ -106,6 +107,7 @@ class ManifestCluster:
             clock: For the time in each line.
             fence: Returns whether this process may record what was removed from the files.
             poll_s: Seconds between checks of the files.
+            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: A path is `-`, or does not exist. A directory may be empty.
@@ -126,7 +128,7 @@ class ManifestCluster:
         self._paths = absolute_paths(paths)
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
         self._overlay = JournalOverlay()
-        self._world = ObjectStore()
+        self._world = ObjectStore(max_children=max_children)
         self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet

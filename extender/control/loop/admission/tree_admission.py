@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
@@ -13,6 +13,7 @@ from immutables import Map
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.preemption_search import CRASHED_MS, PreemptionSearch
+from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import (
     awaited_preemption,
@@ -24,6 +25,7 @@ from extender.core.decisions.admit.verdict_events import (
     EventContext,
     decide_invalid,
     decide_verdict,
+    is_recorded,
     is_recorded_invalid,
     only_numbers_differ,
     still_holds,
@@ -121,8 +123,12 @@ class TreeAdmission:
         self._readmissions = parts.readmissions
         self._requests = requests
         self._preemptions = preemptions
+        self.explanations = RefusalExplanations(parts)
         self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
         self._recorded: dict[GangUid, _RecordedVerdict] = {}
+        self._unexplained: set[GangUid] = (
+            set()
+        )  # whose last refusal is recorded without its conflict
         self._victims: _LeavesOfVictims | None = None
 
     async def admit(
@@ -136,7 +142,10 @@ class TreeAdmission:
             last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
-            return self._record_invalid(tree)
+            if self.is_recorded_invalid(tree):
+                return AdmissionOutcome.INVALID_AS_BEFORE
+            self.record_invalid([tree])
+            return AdmissionOutcome.RECORDED
         if tree.root.deleting or self._paused(tree):
             return AdmissionOutcome.PAUSED
         current = self._requests.about(tree)
@@ -151,9 +160,16 @@ class TreeAdmission:
         return await self._plan(current, progress, last=last)
 
     async def search(self, tree_request: TreeRequest) -> None:
-        """Plan a tree in the planner process, and append the answer if the request is still current."""
-        uid = tree_request.tree.root.uid
-        encoded = self._planner.encode(tree_request.request)
+        """Plan a tree in the planner process, and append the answer if the request is still current.
+
+        A refusal whose explanation takes long is recorded with the reasons that the proof gives; `record_explanations`
+        records it again when it is explained.
+        """
+        uid, request = tree_request.tree.root.uid, tree_request.request
+        later = self._planner.explains_later(request)
+        encoded = self._planner.encode(
+            msgspec.structs.replace(request, explain=False) if later else request
+        )
         started_ms = self._clock.monotonic_ms()
         try:
             verdict = await self._planner.plan(encoded)
@@ -166,11 +182,9 @@ class TreeAdmission:
         now = self._requests.about(tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, tree_request.request)
+        answered = TreeRequest(now.tree, request)
         if isinstance(verdict, Plan) and verdict.assignments:
-            if now.request == tree_request.request or still_holds(
-                tree_request.request, verdict, now.request
-            ):
+            if now.request == request or still_holds(request, verdict, now.request):
                 self._record_verdict(answered, verdict, encoded)
             else:
                 # the cluster has changed: the next pass plans again
@@ -180,8 +194,42 @@ class TreeAdmission:
             answered, verdict
         ):
             return
-        self._record_verdict(answered, verdict, encoded)
+        self._record_verdict(answered, verdict, encoded, explained=not later)
         self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+        if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
+            self.explanations.start(answered)
+
+    def record_explanations(self) -> None:
+        """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
+
+        Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
+        """
+        for found in self.explanations.take():
+            seen = found.tree_request
+            now = self._requests.about(seen.tree)
+            if now is None or not isinstance(found.verdict, Refusal):
+                continue
+            uid = now.tree.root.uid
+            root = self._leader.pending_state.gangs.get(uid)
+            considered = self._preemption_policy.considered(uid)
+            same_tree = (seen.request.root, seen.request.shapes) == (
+                now.request.root,
+                now.request.shapes,
+            )
+            if same_tree and is_recorded(root, found.verdict, considered):
+                answered = TreeRequest(now.tree, seen.request)
+                self._record_verdict(answered, found.verdict, found.encoded)
+
+    def is_recorded_invalid(self, tree: Tree) -> bool:
+        """Return whether the log has the current problems of an invalid tree."""
+        return is_recorded_invalid(self._leader.pending_state, tree)
+
+    def record_invalid(self, trees: Iterable[Tree]) -> None:
+        """Append the problems of invalid trees that the log does not have, all at once."""
+        state, context = self._leader.pending_state, self._event_context("", "tree changed")
+        self._appends.append_nowait(
+            [draft for tree in trees for draft in decide_invalid(state, tree, context)]
+        )
 
     def paused_after(self, since_ms: int) -> bool:
         """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
@@ -190,19 +238,12 @@ class TreeAdmission:
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
         self._refusals.keep(roots)
+        self.explanations.retain(roots)
+        self._unexplained &= roots
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
 
     # -- before the plan -------------------------------------------------------------------------
-
-    def _record_invalid(self, tree: Tree) -> AdmissionOutcome:
-        state = self._leader.pending_state
-        if is_recorded_invalid(state, tree):
-            return AdmissionOutcome.INVALID_AS_BEFORE
-        self._appends.append_nowait(
-            decide_invalid(state, tree, self._event_context("", "tree changed"))
-        )
-        return AdmissionOutcome.RECORDED
 
     def _paused(self, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
@@ -298,9 +339,21 @@ class TreeAdmission:
         return new_event_context(self._clock, self._settings, digest, cause)
 
     def _record_verdict(
-        self, tree_request: TreeRequest, verdict: Verdict, encoded: DecisionInput
+        self,
+        tree_request: TreeRequest,
+        verdict: Verdict,
+        encoded: DecisionInput,
+        *,
+        explained: bool = True,
     ) -> None:
-        """Append the events of a verdict whose request is still current."""
+        """Append the events of a verdict whose request is still current.
+
+        Args:
+            tree_request: The tree and the request that the next one is compared with.
+            verdict: The answer of the planner.
+            encoded: The input that the answer follows from.
+            explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
+        """
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
         pending = awaited_preemption(state, uid)
@@ -308,6 +361,7 @@ class TreeAdmission:
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
         last = self._recorded.get(uid)
         waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
+        waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         if not waits or pending is not None:
@@ -317,8 +371,15 @@ class TreeAdmission:
                 known = self._evictor.eviction_context(context.actor, context.cause, view)
                 drafts = events_before_verdict(view, pending, verdict, known)
             drafts += decide_verdict(
-                state, tree_request.tree, tree_request.request, verdict, context, considered
+                state,
+                tree_request.tree,
+                tree_request.request,
+                verdict,
+                context,
+                considered,
+                again=explained and uid in self._unexplained,
             )
+            (self._unexplained.discard if explained else self._unexplained.add)(uid)
             self._appends.append_nowait(drafts, encoded)
             if drafts or last is None:
                 pause_ms = NUMBERS_FIRST_MS

@@ -35,13 +35,13 @@ class Sentences(msgspec.Struct, frozen=True, kw_only=True):
     def message(self) -> str:
         """Return them as one text of at most `MESSAGE_MAX` characters: reasons are left out first, then help."""
         helps = f"{_HELP}{self.help[0]}" if self.help else ""
-        room = MESSAGE_MAX - len(helps)
+        left = MESSAGE_MAX - len(helps)
         text = self.answer
         for reason in self.reasons:
-            if len(text) + 2 + len(reason) > room:
+            if len(text) + 2 + len(reason) > left:
                 break
             text += f"; {reason}"
-        if len(text) <= room:
+        if len(text) <= left:
             return text + helps
         return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"
 
@@ -70,7 +70,7 @@ def waiting_answer(who: str, reason: str, was: str = "") -> str:
 
 
 def refused_answer(who: str, decision: LastDecision, was: str = "") -> str:
-    """Return the answer about a complete tree that has no plan; never is told apart from not now."""
+    """Return the answer about a complete tree that has no plan: never, or not now."""
     if decision.when_empty == "never":
         first = _first(decision.reasons_when_empty or decision.reasons)
         return f"{who} {was}can never be placed on these nodes, also when no other pod runs: {_about_it(who, first)}"
@@ -128,7 +128,7 @@ def pending_sentences(
             answer=waiting_answer(who, _first(decision.reasons)), reasons=rest, help=help_
         )
     if root.phase in HOLDS_CAPACITY:
-        answer = f"more members of {who} wait: {_first(decision.reasons)}"
+        answer = f"the rest of {who} waits: {_about_it(who, _first(decision.reasons))}"
     else:
         answer = refused_answer(who, decision)
     return Sentences(answer=answer, reasons=rest, help=decision.help)

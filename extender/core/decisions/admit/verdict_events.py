@@ -100,6 +100,8 @@ def decide_verdict(
     verdict: Verdict,
     recipe: EventContext,
     considered: tuple[str, ...] = (),
+    *,
+    again: bool = False,
 ) -> list[NewEvent]:
     """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
@@ -110,13 +112,14 @@ def decide_verdict(
         verdict: The planner's answer.
         recipe: Further fields of the events.
         considered: Why preemption does not help, if the planner tried it.
+        again: Record a refusal although the reasons are those of the last one: it has a conflict now.
     """
     drafts = decide_observed(state, tree, recipe)
     root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
     data = _refusal(verdict, recipe, considered)
-    if not data.reasons or not _differs(root, data):
+    if not data.reasons or not (again or _differs(root, data)):
         return drafts
     return [*drafts, draft_for(tree, data, recipe)]
 
@@ -139,6 +142,21 @@ def only_numbers_differ(
     before = (*last.reasons, *last.help, last.when_empty)
     now = (*verdict.reasons, *considered, *verdict.relaxations, verdict.when_empty)
     return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
+
+
+def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()) -> bool:
+    """Return whether a refusal is recorded but for numbers, with its explanation or without it.
+
+    Args:
+        root: The state of the root; None: the log does not have it.
+        verdict: The planner's answer without an explanation.
+        considered: As for `decide_verdict`.
+    """
+    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
+        return False
+    recorded = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
+    now = [_NUMBER.sub("#", text) for text in (*verdict.reasons, *considered)]
+    return (root.last_decision.outcome, recorded) == (verdict.outcome, now)
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:

@@ -196,7 +196,7 @@ def _answer_words(root: GangState, tree: Tree) -> str:
             )
         return f"no capacity for {what} was found within the search budget"
     if root.last_decision.when_empty == "never":
-        return "its minimum does not fit these nodes, also when no other pod runs"
+        return "no capacity for its minimum, not even when no other pod runs"
     text = "no capacity for more members" if beyond else "no capacity for its minimum"
     if any(reason.startswith(EVICTING) for reason in root.last_decision.reasons):
         text += ", not even when every unit of lower priority is evicted"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from extender.core.planner.explain.minimal_conflict import topology_text
 from extender.core.planner.explain.relaxations import without_topology
-from extender.core.planner.explain.requirement_solver import RequirementSolver, walk
+from extender.core.planner.explain.requirement_solver import RequirementSolver
+from extender.core.planner.explain.tree_forms import walk
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.plan_types import Conflict, PlanRequest, Relaxation

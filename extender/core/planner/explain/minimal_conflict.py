@@ -13,11 +13,13 @@ from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
-    walk,
 )
+from extender.core.planner.explain.tree_forms import walk
 from extender.core.planner.model.feasibility import admissible, is_leaf, present, threshold
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
+
+OF_GROUPS = ("minCount", "minGroupCount", "topology")  # kinds of requirements of a single group
 
 
 def requirements_of(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
@@ -101,21 +103,28 @@ def _incomplete(group: PlanGroup) -> str:
 def minimal_conflict(
     solver: RequirementSolver, requirements: list[PlacementRequirement]
 ) -> list[PlacementRequirement]:
-    """Drop requirements as long as the rest still conflicts; halves first, so that many are dropped at once."""
+    """Drop requirements as long as the rest still conflicts; halves first, so that many are dropped at once.
+
+    If one of several interchangeable requirements is needed, all of them are: one solve settles them.
+    """
     dropped: set[PlacementRequirement] = set()
 
     def filter_out(part: list[PlacementRequirement]) -> None:
-        if not part:
+        if not part or solver.exhausted:
             return
         if solver.without(dropped | set(part)) is False:
             dropped.update(part)
         elif len(part) > 1:
+            alike = solver.most_alike(dropped, part) if part[0].kind in OF_GROUPS else []
+            if len(alike) > 1 and solver.without({*dropped, alike[0]}):
+                filter_out([r for r in part if r not in set(alike)])
+                return
             half = len(part) // 2
             filter_out(part[:half])
             filter_out(part[half:])
 
     split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"}]
     filter_out(split)
-    for kind in ("minCount", "minGroupCount", "topology", "resources"):
+    for kind in (*OF_GROUPS, "resources"):
         filter_out([r for r in requirements if r.kind == kind])
     return [r for r in requirements if r not in dropped]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
@@ -18,9 +18,8 @@ from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
-    map_groups,
-    walk,
 )
+from extender.core.planner.explain.tree_forms import GroupChange, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -32,6 +31,9 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.solver_pipeline import Solved
 
 RELAXATIONS_MAX = 5
+# fractions of the search nodes that are left, which more nodes and what is neither these nor a lower minimum may take
+NODES_PART = 2
+OTHERS_PART = 2
 REDUCED_MAX = 64  # taints, nodes or rules, of which those that are not needed are left out
 Item = TypeVar("Item")
 
@@ -48,40 +50,45 @@ def relaxations(
         solver: Solves the request without node rejections.
         solved: The proof that the tree does not fit.
         conflict: Requirements that cannot hold together; what changes none of them does not help.
-        rejected_nodes: Node rejections that hold for the relaxations too.
+        rejected_nodes: Node rejections in spite of which a change must help.
     """
-    solver.refill()
-    solver.request = msgspec.structs.replace(solver.request, rejected_nodes=rejected_nodes)
+    solver.refill(rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
+        if solver.exhausted:
+            return False
         fleet = solver.fleet.extended(new)
         request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
         return solver.fits(request, fleet, Options()) is True
 
-    found = _lower_minimum(solver, conflict)
-    nodes = more_nodes(solved, solver.request, conflict, fits_with)
-    found = [*found[: RELAXATIONS_MAX - len(nodes)], *nodes]
-    for change in _others(solver, conflict):
-        if len(found) >= RELAXATIONS_MAX:
-            break
-        found.append(change)
-    return tuple(found)
+    with solver.limited_to(NODES_PART):
+        nodes = more_nodes(solved, solver.request, conflict, fits_with)
+    with solver.limited_to(OTHERS_PART):
+        others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
+    lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
+    found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
+    return tuple(found[:RELAXATIONS_MAX])
 
 
 def _lower_minimum(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> list[Relaxation]:
-    """Find, for one group at a time, the largest minimum with which the tree fits."""
+    """Find, for one group at a time, the largest minimum with which the tree fits; of interchangeable groups for the first."""
     found: list[tuple[int, Relaxation]] = []
-    for r in conflict:
+    tried: set[int] = set()
+    groups = {group.key: group for group in walk(solver.request.root)}
+    for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
-        group = next(g for g in walk(solver.request.root) if g.key == r.object)
-        now = threshold(group)
+        form = solver.form({r.object: GroupChange(minimum=0)})
+        if form in tried:
+            continue
+        tried.add(form)
+        now = threshold(groups[r.object])
         best, low, high = 0, 1, now - 1
         while low <= high:
             middle = (low + high) // 2
-            if _with_minimum(solver, r.object, middle):
+            if solver.fits_with({r.object: GroupChange(minimum=middle)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
@@ -92,21 +99,12 @@ def _lower_minimum(
     return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
 
 
-def _with_minimum(solver: RequirementSolver, key: GroupKey, minimum: int) -> bool:
-    def lower(group: PlanGroup) -> PlanGroup:
-        if group.key != key:
-            return group
-        return msgspec.structs.replace(group, minimum=minimum)
-
-    root = map_groups(solver.request.root, lower)
-    request = msgspec.structs.replace(solver.request, root=root)
-    return solver.fits(request, solver.fleet, Options()) is True
-
-
 def _others(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> Iterator[Relaxation]:
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
+    tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
+    groups = {group.key: group for group in walk(solver.request.root)}
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
@@ -116,8 +114,13 @@ def _others(
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
-                groups = [g for g in walk(solver.request.root) if g.key == requirement.object]
-                change = without_topology(solver, groups)
+                form = solver.form({requirement.object: GroupChange(topology=())})
+                change = (
+                    without_topology(solver, [groups[requirement.object]])
+                    if form not in tried
+                    else None
+                )
+                tried.add(form)
                 yield from [change] if change is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
                 yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
@@ -127,13 +130,8 @@ def _others(
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
     """Return that the topology constraints of some groups are dropped, if the tree fits then."""
-    dropped = {group.key for group in groups}
-
-    def drop(group: PlanGroup) -> PlanGroup:
-        return msgspec.structs.replace(group, topology=()) if group.key in dropped else group
-
-    request = msgspec.structs.replace(solver.request, root=map_groups(solver.request.root, drop))
-    if solver.fits(request, solver.fleet, Options()) is not True:
+    changes = {group.key: GroupChange(topology=()) for group in groups}
+    if solver.fits_with(changes) is not True:
         return None
     names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
     return Relaxation(

@@ -1,27 +1,34 @@
-"""Solve a request with some of its requirements dropped or changed, within a number of solves and a part of its budget."""
+"""Solve a request with some of its requirements dropped or changed, within a number of solves and a part of its budget.
+
+Two changed trees that differ only in which of several interchangeable groups is changed have the same answer: one solve.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
-from extender.core.model.ids import GroupKey
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.planner.explain.tree_forms import (
+    Changes,
+    GroupChange,
+    TreeForms,
+    changed_tree,
+    walk,
+)
 from extender.core.planner.model.feasibility import admissible, satisfied_by_bound
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
-from extender.core.planner.plan_types import (
-    ConflictKind,
-    ConflictPart,
-    PlanGroup,
-    PlanRequest,
-)
+from extender.core.planner.plan_types import ConflictKind, ConflictPart, NodeRejection, PlanRequest
 from extender.core.planner.solve.solver_pipeline import solve
 
 SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
 SOLVES_MAX = 512
 SOLVES_WORK = 250_000  # solves x nodes x groups, between both limits
-PART_OF_BUDGET = 32  # one solve may spend this fraction of the budget of the request
+PART_OF_BUDGET = 8  # one solve may spend this fraction of the budget of the request
+GROUPS_PER_STEP = 4  # groups that are compiled and bounded in the time of one search node
 TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
 
 
@@ -44,17 +51,37 @@ class RequirementSolver:
         self.fleet = fleet
         self.left = 0
         self.nodes = 0
-        self.refill()
+        self._groups = len(walk(request.root))
+        self._known: dict[tuple[int, Options], bool | None] = {}
+        self._forms = TreeForms(request.root, _rejecting(request.rejected_nodes))
+        self.refill(request.rejected_nodes)
 
-    def refill(self) -> None:
-        """Reset both limits."""
-        work = max(self.fleet.size * len(walk(self.request.root)), 1)
+    def refill(self, rejected_nodes: tuple[NodeRejection, ...]) -> None:
+        """Reset both limits; from now on some node rejections hold."""
+        if self.request.rejected_nodes != rejected_nodes:
+            self.request = msgspec.structs.replace(self.request, rejected_nodes=rejected_nodes)
+            self._known = {}
+            self._forms = TreeForms(self.request.root, _rejecting(rejected_nodes))
+        work = max(self.fleet.size * self._groups, 1)
         self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
+    @contextmanager
+    def limited_to(self, part: int) -> Iterator[None]:
+        """Keep all but a fraction of the search nodes that are left for later."""
+        kept = self.nodes - self.nodes // part
+        self.nodes -= kept
+        yield
+        self.nodes = max(self.nodes, 0) + kept
+
+    @property
+    def exhausted(self) -> bool:
+        """Return whether a limit is reached."""
+        return self.left <= 0 or self.nodes <= 0
+
     def fits(self, request: PlanRequest, fleet: NodeTable, options: Options) -> bool | None:
         """Return whether the minimum fits; None when a limit was reached first."""
-        if self.left <= 0 or self.nodes < 0:
+        if self.exhausted:
             return None
         self.left -= 1
         if not admissible(request.root):
@@ -64,9 +91,29 @@ class RequirementSolver:
             return False
         if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
             return True
+        request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
-        self.nodes -= end.nodes
+        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + 1
         return True if end.solution is not None else (False if end.proved else None)
+
+    def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:
+        """Return the answer of `fits` with other requirements of some groups; known answers cost nothing."""
+        options = options or Options()
+        form = (self.form(changes), options)
+        if form in self._known:
+            return self._known[form]
+        if self.exhausted:  # it may be solved after a refill
+            return None
+
+        request = msgspec.structs.replace(
+            self.request, root=changed_tree(self.request.root, changes)
+        )
+        answer = self._known[form] = self.fits(request, self.fleet, options)
+        return answer
+
+    def form(self, changes: Changes) -> int:
+        """Return a number that is equal for changes that are the same but for names and order of groups."""
+        return self._forms.number(changes)
 
     def without(self, dropped: set[PlacementRequirement]) -> bool | None:
         """Return whether the tree fits without some requirements; None when a limit was reached first."""
@@ -79,25 +126,30 @@ class RequirementSolver:
             no_resources=("resources", "") in kinds,
             no_reservations=("reservation", "") in kinds,
         )
-        edits = {(r.kind, r.object) for r in dropped}
+        return self.fits_with(_changes(dropped), options)
 
-        def loosen(group: PlanGroup) -> PlanGroup:
-            if {("minCount", group.key), ("minGroupCount", group.key)} & edits:
-                group = msgspec.structs.replace(group, basic=False, minimum=0)
-            if ("topology", group.key) in edits:
-                group = msgspec.structs.replace(group, topology=())
-            return group
-
-        root = map_groups(self.request.root, loosen)
-        return self.fits(msgspec.structs.replace(self.request, root=root), self.fleet, options)
-
-
-def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
-    """Apply a change to every group of a tree."""
-    children = tuple(map_groups(child, change) for child in group.groups)
-    return change(msgspec.structs.replace(group, groups=children))
+    def most_alike(
+        self, dropped: set[PlacementRequirement], part: list[PlacementRequirement]
+    ) -> list[PlacementRequirement]:
+        """Return the most of some requirements that are interchangeable when others are dropped."""
+        forms = self._forms.changed(_changes(dropped))
+        alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
+        for r in part:
+            alike.setdefault((r.kind, r.part, forms.number(_changes([r]))), []).append(r)
+        return max(alike.values(), key=len)
 
 
-def walk(group: PlanGroup) -> list[PlanGroup]:
-    """List the groups of a tree, parents first."""
-    return [group, *(g for child in group.groups for g in walk(child))]
+def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
+    """Return the pods for which nodes are rejected."""
+    return frozenset(r.uid for r in rejected_nodes if r.uid is not None)
+
+
+def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
+    changes: dict[GroupKey, GroupChange] = {}
+    for r in dropped:
+        before = changes.get(r.object, GroupChange())
+        if r.kind in {"minCount", "minGroupCount"}:
+            changes[r.object] = msgspec.structs.replace(before, minimum=0)
+        elif r.kind == "topology":
+            changes[r.object] = msgspec.structs.replace(before, topology=())
+    return changes

@@ -164,26 +164,21 @@ def _groups(
     request: PlanRequest, fleet: NodeTable, options: Options, rules: InterpodConstraints
 ) -> tuple[list[CompiledGroup], list[int], list[frozenset[int]]]:
     """Return the compiled groups, the shape of each kind, and the rejected nodes of each kind."""
-    of_shape: dict[int, set[int]] = {}
-    of_pod: dict[str, set[int]] = {}
-    for rejection in () if options.no_rejections else request.rejected_nodes:
-        node = fleet.index.get(rejection.node)
-        if node is None:
-            continue
-        if rejection.uid is not None:
-            of_pod.setdefault(rejection.uid, set()).add(node)
-        elif rejection.shape is not None:
-            of_shape.setdefault(rejection.shape, set()).add(node)
+    of_shape, of_pod = _rejected(request, fleet, options)
     groups: list[CompiledGroup] = []
     number: dict[tuple[int, frozenset[int]], int] = {}
+    none: frozenset[int] = frozenset()
 
     def kind_of(member: PlanMember) -> int:
-        own = frozenset(of_pod.get(member.uid, ()))
+        own = frozenset(of_pod.get(member.uid, ())) if of_pod else none
         return number.setdefault((member.shape, own), len(number))
 
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
-        shared = (*source.topology, *rules.keys.get(source.key, ()))
-        keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
+        shared = source.topology
+        if rules.keys:
+            shared = (*shared, *rules.keys.get(source.key, ()))
+        if shared:
+            keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
         group = CompiledGroup(
             index=len(groups),
             source=source,
@@ -209,6 +204,23 @@ def _groups(
         group.least = _least(group, groups)
     rejected = [own | frozenset(of_shape.get(shape, ())) for shape, own in number]
     return groups, [shape for shape, _ in number], rejected
+
+
+def _rejected(
+    request: PlanRequest, fleet: NodeTable, options: Options
+) -> tuple[dict[int, set[int]], dict[str, set[int]]]:
+    """Return the rejected nodes of shapes, and those of single pods by their UIDs."""
+    of_shape: dict[int, set[int]] = {}
+    of_pod: dict[str, set[int]] = {}
+    for rejection in () if options.no_rejections else request.rejected_nodes:
+        node = fleet.index.get(rejection.node)
+        if node is None:
+            continue
+        if rejection.uid is not None:
+            of_pod.setdefault(rejection.uid, set()).add(node)
+        elif rejection.shape is not None:
+            of_shape.setdefault(rejection.shape, set()).add(node)
+    return of_shape, of_pod
 
 
 def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:

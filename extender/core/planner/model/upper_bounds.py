@@ -119,7 +119,8 @@ def _composite(
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # reached only with a relaxed minimum of 0
         return np.zeros(group.level.count, dtype=np.int64)
-    rows = np.stack([best_inside(problem, c, group, best[c.index]) for c in alive])
+    known: dict[tuple[object, ...], Ints] = {}  # leaves that are alike share one array
+    rows = np.stack([_row(problem, c, group, best[c.index], known) for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
     enough = (can | holds).sum(axis=0) >= group.minimum
@@ -132,6 +133,19 @@ def _composite(
         costs = np.sort(np.where(can | holds, least, far), axis=0)[: group.minimum]
         enough &= costs.sum(axis=0) <= capacity
     return np.where(enough, most, NEVER)
+
+
+def _row(
+    problem: PlacementProblem,
+    child: CompiledGroup,
+    parent: CompiledGroup,
+    values: Ints,
+    known: dict[tuple[object, ...], Ints],
+) -> Ints:
+    key = (id(values), child.level.keys)
+    if key not in known:
+        known[key] = best_inside(problem, child, parent, values)
+    return known[key]
 
 
 class _Copies:

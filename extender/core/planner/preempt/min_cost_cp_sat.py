@@ -17,7 +17,11 @@ from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel
-from extender.core.planner.solve.cp_sat_placement import STEPS_PER_UNIT, PlacementModel
+from extender.core.planner.solve.cp_sat_placement import (
+    STEPS_PER_UNIT,
+    PlacementModel,
+    steps_of,
+)
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 
@@ -73,7 +77,7 @@ def find_cheapest(
     if limit <= 0 or len(eviction_view.units) > UNITS_MAX or pairs > PAIRS_MAX:
         return CheapestVictims(None, {}, proved=False, steps=0)
     model = _Model(eviction_view, cost_model, wanted)
-    if not model.build():
+    if not model.build(limit):
         return CheapestVictims(None, {}, proved=False, steps=0)
     return model.minimise(limit, hint)
 
@@ -89,9 +93,9 @@ class _Model(PlacementModel):
         super().__init__(problem, bound_all(problem), _cells(problem, self.touched))
         self.gone = [self.model.new_bool_var("") for _ in eviction_view.units]
 
-    def build(self) -> bool:
-        """Build the model; return False if it is too large."""
-        if not super().build():
+    def build(self, limit: int) -> bool:
+        """Build the model; return False if that costs more than a number of search nodes."""
+        if not super().build(limit):
             return False
         users: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
         for leaves in self.leaves:
@@ -254,7 +258,7 @@ class _Model(PlacementModel):
             self.model.minimize(expression)
             solver = self._solver(limit - best.steps)
             status = solver.solve(self.model)
-            best.steps += int(solver.num_branches) + int(solver.num_conflicts)
+            best.steps += steps_of(solver)
             if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
                 best.proved = False
                 return best
@@ -272,7 +276,6 @@ class _Model(PlacementModel):
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = 2
-        solver.parameters.max_number_of_conflicts = max(limit, 1)
         solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
         return solver
 

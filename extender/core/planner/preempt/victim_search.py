@@ -41,6 +41,7 @@ from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
+BUDGETS = 10  # a search for victims may cost as many times the budget of a plan: to evict the wrong pods costs more
 PROOF_SHARE = 10  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
 NoPreemptionCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
@@ -177,7 +178,7 @@ class _Decision:
         self.cost_model = CostModel(
             self.eviction_view.request, self.eviction_view.units, self.eviction_view.fleet
         )
-        self.effort = SearchBudget(request.budget)
+        self.effort = SearchBudget(request.budget * BUDGETS)
         self.spent = spent  # by planning without evictions
 
     @property
@@ -239,7 +240,7 @@ class _Decision:
     # --- refusing ----------------------------------------------------------------------------------
 
     def _not_found(self, what: str) -> NoPreemption:
-        text = f"not found within the budget of {self.request.budget} search nodes {what}"
+        text = f"not found within the budget of {self.effort.limit} search nodes {what}"
         return _none("unknown", text, self.nodes, proved=False)
 
     def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:

@@ -8,6 +8,7 @@ to the leaves in turn gives each leaf at least its minimum m.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -22,7 +23,7 @@ from extender.core.planner.solve.node_classes import NodeClass, make_node_classe
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-VARIABLES_MAX = 300_000  # beyond this a model takes too long to build
+ROWS_PER_STEP = 7  # variables and constraints, built and presolved in the time of one search node
 STEPS_PER_UNIT = 20_000  # search nodes for one unit of the deterministic time of the solver
 EXTRAS_PART = 8  # fraction of the budget for extra members once the minimum is placed
 
@@ -37,7 +38,7 @@ class CpSatResult:
 
     outcome: SolveOutcome
     solution: Solution
-    steps: int  # branches and conflicts
+    steps: int  # search nodes: the size of the model, and the deterministic time of the solver
 
 
 @dataclass(slots=True)
@@ -65,16 +66,20 @@ def solve_exactly(
     Args:
         problem: The compiled request.
         bounds: Its upper bounds; domains that they exclude get no variable.
-        limit: Search nodes that may be spent; limits conflicts and deterministic time.
+        limit: Search nodes that may be spent on building the model and solving it.
         hint: A placement to start from.
         maximise: False stops at the first placement of the minimum.
     """
     if limit <= 0:
         return CpSatResult("unknown", {}, 0)
     model = PlacementModel(problem, bounds)
-    if not model.build():
-        return CpSatResult("unknown", {}, 0)
-    return model.run(limit=limit, hint=hint, maximise=maximise)
+    fits = model.build(limit)
+    built = model.built()
+    if not fits or built >= limit:
+        return CpSatResult("unknown", {}, min(built, limit))
+    result = model.run(limit=limit - built, hint=hint, maximise=maximise)
+    result.steps += built
+    return result
 
 
 class PlacementModel:
@@ -102,24 +107,26 @@ class PlacementModel:
         self.chosen: dict[int, dict[int, cp_model.IntVar]] = {}  # composite -> domain -> chosen
         self.leaves: list[_Leaves] = []
         self.picked: dict[int, list[cp_model.IntVar]] = {}  # cell -> how often each pattern
-        self.variables = 0
 
     # --- building ----------------------------------------------------------------------------------
 
-    def build(self) -> bool:
-        """Build the model; return False if it is too large."""
+    def built(self) -> int:
+        """Return what building the model costs, in search nodes."""
+        proto = self.model.proto
+        return (len(proto.variables) + len(proto.constraints)) // ROWS_PER_STEP
+
+    def build(self, limit: int) -> bool:
+        """Build the model; return False if that costs more than a number of search nodes."""
         for group in self.problem.groups:
             if group.alive and not group.leaf:
                 self._composite(group)
-        if self.problem.groups[0].leaf:
-            self._leaf_class([self.problem.groups[0]])
-        for group in self.problem.groups:
-            if group.alive and not group.leaf:
-                for twins in _twins(self.problem, group):
-                    self._leaf_class(twins)
+        for twins in self._leaf_classes():
+            self._leaf_class(twins)
+            if self.built() > limit:
+                return False
         for leaves in self.leaves:
             self._pods(leaves)
-            if self.variables > VARIABLES_MAX:
+            if self.built() > limit:
                 return False
         for group in self.problem.groups:
             if group.alive and not group.leaf:
@@ -128,6 +135,14 @@ class PlacementModel:
         self._rules()
         self._floors()
         return True
+
+    def _leaf_classes(self) -> Iterator[list[CompiledGroup]]:
+        """Yield the leaves of the tree in classes of interchangeable leaves under one parent."""
+        if self.problem.groups[0].leaf:
+            yield [self.problem.groups[0]]
+        for group in self.problem.groups:
+            if group.alive and not group.leaf:
+                yield from _twins(self.problem, group)
 
     def _owner(self, group: CompiledGroup) -> int:
         """Return the nearest composite at or above `group` that chooses a domain; -1: none."""
@@ -210,7 +225,6 @@ class PlacementModel:
                 variable = self.model.new_int_var(0, most, "")
                 leaves.pods[kind, cell] = variable
                 groups.setdefault(-1 if free else where[cell], []).append(variable)
-            self.variables += sum(len(g) for g in groups.values())
             for domain, pods in groups.items():
                 total = self.cp.LinearExpr.sum(pods)
                 if free or owner >= 0:
@@ -229,9 +243,11 @@ class PlacementModel:
             everything = self.cp.LinearExpr.sum(list(leaves.pods.values()))
             self.model.add(everything >= least * leaves.taking_part)
             return
+        inside: dict[int, list[cp_model.IntVar]] = {d: [] for d in leaves.by_domain}
+        for (_, cell), variable in leaves.pods.items():
+            inside[where[cell]].append(variable)
         for domain, number in leaves.by_domain.items():
-            pods = [v for (_, cell), v in leaves.pods.items() if where[cell] == domain]
-            self.model.add(self.cp.LinearExpr.sum(pods) >= least * number)
+            self.model.add(self.cp.LinearExpr.sum(inside[domain]) >= least * number)
 
     def _most(self, cell: int, kind: int) -> int:
         place = self.cells[cell]
@@ -372,10 +388,9 @@ class PlacementModel:
         )
         if hint is not None:
             limit = max(limit // EXTRAS_PART, 1)
-        solver.parameters.max_number_of_conflicts = limit
         solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
         status = solver.solve(self.model)
-        steps = int(solver.num_branches) + int(solver.num_conflicts)
+        steps = steps_of(solver)
         if status == self.cp.INFEASIBLE:
             return CpSatResult("none", {}, steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
@@ -436,6 +451,11 @@ class PlacementModel:
                 for kind, amount in zip(place.kinds, pattern, strict=True):
                     seats[kind].append([node, amount])
         return seats
+
+
+def steps_of(solver: cp_model.CpSolver) -> int:
+    """Return the search nodes that a solver has spent, by its deterministic time."""
+    return int(solver.deterministic_time * STEPS_PER_UNIT) + 1
 
 
 def _next(seats: list[list[int]]) -> int:

@@ -133,7 +133,8 @@ class PartialPlacement:
         order = order_domains(
             self.strategy, most, capacity, self._preferred_by_domain(group)[inside]
         )
-        return [int(d) for d in inside[order]]
+        ordered: list[int] = inside[order].tolist()
+        return ordered
 
     def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
         """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""

@@ -87,7 +87,7 @@ def _singles(
             sizes[kind] += len(members)
     # more capacity than this is never used
     demand = (problem.requests * sizes[:, None]).sum(axis=0)
-    capacity = np.minimum(problem.free[nodes], demand)
+    capacity = _usable(np.minimum(problem.free[nodes], demand), problem.requests[kinds])
     pods = int(sizes[kinds].sum())
     asks = problem.requests[kinds].tolist()
     most = sizes[kinds].tolist()
@@ -111,6 +111,17 @@ def _singles(
         if seen[key] <= pods:
             cells.append(NodeClass(kinds, [node], None, row))
     return [*merged.values(), *cells]
+
+
+def _usable(capacity: Ints, requests: Ints) -> Ints:
+    """Return what pods with these requests can use of the capacity of each node, so that more nodes are equal."""
+    step = np.maximum(np.gcd.reduce(requests, axis=0), 1)
+    capacity = capacity - capacity % step
+    least, most = requests.min(axis=0), requests.max(axis=0)
+    bounds = [capacity[:, axis] // least[axis] for axis in np.flatnonzero(least)]
+    pods = np.minimum.reduce(bounds)  # every pod needs one of `pods`
+    usable: Ints = np.minimum(capacity, pods[:, None] * most)
+    return usable
 
 
 def _patterns(capacity: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:

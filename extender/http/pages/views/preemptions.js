@@ -14,8 +14,8 @@ export class Preemptions {
   /** @param on `link(kind, name)` and `event(position)`: the properties of links. */
   constructor(on) {
     this.on = on;
-    this.lines = []; // oldest first
-    this.more = false; // the service has more
+    this.lines = []; // newest first
+    this.more = false; // the service has earlier ones
     this.asked = "";
     this.shown = STEP;
     for (const name of ["preemption-filter", "preemption-outcome"]) $(name).addEventListener("input", () => this.draw());
@@ -47,19 +47,19 @@ export class Preemptions {
     this.read();
   }
 
+  /** Read the page before the preemptions that were read. */
   async read() {
-    const asked = this.asked;
+    const { asked, lines } = this;
     setText($("preemptions-text"), "reading …");
     try {
-      const after = this.lines.at(-1)?.position;
-      const { body } = await ask("preemptions", { since: this.since, after, limit: PAGE });
-      if (asked !== this.asked) return;
-      this.lines = [...this.lines, ...body];
+      const { body } = await ask("preemptions", { since: this.since, after: lines.at(-1)?.position, order: "newest", limit: PAGE });
+      if (lines !== this.lines || asked !== this.asked) return;
+      this.lines = [...lines, ...body];
       this.more = body.length === PAGE;
       this.draw();
     } catch (problem) {
       if (problem.status === undefined) throw problem;
-      setText($("preemptions-text"), problem.message);
+      if (lines === this.lines) setText($("preemptions-text"), problem.message);
     }
   }
 
@@ -70,13 +70,20 @@ export class Preemptions {
     const found = this.lines.filter((line) => {
       const names = [line.preemptor, ...line.victims.flatMap((unit) => [unit.unit, ...unit.pods.map((pod) => pod.pod)]), ...line.superseded];
       return (!outcome || line.outcome === outcome) && (!this.namespace || names.some(inNamespace)) && names.some((name) => name.toLowerCase().includes(words));
-    }).reverse();
-    setText($("preemptions-text"), found.length === this.lines.length ? count(found.length, "preemption") : `${found.length} of ${count(this.lines.length, "preemption")}`);
+    });
+    const all = `${this.more ? "the newest " : ""}${count(this.lines.length, "preemption")}`;
+    setText($("preemptions-text"), found.length === this.lines.length ? all : `${found.length} of ${all}`);
     $("preemption-list").replaceChildren(...found.slice(0, this.shown).map((line) => this.row(line)));
     const box = $("preemptions-more");
     if (found.length > this.shown) portion(box, this.shown, found.length, STEP, () => { this.shown += STEP; this.draw(); });
-    else if (this.more) box.replaceChildren(el("button", { type: "button", class: "more", text: `Read later ones (${this.lines.length} read)`, onclick: () => this.read() }));
+    else if (this.more) box.replaceChildren(el("button", { type: "button", class: "more", text: "Show more: read earlier ones", onclick: () => this.earlier(found.length) }));
     else box.replaceChildren(...(found.length ? [] : [this.lines.length ? "None matches the filters." : "There was no preemption in this span of time."]));
+  }
+
+  /** All that were read are shown: read earlier ones and show more. */
+  earlier(count) {
+    this.shown = count + STEP;
+    this.read();
   }
 
   row(line) {

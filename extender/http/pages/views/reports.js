@@ -68,7 +68,7 @@ export class Reports {
     const { found } = this;
     const line = this.catalogue.find((one) => one.name === found.report);
     const rows = this.sorted(found.rows);
-    setText($("report-text"), `${found.description} ${count(rows.length, "row")}${found.more ? ", the first of more" : ""}, from ${utc(found.since)} to ${utc(found.until)}.`);
+    setText($("report-text"), `${found.description} ${count(rows.length, "row")}${found.more ? ", the first of more (choose a shorter span or a namespace)" : ""}, from ${utc(found.since)} to ${utc(found.until)}.`);
     setText($("report-limits"), found.limitations);
     const columns = Object.keys(line.columns).filter((name) => !name.endsWith("_uid"));
     const numeric = new Set(columns.filter((name) => rows.some((row) => typeof row[name] === "number") && name !== "position"));

@@ -153,7 +153,9 @@ async def test_what_people_see():
             )
         )
         assert waits[1:3] == ("False", "Unschedulable")
-        assert "preemption to finish: uses the capacity of 3 pods of 2 disruption units" in waits[3]
+        assert (
+            "waits for victims of its preemption: 3 victims to go of CompositePodGroup" in waits[3]
+        )
 
 
 async def test_the_capacity_is_held_against_equals_from_the_plan_on():

@@ -124,7 +124,7 @@ def reasons(stage, pod):
 
 
 MISSING = (
-    "gang default/g: waiting for PodGroup/default/g, which does not exist; "
+    "PodGroup default/g does not exist; 2 pods of its name wait; "
     "create the group, again if it was deleted, or delete the pod"
 )
 

@@ -226,6 +226,7 @@ def test_b16_too_many_children() -> None:
     ((rule, text),) = problems(composite("r"), *kids)
     assert rule == "B16"
     assert "513 child groups, at most 512" in text
+    assert "--max-children" in text
     assert problems(composite("r"), *kids[1:]) == []
 
 

@@ -83,7 +83,7 @@ async def test_a_member_is_explained_by_its_gang() -> None:
         found = await (await led(stage))("g-1")
         assert (found.kind, found.name) == ("Pod", "default/g-1")
         assert found.answer.startswith(
-            "Pod default/g-1 waits, a member of PodGroup default/g: PodGroup default/g has its capacity"
+            "Pod default/g-1 waits, a member of PodGroup default/g, which has its capacity reserved: "
         )
         assert [(r.kind, r.name, r.relation) for r in found.related] == [
             ("PodGroup", "default/g", "root group")
@@ -126,7 +126,7 @@ async def test_never_differs_from_not_now() -> None:
         never, not_now = await ask("big"), await ask("late")
         assert never.answer.startswith(
             "PodGroup default/big can never be placed on these nodes, also when no other pod runs: "
-            "PodGroup default/big needs 5 pods; the cluster holds 4 (1 missing: nvidia.com/gpu)"
+            "it needs 5 pods; the cluster holds 4 (1 missing: nvidia.com/gpu)"
         )
         assert failing(never) == ("fits an empty cluster", "no")
         assert not_now.answer.startswith("PodGroup default/late does not fit now: ")
@@ -144,10 +144,8 @@ async def test_a_group_that_does_not_exist() -> None:
         ask = await led(stage)
         for name in ("PodGroup/serve-prefil", "p"):
             found = await ask(name)
-            assert (
-                "PodGroup default/serve-prefil does not exist; 1 pod of its name waits"
-                in found.answer
-            )
+            assert "does not exist; 1 pod of its name waits" in found.answer
+            assert "PodGroup default/serve-prefil" in found.answer
             assert failing(found) == ("group exists", "no")
             assert found.help[0].startswith("did you mean PodGroup default/serve-prefill?")
 
@@ -158,7 +156,7 @@ async def test_a_child_group_is_explained_by_its_root() -> None:
     async with a_stage(root, *leaves, a_pod("p", "left", requests=WHOLE)) as stage:
         found = await (await led(stage))("right")
         assert found.answer.startswith(
-            "PodGroup default/right is a child group of CompositePodGroup default/root: "
+            "PodGroup default/right is a child group of CompositePodGroup default/root, which waits"
         )
         assert failing(found) == ("members complete", "no")
         (link,) = found.related

@@ -53,8 +53,8 @@ def outcomes(explanation):
         ("other/high", 8, "PodGroup other/high did not fit: no node has 2 GPUs (refused at 2026-09-"),
         ("other/high", 9, "PodGroup other/high waited for victims of its preemption: 1 victim to go of Pod ns/a"),
         ("other/high", 10, "PodGroup other/high waited for victims of its preemption: all victims"),
-        ("a", 3, "Pod ns/a had capacity reserved on n1, a member of PodGroup ns/low: PodGroup ns/low "),
-        ("a", 4, "Pod ns/a ran on n1, a member of PodGroup ns/low: PodGroup ns/low had its capacity"),
+        ("a", 3, "Pod ns/a had capacity reserved on n1, a member of PodGroup ns/low, which had its "),
+        ("a", 4, "Pod ns/a ran on n1, a member of PodGroup ns/low, which had its capacity"),
         ("a", 9, "Pod ns/a ran on n1 and was to be evicted for PodGroup other/high, a member of"),
         ("a", 11, "Pod ns/a was lost on n1 at 2026-09-21T14:14:30.000000Z, position 11 (evicted for "),
         ("a", 2, "Pod ns/a was not in the log yet: it had capacity reserved on n1 from 2026"),
@@ -143,8 +143,11 @@ async def test_a_child_group_of_a_real_run() -> None:
         end = stage.leader.committed.position
         ask = asking(stage.database, stage.clock)
         found = await ask("left", end, "default")
-        start = "PodGroup default/left was a child group of CompositePodGroup default/root, with 0 bound and 1 reserved members in "
+        start = "PodGroup default/left, with 0 bound and 1 reserved members in topology.example.com/rack="
         assert found.answer.partition(": ")[2].startswith(start), found.answer
+        assert (
+            "was a child group of CompositePodGroup default/root, which had its cap" in found.answer
+        )
         assert [(r.kind, r.name) for r in found.related] == [("CompositePodGroup", "default/root")]
         member = await ask("left-0", end, "default")
         assert "Pod default/left-0 had capacity reserved on n" in member.answer

@@ -193,6 +193,10 @@ def test_a_refusal_has_the_conflict_and_the_relaxations():
     event = case.decide()[-1].data
     assert event.outcome == "impossible"
     assert event.exhausted
-    assert event.reasons == (*verdict.reasons, *verdict.relaxations)
+    assert event.reasons == verdict.reasons
+    assert event.help == verdict.relaxations
+    assert event.help
+    assert event.when_empty == verdict.when_empty == "never"
+    assert event.reasons_when_empty == verdict.reasons_when_empty
     assert [c.kind for c in event.conflict] == [c.kind for c in verdict.conflict]
     assert event.conflict

@@ -1,0 +1,84 @@
+"""Explain refusals that are in the log already: one after the other, in a process of low priority that no tree waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures.process import BrokenProcessPool
+
+import msgspec
+
+from extender.control.loop.admission.current_requests import TreeRequest
+from extender.control.loop.loop_parts import LoopParts
+from extender.core.model.ids import GangUid
+from extender.core.planner.plan_types import Verdict
+from extender.ports.log_ports import DecisionInput
+
+log = logging.getLogger(__name__)
+
+
+class ExplainedRefusal(msgspec.Struct, frozen=True):
+    """A refusal with its conflict and what would help, and the input that it follows from."""
+
+    tree_request: TreeRequest
+    verdict: Verdict
+    encoded: DecisionInput
+
+
+class RefusalExplanations:
+    """Runs explanations in the background; the next pass takes those that are finished."""
+
+    def __init__(self, parts: LoopParts) -> None:
+        self._planner = parts.planner
+        self._wakeup = parts.barriers.wakeup
+        self._waiting: dict[GangUid, TreeRequest] = {}
+        self._finished: list[ExplainedRefusal] = []
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Return whether none is waiting, running or finished."""
+        return self._running is None and not self._waiting and not self._finished
+
+    def start(self, tree_request: TreeRequest) -> None:
+        """Explain a refusal when the explanations before are finished; a waiting one of the same tree is replaced."""
+        self._waiting[tree_request.tree.root.uid] = tree_request
+        self._next()
+
+    def take(self) -> list[ExplainedRefusal]:
+        """Return the explanations that were finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget all other trees that wait for their explanation."""
+        self._waiting = {uid: waits for uid, waits in self._waiting.items() if uid in roots}
+
+    def stop(self) -> None:
+        """Give up all explanations; refusals stay as they were recorded."""
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.cancel()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            uid = next(iter(self._waiting))
+            self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
+            self._running.add_done_callback(self._ended)
+
+    async def _explain(self, tree_request: TreeRequest) -> None:
+        encoded = self._planner.encode(tree_request.request)
+        try:
+            verdict = await self._planner.explain(encoded)
+        except BrokenProcessPool:  # the refusal stays as it was recorded
+            root = tree_request.tree.root.key.path
+            log.warning("the process that explains refusals died", extra={"root": root})
+            return
+        self._finished.append(ExplainedRefusal(tree_request, verdict, encoded))
+        self._wakeup.wake()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running = None
+        if not task.cancelled():
+            task.result()
+            self._next()

@@ -1,0 +1,125 @@
+"""Changed trees of one request, and which of them are the same but for names and order of groups and pods.
+
+A search gives interchangeable trees the same answer, so one solve answers for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.planner.model.feasibility import is_leaf, threshold
+from extender.core.planner.plan_types import PlanGroup
+
+
+class GroupChange(msgspec.Struct, frozen=True):
+    """Other requirements of one group; None leaves one as it is."""
+
+    minimum: int | None = None
+    topology: tuple[str, ...] | None = None
+
+    def of(self, group: PlanGroup) -> PlanGroup:
+        """Return the changed group."""
+        if self.minimum is not None:
+            group = msgspec.structs.replace(group, basic=False, minimum=self.minimum)
+        if self.topology is not None:
+            group = msgspec.structs.replace(group, topology=self.topology)
+        return group
+
+
+Changes: TypeAlias = Mapping[GroupKey, GroupChange]
+UNCHANGED = GroupChange()
+
+
+def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
+    """Return the tree with changed groups."""
+    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
+
+
+def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+    """Apply a change to every group of a tree."""
+    children = tuple(map_groups(child, change) for child in group.groups)
+    return change(msgspec.structs.replace(group, groups=children))
+
+
+def walk(group: PlanGroup) -> list[PlanGroup]:
+    """List the groups of a tree, parents first."""
+    return [group, *(g for child in group.groups for g in walk(child))]
+
+
+class TreeForms:
+    """Numbers for a tree and for changes of it: equal numbers mean that the trees are interchangeable.
+
+    Waiting members count by their shapes, which is all that a search reads of most of them.
+    """
+
+    def __init__(
+        self,
+        root: PlanGroup,
+        apart: frozenset[PodUid] = frozenset(),
+        numbers: dict[tuple[object, ...], int] | None = None,
+    ) -> None:
+        """Number the tree.
+
+        Args:
+            root: The tree.
+            apart: Members that count by themselves, because nodes are rejected for them.
+            numbers: Of the trees that it is compared with; None: of no others.
+        """
+        self._apart = apart
+        self._root = root
+        self._groups = walk(root)
+        self._position = {group.key: index for index, group in enumerate(self._groups)}
+        self._parent = [-1] * len(self._groups)
+        self._numbers = {} if numbers is None else numbers
+        self._own: list[tuple[object, ...]] = [()] * len(self._groups)
+        self._below: list[Counter[int]] = [Counter() for _ in self._groups]
+        self._form: list[int] = [-1] * len(self._groups)
+        for index in reversed(range(len(self._groups))):
+            group = self._groups[index]
+            shapes = sorted(
+                Counter((m.shape, m.uid if m.uid in apart else "") for m in group.members).items()
+            )
+            bound = sorted(b.node for b in group.bound)
+            self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
+            for child in group.groups:
+                self._parent[self._position[child.key]] = index
+                self._below[index][self._form[self._position[child.key]]] += 1
+            self._form[index] = self._of(index, group, self._below[index])
+
+    def changed(self, changes: Changes) -> TreeForms:
+        """Return the numbers for a changed tree."""
+        return TreeForms(changed_tree(self._root, changes), self._apart, self._numbers)
+
+    def number(self, changes: Changes) -> int:
+        """Return the number of the tree with changed groups."""
+        forms: dict[int, int] = {}
+        below: dict[int, Counter[int]] = {}
+        for index in self._touched(changes):
+            group = changes.get(self._groups[index].key, UNCHANGED).of(self._groups[index])
+            forms[index] = self._of(index, group, below.get(index, self._below[index]))
+            parent = self._parent[index]
+            if parent >= 0:
+                here = below.setdefault(parent, self._below[parent].copy())
+                here[self._form[index]] -= 1
+                here[forms[index]] += 1
+        return forms.get(0, self._form[0])
+
+    def _touched(self, changes: Changes) -> list[int]:
+        """Return the positions of the changed groups and of all groups above them, children before parents."""
+        touched: set[int] = set()
+        for key in changes:
+            index = self._position[key]
+            while index >= 0 and index not in touched:
+                touched.add(index)
+                index = self._parent[index]
+        return sorted(touched, reverse=True)
+
+    def _of(self, index: int, group: PlanGroup, below: Counter[int]) -> int:
+        children = sorted((form, count) for form, count in below.items() if count)
+        form = (threshold(group), group.topology, self._own[index], *children)
+        return self._numbers.setdefault(form, len(self._numbers))

@@ -1,0 +1,121 @@
+"""Node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew, and by how many nodes.
+
+A new node has the labels, the taints and the allocatable resources of the template of its group, a hostname of its
+own, and no pods. The smallest number of nodes is found by planning the tree with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Node
+from extender.core.model.wording import counted
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.planning import plan
+from extender.queries.plan.cluster_changes import HOSTNAME
+
+BUDGET: Final = 20_000  # search nodes of each plan
+GROUPS_MAX: Final = 100
+
+
+class NodeGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node group as a file or a query has it."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    max: Annotated[int, msgspec.Meta(ge=1, le=10_000)]  # nodes that it may have
+    # A Node as `kubectl get node -o yaml` prints it: metadata.labels, spec.taints, status.allocatable or capacity. A node
+    # of the cluster with all of the labels, but for the hostname, counts as one of the group.
+    template: dict[str, Any]
+
+
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A node group with a node as its template."""
+
+    name: str
+    max: int
+    node: Node
+
+
+class NodeGroupGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """By how many nodes a node group must grow for a tree to fit, verified by planning it."""
+
+    name: str
+    nodes: int  # more than it has
+    now: int  # nodes that it has
+    max: int  # nodes that it may have
+
+
+def growths(
+    view: ClusterView, request: PlanRequest, groups: Iterable[NodeGroup]
+) -> tuple[NodeGroupGrowth, ...]:
+    """Return the node groups of which one alone would make a tree fit, those with the fewest new nodes first.
+
+    Args:
+        view: The cluster, for the number of nodes that each group has.
+        request: The request of the refused tree.
+        groups: The node groups.
+    """
+    found = []
+    for group in groups:
+        now = sum(_is_of(group, node) for node in view.nodes.values())
+        # a new node that gets no member does not help
+        most = min(group.max - now, _waiting(request.root))
+        if most > 0 and _fits(request, group, most):
+            nodes = _fewest(request, group, most)
+            found.append(NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max))
+    return tuple(sorted(found, key=lambda one: one.nodes))
+
+
+def growth_text(growth: NodeGroupGrowth) -> str:
+    """Return what would help, as a text."""
+    nodes = counted(growth.nodes, "more node")
+    return f"{nodes} of node group {growth.name}, which has {growth.now} of {growth.max}"
+
+
+def _is_of(group: NodeGroup, node: Node) -> bool:
+    wanted = {key: value for key, value in group.node.labels.items() if key != HOSTNAME}
+    return wanted.items() <= node.labels.items()
+
+
+def _waiting(group: PlanGroup) -> int:
+    return len(group.members) + sum(map(_waiting, group.groups))
+
+
+def _fewest(request: PlanRequest, group: NodeGroup, most: int) -> int:
+    """Return the smallest number of new nodes that was found to suffice; `most` suffices."""
+    least = 1
+    while least < most:
+        middle = (least + most) // 2
+        if _fits(request, group, middle):
+            most = middle
+        else:
+            least = middle + 1
+    return most
+
+
+def _fits(request: PlanRequest, group: NodeGroup, count: int) -> bool:
+    taken = {node.name for node in request.nodes}
+    new = [_new_node(group.node, f"{group.name}-new-{n}", taken) for n in range(1, count + 1)]
+    nodes = tuple(sorted((*request.nodes, *new), key=lambda node: node.name))
+    budget = min(request.budget, BUDGET)
+    bigger = msgspec.structs.replace(request, nodes=nodes, explain=False, budget=budget)
+    verdict = plan(bigger)
+    return isinstance(verdict, Plan) and bool(verdict.assignments)
+
+
+def _new_node(template: Node, name: str, taken: set[NodeName]) -> PlanNode:
+    while name in taken:
+        name += "-"
+    return PlanNode(
+        name=NodeName(name),
+        labels=template.labels | {HOSTNAME: name},
+        taints=template.taints,
+        unschedulable=template.unschedulable,
+        allocatable=template.allocatable,
+        free=template.allocatable,
+    )
