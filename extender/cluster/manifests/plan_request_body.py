@@ -130,11 +130,12 @@ def _parsed(body: bytes) -> PlanQuestion:
         BadInput: It is no JSON, or fields are wrong; names each with its value and what is expected.
     """
     try:
-        return msgspec.json.decode(body, type=PlanQuestion)
+        plain = msgspec.json.decode(body)
+        return msgspec.convert(plain, PlanQuestion)
     except msgspec.ValidationError as error:
-        found = field_problems(msgspec.json.decode(body), PlanQuestion, lambda _: frozenset())
+        found = field_problems(plain, PlanQuestion, lambda _: frozenset())
         problems = tuple(f"body: {problem}" for problem in found)
-        raise several(problems or ("body: a field has another type than in the API",)) from error
+        raise several(problems or ("body: a field is null; leave it out",)) from error
     except msgspec.DecodeError as error:
         raise BadInput(f"body: {json_message(body, error)}") from error
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """Answer plan queries about capacity: how often trees fit, without or with some nodes, with weaker requirements.
 
-Copies are planned one after the other, as trees that are created one after the other are admitted: each in the room
+Copies are planned one after the other, as trees that are created one after the other are admitted: each in the capacity
 that those before it leave, and no copy is evicted for a later one. So the number of copies that fit is exact for this
 order; it is not the most that any arrangement of them all would allow.
 """

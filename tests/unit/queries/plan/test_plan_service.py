@@ -280,6 +280,8 @@ WRONG_BODIES = [
     ({"workload": [3]}, "body: workload[0]: expected an object, found 3"),
     ({"budget": 0}, "body: budget: expected a whole number from 1 to 200000, found 0"),
     (b'{"copies": ', "body: not valid JSON: it ends too early"),
+    (b"[" * 100_000, "body: nested too deep"),
+    (b'{"a": "\xff"}', "body: "),
     (b'{"copies": 2,,}', "body: line 1, column 14: not valid JSON"),
 ]
 
