@@ -80,17 +80,18 @@ def _lower_minimum(
             continue
         tried.add(form)
         now = threshold(groups[r.object])
-        best, low, high = 0, 1, now - 1
+        if now <= 1 or not solver.fits_with({r.object: GroupChange(minimum=1)}):
+            continue
+        best, low, high = 1, 2, now - 1
         while low <= high:
             middle = (low + high) // 2
             if solver.fits_with({r.object: GroupChange(minimum=middle)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
-        if best:
-            text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
-            change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
-            found.append((now - best, change))
+        text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
+        change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
+        found.append((now - best, change))
     return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
 
 
