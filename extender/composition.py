@@ -316,10 +316,12 @@ class Service:
         from extender.http.v1.state_api import NodesApi
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
+        from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, application
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
+        from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
@@ -327,10 +329,11 @@ class Service:
         path = self.settings.node_groups
         groups = read_node_groups(path) if path else ()
         plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
+        labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
             self.query_process,
-            GangApi(opened.audit, opened.inputs, self.leader),
-            TreeApi(self.leader),
+            GangApi(opened.audit, opened.inputs, self.leader, labels),
+            TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(
@@ -339,8 +342,14 @@ class Service:
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
+
+        def cluster_size() -> ClusterSize:
+            view = self.cluster.view()
+            return ClusterSize(len(view.nodes), len(view.pods))
+
         return application(
-            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop), self.settings
+            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop, cluster_size),
+            self.settings,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:

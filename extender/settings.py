@@ -22,6 +22,7 @@ from extender.core.planner.plan_types import SEARCH_BUDGET
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+GO_IDLE_S = 90  # the transport of Go closes a connection after so long without a request
 # Kubernetes sets these in each pod, for each Service of its namespace.
 SERVICE_LINK = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$"
@@ -62,7 +63,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
-    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request.")] = 64 * 1024 * 1024
+    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
+    max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
+    max_preempt_body_bytes: Annotated[int, Meta(description="Largest accepted body of preempt; 0: 8 MiB. Set it in the same case.")] = 0
+    max_body_bytes_in_flight: Annotated[int, Meta(description="How many bytes the bodies of all open requests may have together.")] = 64 * 1024 * 1024
+    header_timeout_s: Annotated[float, Meta(description="How long the headers of a request may take to arrive.")] = 5.0
+    body_timeout_s: Annotated[float, Meta(description="How long the body of a request may take to arrive.")] = 10.0
+    # Go keeps idle connections for 90 s; if the server closes first, a call can fail with EOF (EXTENDER 1.1)
+    keepalive_timeout_s: Annotated[float, Meta(description="How long a connection without requests stays open; above the 90 s of kube-scheduler.")] = 120.0
+    max_connections: Annotated[int, Meta(description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
+    max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
+    max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one address may have open.")] = 32
     shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
     topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
     capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
@@ -305,13 +316,28 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "shutdown_grace_s",
         "capacity_sample_interval_s",
         "max_request_body_bytes",
+        "max_body_bytes_in_flight",
+        "header_timeout_s",
+        "body_timeout_s",
+        "max_connections",
+        "max_connections_per_peer",
+        "max_streams_per_peer",
     ):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    if settings.replacement_ttl_s < 0:
-        msg = f"{names['replacement_ttl_s']}: {settings.replacement_ttl_s} must be 0 or above"
+    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+        if getattr(settings, name) < 0:
+            msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
+            raise BadInput(msg)
+    if not (
+        math.isfinite(settings.keepalive_timeout_s) and settings.keepalive_timeout_s > GO_IDLE_S
+    ):
+        msg = (
+            f"{names['keepalive_timeout_s']}: {settings.keepalive_timeout_s} must be above {GO_IDLE_S}, the seconds for "
+            "which kube-scheduler keeps a connection"
+        )
         raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
         msg = (

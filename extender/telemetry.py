@@ -62,6 +62,22 @@ class Metrics:
             buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60),
             registry=self.registry,
         )
+        self.http_requests_refused = Counter(
+            f"{prefix}_http_requests_refused",
+            "Requests and connections that were refused or closed before a handler was called, by reason; see docs/limits.md.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.http_connections = Gauge(
+            f"{prefix}_http_connections",
+            "Open connections of the listener.",
+            registry=self.registry,
+        )
+        self.http_body_bytes_in_flight = Gauge(
+            f"{prefix}_http_body_bytes_in_flight",
+            "Bytes of the bodies of all open requests.",
+            registry=self.registry,
+        )
         self.podgroup_schedule_attempts = Counter(
             f"{prefix}_podgroup_schedule_attempts",
             "Answers of the planner about whole trees, by result.",

@@ -34,13 +34,11 @@ from extender import settings
 from extender.cluster.connection.api_client import USER_AGENT
 from extender.cluster.manifests.served.journal import Record
 from extender.cluster.read.dropped_group_fields import WRITTEN
-from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS
-from extender.cluster.read.pod_conversion import GROUP_LABELS, MARKERS, PLAN_ANNOTATION
-from extender.cluster.write.event_recorder import REPORTER
-from extender.cluster.write.log_head_configmap import NAME as LOG_END_NAME
+from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.write.log_head_configmap import PublishedHead as LogEnd
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.core.workloads.workload_object import GROUP_LABELS
 from extender.http.responses.error_responses import KNOWN
 from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -49,6 +47,17 @@ from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.health import Health, Probes
 from extender.http.web.ui import StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
+from extender.ports.written_names import (
+    DISRUPTION_TARGET,
+    EXEMPT_LABEL,
+    GROUP_CONDITIONS,
+    PARENT_ANNOTATIONS,
+    PLAN_ANNOTATION,
+    POD_SCHEDULED,
+    PREEMPTED,
+    REPORTER,
+)
+from extender.ports.written_names import LOG_HEAD_CONFIGMAP as LOG_END_NAME
 from extender.queries.log.reports import catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row
@@ -364,6 +373,10 @@ def kubernetes() -> list[str]:
         ("resource", sorted(MARKERS), "of a pod"),
         ("scheduling gate", [GATE], "of a pod"),
         ("finalizer", [FINALIZER], "of a group"),
+        ("condition type", sorted(GROUP_CONDITIONS), "of a group"),
+        ("condition type", [DISRUPTION_TARGET, POD_SCHEDULED], "of a pod"),
+        ("condition reason", [PREEMPTED], f"of {DISRUPTION_TARGET}"),
+        ("namespace label", [EXEMPT_LABEL], "its pods are never changed"),
         ("reporting controller", [REPORTER], "of Events"),
         ("user agent", [USER_AGENT], "of requests"),
         ("ConfigMap", [LOG_END_NAME], "the end of the log"),

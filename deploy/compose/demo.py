@@ -24,7 +24,16 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).resolve().parent.parent
-MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+MANIFESTS = (
+    "namespace",
+    "crds",
+    "rbac",
+    "priorityclasses",
+    "flowschema",
+    "admission-policy",
+    "group-limits",
+    "confinement",
+)
 GATE = "gang-extender.dev/admission"
 TIMEOUT_S = 120.0
 EXTENDER = os.environ.get("GANG_EXTENDER_SERVER", "http://127.0.0.1:8888")

@@ -11,8 +11,11 @@ import math
 import time
 from typing import ClassVar
 
+from extender.ports.log_ports import Clock
+
 SLICE_S = 0.0004  # longest time for which a query keeps the event loop, about
 REST_S = 0.002  # between two slices of any queries; all together get at most a fifth of the loop
+SLICE_MS = 10  # a pass of the control loop yields to the event loop this often
 RECENT_CALL_S = 1.0  # after so long without a call, kube-scheduler counts as not calling
 
 
@@ -48,3 +51,17 @@ class Yielder:
             Yielder._next_s = max(now_s, Yielder._next_s) + rest_s
             await asyncio.sleep(Yielder._next_s - now_s)
             self._began_s = time.perf_counter()
+
+
+class SlicePace:
+    """The time slices of one pass of the control loop. Await `yield_if_due` between pieces of work."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_ms = clock.monotonic_ms()
+
+    async def yield_if_due(self) -> None:
+        """Yield if the slice is over."""
+        if self._clock.monotonic_ms() - self._began_ms >= SLICE_MS:
+            await asyncio.sleep(0)
+            self._began_ms = self._clock.monotonic_ms()

@@ -36,7 +36,16 @@ from tests.e2e.scenarios.service import ROOT, Service
 from tests.support.logs.postgres import database_of, execute
 from tests.support.service.manifest_builders import SLOT
 
-MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+MANIFESTS = (
+    "namespace",
+    "crds",
+    "rbac",
+    "priorityclasses",
+    "flowschema",
+    "admission-policy",
+    "group-limits",
+    "confinement",
+)
 TEMPLATE = "bench_template"
 NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.api import Api
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import find_binaries, find_etcd
+from tests.controlplane.objects import GATE, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
 from tests.e2e.recorder import Recorder
 
 NEWEST = "1.37"
@@ -75,6 +77,22 @@ async def recorder(plane: ControlPlane) -> AsyncIterator[Recorder]:
     """An extender that records and lets everything pass."""
     async with plane.api() as client, Recorder(client) as server:
         yield server
+
+
+async def until_gates_are_free(api: Api) -> None:
+    """Wait until every user may remove our gate again: a policy that is deleted is enforced a moment longer."""
+    pod = a_pod("gated", schedulingGates=[{"name": GATE}])
+    path = path_of(await api.create(pod), named=True)
+
+    async def removed() -> bool:
+        try:
+            await api.patch(path, {"spec": {"schedulingGates": None}}, dryRun="All")
+        except ApiError:
+            return False
+        return True
+
+    await eventually(removed)
+    await api.delete(path, {"gracePeriodSeconds": 0})
 
 
 async def sweep(api: Api) -> None:

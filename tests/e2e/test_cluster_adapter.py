@@ -7,7 +7,7 @@ it really answers to preconditions, gates, bindings and conditions, and that a r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import TIMEOUT_S, eventually
+from tests.e2e.conftest import until_gates_are_free
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 GATE = {"name": "gang-extender.dev/admission"}
@@ -41,8 +42,28 @@ Object = dict[str, Any]
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 
 
+@pytest.fixture(scope="module")
+def confined(plane: ControlPlane) -> Iterator[None]:
+    """The policies that confine our account; afterwards other tests may remove gates."""
+    files = [str(KUBERNETES / f"{name}.yaml") for name in ("group-limits", "confinement")]
+    flags = [part for file in files for part in ("-f", file)]
+    applied = plane.kubectl("apply", "--server-side", *flags)
+    assert applied.returncode == 0, applied.stderr
+    yield
+    deleted = plane.kubectl("delete", *flags)
+    assert deleted.returncode == 0, deleted.stderr
+
+    async def until_off() -> None:
+        async with plane.api() as api:
+            await until_gates_are_free(api)
+
+    asyncio.run(until_off())
+
+
 @pytest.fixture
-async def cluster(plane: ControlPlane, api: Api) -> AsyncIterator[KubernetesCluster]:
+async def cluster(
+    plane: ControlPlane, api: Api, confined: None
+) -> AsyncIterator[KubernetesCluster]:
     """The adapter as the ServiceAccount of our Deployment, synced."""
     for name in ("namespace", "crds", "rbac"):
         applied = plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / f"{name}.yaml"))

@@ -18,10 +18,19 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
-from tests.e2e.conftest import require_programs
+from tests.e2e.conftest import require_programs, until_gates_are_free
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+MANIFESTS = (
+    "namespace",
+    "crds",
+    "rbac",
+    "priorityclasses",
+    "flowschema",
+    "admission-policy",
+    "group-limits",
+    "confinement",
+)
 KEPT = ("namespace", "crds")
 GATE = {"name": "gang-extender.dev/admission"}
 MARKERS = {"gang-extender.dev/member": "1", "gang-extender.dev/bind": "1"}
@@ -85,6 +94,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         return not found["spec"].get("schedulingGates")
 
     await eventually(off)
+    await until_gates_are_free(api)
 
 
 async def created(api: Api, **more: Any) -> Object:

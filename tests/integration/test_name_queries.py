@@ -55,6 +55,7 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
+from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.service.node_state import past_explain, past_node
@@ -134,8 +135,8 @@ async def served(url, *objects):
         app = web.Application(middlewares=[problems])
         for part in (
             HistoryApi(reader, inputs),
-            GangApi(reader, inputs, stage.leader),
-            TreeApi(stage.leader),
+            GangApi(reader, inputs, stage.leader, labels_of(stage)),
+            TreeApi(stage.leader, labels_of(stage)),
             EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
@@ -323,10 +324,11 @@ async def test_the_command_reports_that_a_name_was_used_again(written):
     assert result.returncode == 0, result.stderr
     assert "ns/job was the name of 2 root groups" in result.stderr
     assert "life-1: 5 events" in result.stderr
-    lines = result.stdout.splitlines()
+    header, *lines = result.stdout.splitlines()
+    assert header.split()[:2] == ["POSITION", "TIME"]
     assert len(lines) == 10
-    assert "VictimGone (ns/big)" in lines[4]
-    assert "by ns/big" in lines[5]
+    assert "  ns/big  VictimGone  " in lines[4]
+    assert "  ns/big  " in lines[5]
     alone = command(written, "history", "ns/job", "--uid", "life-2", "-o", "json")
     assert [f["position"] for f in json.loads(alone.stdout)] == [9, 10]
     assert alone.stderr == ""

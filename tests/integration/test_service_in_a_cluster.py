@@ -86,8 +86,8 @@ def until(condition, what):
 
 def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
     """The answer is that of the service; what a credential plugin prints is passed on; kubectl has ended."""
-    done = run_command("gangs", "--context", "prod", **kubectl.environ)
-    assert (done.returncode, done.stdout) == (0, "No gangs.\n")
+    done = run_command("gangs", "-o", "json", "--context", "prod", **kubectl.environ)
+    assert (done.returncode, done.stdout) == (0, "[]\n")
     assert done.stderr == "open https://login.example.com/device\n"
     (call,) = kubectl.calls
     assert call["words"] == [
@@ -97,7 +97,13 @@ def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
     assert not is_running(call["pid"])
 
 
-@pytest.mark.parametrize("command", [("gangs",), ("trees",), ("explain", "x")], ids=" ".join)
+READERS = (
+    ("gangs",), ("trees",), ("explain", "x"), ("history", "a/b"), ("events",), ("preemptions",), ("state",),
+    ("report", "pending"), ("plan",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
 def test_every_reader_of_a_service_takes_a_kubeconfig(command, kubectl, tmp_path):
     """Also without a context; the file is the one that kubectl reads."""
     path = tmp_path / "config"
@@ -121,8 +127,8 @@ def test_the_variable_of_the_kubeconfig_counts_for_a_context(kubectl, tmp_path):
 def test_a_service_of_another_name_is_found_by_its_label(kubectl):
     """In any namespace; its port is that with the name http."""
     kubectl.describe(here=["tools/gangs"], labelled=["tools/gangs"])
-    done = run_command("gangs", "--context", "prod", **kubectl.environ)
-    assert (done.returncode, done.stdout) == (0, "No gangs.\n")
+    done = run_command("gangs", "-o", "json", "--context", "prod", **kubectl.environ)
+    assert (done.returncode, done.stdout) == (0, "[]\n")
     by_name, listed, found = kubectl.calls
     assert "service/gang-extender" in by_name["words"]
     assert listed["words"][2:] == [
@@ -210,8 +216,8 @@ def nothing_listens(monkeypatch):
 def test_where_nothing_listens_the_current_context_is_asked_and_named(kubectl, nothing_listens):
     """As a plugin of kubectl asks; a line on stderr names it, and how to choose."""
     kubectl.describe(context="kind-test")
-    done = run_command("gangs", **kubectl.environ)
-    assert (done.returncode, done.stdout) == (0, "No gangs.\n")
+    done = run_command("gangs", "-o", "json", **kubectl.environ)
+    assert (done.returncode, done.stdout) == (0, "[]\n")
     assert done.stderr.splitlines()[0] == (
         f"gang-extender: nothing listens at {nothing_listens}: asking the service in context kind-test of the "
         "kubeconfig; --context or --server chooses another one"
@@ -237,8 +243,8 @@ def test_a_service_on_this_machine_is_asked_before_a_cluster(kubectl, service, m
     url = f"http://127.0.0.1:{service.server_port}"
     monkeypatch.setattr(service_client, "DEFAULT_URL", url)
     kubectl.describe(context="kind-test")
-    done = run_command("gangs", **kubectl.environ)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "No gangs.\n", "")
+    done = run_command("gangs", "-o", "json", **kubectl.environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
     assert kubectl.calls == []
 
 

@@ -5,6 +5,7 @@ GANG_EXTENDER_WRITE_GOLDEN=1 writes the outputs into the document instead.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,16 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
 _SECTION = re.compile(r"^## (?P<title>.+?)$\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def fixed_parts(source: ast.AST) -> set[str]:
+    """Return the longest fixed part of every f-string in Python code."""
+    found = set()
+    for node in ast.walk(source):
+        if isinstance(node, ast.JoinedStr):
+            fixed = [str(p.value) for p in node.values if isinstance(p, ast.Constant)]
+            found.add(max(fixed, key=len, default=""))
+    return found
 
 
 class DocumentOutputs:
@@ -26,6 +37,14 @@ class DocumentOutputs:
     def titles(self) -> list[str]:
         """Return the titles of the sections, in order."""
         return [*self._sections()]
+
+    def first_lines(self) -> list[str]:
+        """Return the first line of each output, in order."""
+        return [
+            found["output"].strip().partition("\n")[0]
+            for found in map(self._block.search, self._sections().values())
+            if found is not None
+        ]
 
     async def compare(self, title: str, printed_for: Callable[[str], Awaitable[str]]) -> None:
         """Compare the output of a section with what is printed for its argument, or write it."""

@@ -14,10 +14,11 @@ import jsonschema
 import pytest
 import yaml
 
-from extender.cluster.crd import render_crds
+from extender.cluster.crd import render_confinement, render_crds, render_limits
 from extender.cluster.write import pod_writer
 from extender.composition import DRAIN_S, TAKEN_WITHIN_S
 from extender.control.verbs.extender_service import HANDOVER_MS
+from extender.ports import written_names
 from extender.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,58 @@ def documents(name: str) -> list[Any]:
 def test_the_crds_are_rendered_from_the_types() -> None:
     """python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml"""
     assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == render_crds.render()
+
+
+def test_the_policies_are_rendered_from_the_names() -> None:
+    """The first lines of each file have the command that writes it."""
+    for name, rendered in {
+        "confinement": render_confinement.render(),
+        "group-limits": render_limits.render(),
+    }.items():
+        assert (KUBERNETES / f"{name}.yaml").read_text(encoding="utf-8") == rendered
+
+
+def test_every_policy_is_bound_and_denies() -> None:
+    """A policy without its binding, or one that only warns, refuses nothing."""
+    for name in ("admission-policy", "group-limits", "confinement"):
+        found = documents(name)
+        policies = {one["metadata"]["name"] for one in found if one["kind"].endswith("Policy")}
+        bindings = [one for one in found if one["kind"].endswith("Binding")]
+        assert {one["spec"]["policyName"] for one in bindings} == policies
+        for one in bindings:
+            if one["kind"].startswith("Validating"):
+                assert one["spec"]["validationActions"] == ["Deny"]
+
+
+def test_the_account_in_the_policies_is_that_of_the_role() -> None:
+    """Another name or namespace of the ServiceAccount would leave it without confinement."""
+    (account,) = (one["metadata"] for one in documents("rbac") if one["kind"] == "ServiceAccount")
+    name = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    assert name == written_names.SERVICE_ACCOUNT
+    for one in documents("confinement"):
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            conditions = " ".join(c["expression"] for c in one["spec"]["matchConditions"])
+            assert f"request.userInfo.username == '{name}'" in conditions
+
+
+def test_the_page_about_security_names_tests_that_exist() -> None:
+    """Each line of a table in docs/security.md has one; a test that is renamed or removed is noticed."""
+    defined: set[str] = set()
+    for file in (ROOT / "tests").rglob("*.py"):
+        defined.add(file.name)
+        defined |= set(
+            re.findall(r"^(?:async )?def (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    lines = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        line
+        for line in lines
+        if line.startswith("| ") and not line.endswith(("shown by |", "| | |"))
+    ]
+    for row in rows:
+        named = re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?|_\w+)`", row.split(" | ")[-1])
+        assert named, row
+        assert set(named) <= defined, row
 
 
 def test_the_schemas_are_structural() -> None:

@@ -51,6 +51,7 @@ def test_every_field_is_a_variable():
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     odd["server"] = "http://localhost:8888"
+    odd["keepalive_timeout_s"] = "97"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.name in numbers else "x")
@@ -69,7 +70,8 @@ def test_every_field_is_a_variable():
         ("SEARCH_BUDGET", "many"), ("SEARCH_BUDGET", "0"), ("LEASE_DURATION_S", "-1"), ("LEASE_DURATION_S", "soon"),
         ("RESERVATION_TTL_S", "1.5"), ("REPLACEMENT_TTL_S", "-1"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
         ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("PREEMPTION", "1"),
-        ("EVICTION_METHOD", "evict"), ("MAX_REQUEST_BODY_BYTES", "64MiB"),
+        ("EVICTION_METHOD", "evict"), ("MAX_REQUEST_BODY_BYTES", "64MiB"), ("KEEPALIVE_TIMEOUT_S", "90"),
+        ("MAX_FILTER_BODY_BYTES", "-1"), ("MAX_CONNECTIONS", "0"), ("HEADER_TIMEOUT_S", "0"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named(name, value):
@@ -143,6 +145,15 @@ VALUES = {
     "unschedulable_gates": ("remove", "drop"),
     "lease_duration_s": (3.5, "soon"),
     "max_request_body_bytes": (1024, "64MiB"),
+    "max_filter_body_bytes": (4096, "-"),
+    "max_preempt_body_bytes": (2048, "8MiB"),
+    "max_body_bytes_in_flight": (65536, "64MiB"),
+    "header_timeout_s": (2.5, "5s"),
+    "body_timeout_s": (20.0, "10s"),
+    "keepalive_timeout_s": (100.0, "long"),
+    "max_connections": (1000, "many"),
+    "max_connections_per_peer": (100, "few"),
+    "max_streams_per_peer": (8, "1.5"),
     "shutdown_grace_s": (1.5, "short"),
     "topology_keys": ("topology.kubernetes.io/zone", None),
     "capacity_sample_interval_s": (5.0, "often"),

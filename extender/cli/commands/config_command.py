@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import Form
 from extender.cli.commands.serve_command import setting_flags
+from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 
 # A password in a URL: user:PASSWORD@host, or a parameter such as password=PASSWORD.
@@ -115,7 +115,7 @@ config.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             "output",
             inspect.Parameter.KEYWORD_ONLY,
             default=Output.table,
-            annotation=Form,
+            annotation=ValueForm,
         ),
     ]
 )

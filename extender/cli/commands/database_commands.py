@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import Folder, Form, Url, ask
+from extender.cli.commands.history_commands import Folder, Url, ask
+from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import BadInput
 from extender.queries.log.event_dto import parse_time
@@ -80,7 +81,7 @@ def prune(
     ] = False,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
+    output: ValueForm = Output.table,
 ) -> None:
     """Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.
 

@@ -12,7 +12,8 @@ import msgspec
 
 from extender import settings as settings_module
 from extender.cli.connection.service_client import finder
-from extender.cli.output.printing import Output, complain
+from extender.cli.output.list_table import ListForm, clock_text
+from extender.cli.output.printing import complain
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_stream import EventStream
 
@@ -34,7 +35,7 @@ async def follow_events(
     database_url: str | None,
     data_dir: str | None,
     wanted: EventFilter,
-    output: Output,
+    output: ListForm,
     *,
     from_now: bool,
 ) -> None:
@@ -63,7 +64,7 @@ async def follow_events(
 
 
 async def follow_services(
-    servers: Sequence[str], query: Sequence[tuple[str, str]], output: Output
+    servers: Sequence[str], query: Sequence[tuple[str, str]], output: ListForm
 ) -> None:
     """Print one line per event of a service; when it is lost, continue at the next one.
 
@@ -91,12 +92,13 @@ def _until_interrupted(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def line_of_body(body: bytes, output: Output) -> str:
+def line_of_body(body: bytes, output: ListForm) -> str:
     """Return the printed form of an event; `body` is its JSON (`EventLine`)."""
-    if output is Output.json:
+    if output is ListForm.json:
         return body.decode() + "\n"
-    if output is Output.yaml:
+    if output is ListForm.yaml:
         return "---\n" + msgspec.yaml.encode(msgspec.json.decode(body)).decode()
     line = _DECODER.decode(body)
-    when = line.time[:19].replace("T", " ")
-    return f"{line.position}  {when}  {line.gang or '-'}  {line.type}  {line.summary}\n"
+    if output is ListForm.name:
+        return f"{line.position}\n"
+    return f"{line.position}  {clock_text(line.time)}  {line.gang or '-'}  {line.type}  {line.summary}\n"

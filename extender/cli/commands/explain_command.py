@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import Form, minimum_text, root_path
+from extender.cli.commands.gang_commands import root_path
 from extender.cli.connection.service_client import Server, ask_service
+from extender.cli.options.list_options import ValueForm
+from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation
@@ -45,7 +47,7 @@ def explain(
         ),
     ] = "",
     server: Server = None,
-    output: Form = Output.table,
+    output: ValueForm = Output.table,
 ) -> None:
     """Explain why a group, pod, workload or node is in its state, and what would help."""
     if why_preempted and at:

@@ -6,20 +6,34 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import quote, urlencode
 
 import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
-from extender.cli.connection.service_client import finder
-from extender.cli.output.history_lines import print_line
-from extender.cli.output.printing import (
-    Output,
-    complain,
-    console,
-    print_table,
-    print_value,
+from extender.cli.connection.service_client import LogServer, finder
+from extender.cli.connection.service_list import Ask, asks
+from extender.cli.options.list_options import (
+    AllNamespaces,
+    Form,
+    NoHeaders,
+    OfNamespace,
+    SortBy,
+    ValueForm,
+    list_format,
+    listed,
 )
+from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.output.history_lines import print_line
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListTable,
+    number_column,
+    time_column,
+)
+from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.log.events import (
     HistoryTruncated,
 )
@@ -27,8 +41,14 @@ from extender.core.model.errors import BadInput, CorruptLog
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
 from extender.ports.query_ports import EventFilter
-from extender.queries.log.event_dto import EventLine, event_line, parse_time
-from extender.queries.log.gang_history import GangHistory, HistoryQuery
+from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.gang_history import (
+    LIMIT_MAX,
+    GangHistory,
+    HistoryLine,
+    HistoryQuery,
+    ServedEvent,
+)
 from extender.queries.log.gang_history import history as read_history
 from extender.queries.log.parameter_validation import (
     checked_name,
@@ -44,7 +64,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
 Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
-Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 LIMIT = 100  # events, by default
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -64,16 +83,62 @@ def ask(
     return asyncio.run(run())
 
 
-def _print_events(lines: Sequence[EventLine], output: Output) -> None:
-    if output is not Output.table:
-        print_value(lines, output)
-        return
-    columns = ["position", "time", "gang", "type", "summary"]
-    rows = [
-        [str(line.position), line.time[:19].replace("T", " "), line.gang, line.type, line.summary]
-        for line in lines
-    ]
-    print_table(columns, rows, empty="No events match.")
+def log_source(
+    server: str | None, database_url: str | None, data_dir: str | None, *, watch: bool = False
+) -> Ask | None:
+    """Return what asks the service, or None where the database is read.
+
+    Args:
+        server: Value of --server; with it, or to watch, the service is asked.
+        database_url: Value of --database-url.
+        data_dir: Value of --data-dir.
+        watch: Whether changes are printed as well.
+
+    Raises:
+        BadInput: A service and a database are both named.
+    """
+    if not (server or watch or finder().chosen):
+        return None
+    if database_url or data_dir:
+        option = f"--server {server}" if server else "--watch" if watch else "--context"
+        raise BadInput(f"{option}: asks a service, so not together with a database")
+    return asks(server, watch=watch)
+
+
+def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
+    """Return the columns of events."""
+    return (
+        number_column("position", lambda line: line.position),
+        time_column("time", lambda line: line.time),
+        Column(title="gang", text=lambda line: line.gang),
+        Column(title="type", text=lambda line: line.type),
+        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
+        number_column("epoch", lambda line: line.epoch, wide=True),
+        Column(title="actor", text=lambda line: line.actor, wide=True),
+        Column(title="cause", text=lambda line: line.cause, wide=True),
+        Column(title="summary", text=lambda line: line.summary),
+    )
+
+
+def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
+    return (
+        number_column("position", lambda line: line.position),
+        time_column("time", lambda line: line.time),
+        Column(title="gang", text=lambda line: line.gang),
+        Column(title="type", text=lambda line: line.type),
+        Column(title="by", text=lambda line: str(line.caused_by)),
+        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
+        number_column("epoch", lambda line: line.epoch, wide=True),
+        Column(title="actor", text=lambda line: line.actor, wide=True),
+        Column(title="summary", text=_summary),
+    )
+
+
+def _summary(line: HistoryLine | ServedEvent) -> str:
+    reason = f"; reason: {line.reason}" if line.reason else ""
+    return (
+        line.summary + reason + (f", position {line.cause_position}" if line.cause_position else "")
+    )
 
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
@@ -86,13 +151,24 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         bool,
         typer.Option("--decisions", help="Add the input of each decision, and its alternatives."),
     ] = False,
+    since: Since = None,
+    until: Until = None,
     after: Annotated[int, typer.Option(help="Only events after this position.", min=0)] = 0,
     limit: Annotated[int, typer.Option(help="Maximum number of events.", min=1, max=10_000)] = 1000,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
 ) -> None:
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
+    table = ListTable(
+        _history_columns(),
+        lambda line: str(line.position),
+        list_format(output, no_headers, sort_by),
+    )
+    since_us, until_us = span_us(since, until)
     alone = _UUID.fullmatch(gang) is not None and not uid
     wanted = HistoryQuery(
         gang="" if alone else checked_path(root_path(gang, namespace), "gang"),
@@ -102,15 +178,60 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after),
         limit=limit,
         decisions=decisions,
+        since_us=since_us,
+        until_us=until_us,
     )
-    found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
-    for note in _notes(found, wanted):
-        complain(note)
-    if output is not Output.table:
-        print_value(found.lines if decisions else [line.bare() for line in found.lines], output)
-        return
-    for line in found.lines:
-        print_line(line, found.gang)
+    detailed = decisions or table.wanted.is_table
+    lines: Sequence[HistoryLine | ServedEvent]
+    source = log_source(server, database_url, data_dir)
+    if source is None:
+        found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
+        for note in _notes(found, wanted):
+            complain(note)
+        name, lines = found.gang, found.lines if detailed else [one.bare() for one in found.lines]
+    else:
+        name, lines = wanted.gang, _served_history(source, wanted, detailed=detailed)
+    if decisions and output is ListForm.table:
+        for line in table.sorted(lines):
+            print_line(line, name)
+    else:
+        table.print(lines, empty=f"No event about {name} matches.")
+
+
+def _served_history(source: Ask, wanted: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
+    """Return the lines of a history that a service answers.
+
+    Raises:
+        BadInput: The gang has no name, or there are more lines than a service answers.
+    """
+    if not wanted.gang:
+        raise BadInput(f"gang {wanted.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
+    query = times(wanted.since_us, wanted.until_us)
+    query |= {"uid": wanted.uid} if wanted.uid is not None else {}
+    query |= {"after": str(wanted.after), "limit": _served_limit(wanted.limit)}
+    query |= {"decisions": "true"} if detailed else {}
+    path = f"/v1/gangs/{quote(wanted.gang)}/history?{urlencode(query)}"
+    return _served(source, path, wanted.limit)
+
+
+def _served_limit(limit: int) -> str:
+    """Return the limit of a query to a service: one more, to know whether there are more.
+
+    Raises:
+        BadInput: A service does not answer so many.
+    """
+    if limit > LIMIT_MAX:
+        raise BadInput(f"--limit: {limit} is above {LIMIT_MAX}, the largest value of a service")
+    return str(min(limit + 1, LIMIT_MAX))
+
+
+def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
+    """Return at most `limit` events of a service; where there may be more, a note is printed."""
+    lines = source(path, list[ServedEvent])
+    if len(lines) > limit or len(lines) == LIMIT_MAX:
+        lines = lines[:limit]
+        complain(_cut_off(len(lines), lines[-1].position))
+    return lines
 
 
 def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
@@ -128,16 +249,15 @@ def _cut_off(count: int, position: int) -> str:
 
 
 def events(  # noqa: PLR0917 -- typer reads options from the signature
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
-    ] = "",
+    namespace: OfNamespace = "",
+    all_namespaces: AllNamespaces = False,
     gang: Annotated[str, typer.Option(help="Only this root group, NAMESPACE/NAME.")] = "",
     node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
     kind: Annotated[
         list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
-    until: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
+    since: Since = None,
+    until: Until = None,
     after: Annotated[
         int | None, typer.Option(help="Only events after this position.", min=0)
     ] = None,
@@ -149,68 +269,75 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         typer.Option(
             "-f",
             "--follow",
+            "-w",
+            "--watch",
             help="Print new events as they are recorded: from now, after --after, or since --since.",
         ),
     ] = False,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
     server: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --follow: URL of a running service, in place of the database. Repeatable: when one is"
+            help="URL of a running service, in place of the database. Repeatable with --follow: when one is"
             " lost, the next one is used.",
         ),
     ] = None,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
 ) -> None:
     """List events of the log, oldest first, or follow the log."""
+    table = ListTable(
+        event_columns(), lambda line: str(line.position), list_format(output, no_headers, sort_by)
+    )
+    part = listed(namespace, all_namespaces)
+    since_us, until_us = span_us(since, until)
     wanted = EventFilter(
         gang=checked_path(gang, "--gang") if gang else "",
-        namespace=checked_name(namespace, "--namespace") if namespace else "",
+        namespace=part.namespace,
         node=checked_name(node, "--node") if node else "",
         types=tuple(checked_type(name, "--type") for name in kind or ()),
-        since_us=parse_time(since, "--since") if since else None,
-        until_us=parse_time(until, "--until") if until else None,
+        since_us=since_us,
+        until_us=until_us,
         after=Position(after or 0),
         limit=limit or LIMIT,
     )
-    if (
-        wanted.since_us is not None
-        and wanted.until_us is not None
-        and wanted.since_us >= wanted.until_us
-    ):
-        raise BadInput(f"--since: {since} is not before --until, {until}; the span is empty")
     asks_service = bool(server) or finder().chosen
-    if asks_service and (database_url or data_dir or not follow):
-        problem = "only with --follow" if not follow else "not together with a database"
-        name = f"--server {server[0]}" if server else "--context"
-        raise BadInput(f"{name}: {problem}; without it the database is read")
+    source = log_source(server[0] if server else None, database_url, data_dir)
+    if server and len(server) > 1 and not follow:
+        raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
         from extender.cli.commands.events_follow import follow_events, follow_services
 
-        if until or limit:
-            raise BadInput(f"--{'until' if until else 'limit'}: not together with --follow")
+        if until or limit or sort_by:
+            option = "until" if until else "limit" if limit else "sort-by"
+            raise BadInput(f"--{option}: not together with --follow")
         if asks_service:
-            query = _query_of(wanted, after, since)
-            asyncio.run(follow_services(server or (), query, output))
+            asyncio.run(follow_services(server or (), _query_of(wanted, after), output))
             return
         from_now = after is None and since is None
         asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))
         return
-    page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
-    lines = [event_line(event) for event in page.events]
-    if page.more:
-        complain(_cut_off(len(lines), lines[-1].position))
-    _print_events(lines, output)
+    lines: Sequence[EventLine | ServedEvent]
+    if source is None:
+        page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
+        lines = [event_line(event) for event in page.events]
+        if page.more:
+            complain(_cut_off(len(lines), lines[-1].position))
+    else:
+        query = [*_query_of(wanted, after), ("limit", _served_limit(wanted.limit))]
+        lines = _served(source, f"/v1/events?{urlencode(query)}", wanted.limit)
+    table.print(lines, empty="No events match.")
 
 
-def _query_of(wanted: EventFilter, after: int | None, since: str | None) -> list[tuple[str, str]]:
+def _query_of(wanted: EventFilter, after: int | None) -> list[tuple[str, str]]:
     """Return a filter as parameters of GET /v1/events."""
     single = {
         "gang": wanted.gang,
         "namespace": wanted.namespace,
         "node": wanted.node,
-        "since": since or "",
+        **times(wanted.since_us, wanted.until_us),
         "after": "" if after is None else str(after),
     }
     return [
@@ -223,7 +350,7 @@ def replay(
     position: Annotated[int, typer.Argument(help="Position of a decision in the log.", min=1)],
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
+    output: ValueForm = Output.table,
 ) -> None:
     """Plan the stored input of a decision again and compare. Exit 1 when the result differs."""
     from extender.queries.log.decision_replay import ReplayableEventData, replay_decision

@@ -15,6 +15,7 @@ from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
     from extender.queries.plan.capacity_query import CapacityChanges
+    from extender.queries.plan.node_groups import NodeGroupSpec
     from extender.queries.plan.plan_query import PlanAnswer
 
 SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
@@ -93,6 +94,14 @@ def plan(
             help="Plan without a requirement: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N; repeatable.",
         ),
     ] = None,
+    node_groups: Annotated[
+        str | None,
+        typer.Option(
+            "--node-groups",
+            metavar="FILE",
+            help="YAML file with the node groups of a cluster autoscaler (docs/node-groups.md): by how many nodes one must grow for a tree to fit; unset: GANG_EXTENDER_NODE_GROUPS.",
+        ),
+    ] = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Form of the output.")
     ] = Output.table,
@@ -105,9 +114,12 @@ def plan(
     asks_service = bool(server) or finder().chosen
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    from extender.cluster.manifests.node_group_file import read_node_groups
     from extender.queries.plan.capacity_query import CapacityChanges
 
-    trees = _Trees(tuple(files or ()), all_pending, preemption, search_budget)
+    path = node_groups or settings_module.load().node_groups
+    groups = read_node_groups(path) if path else ()
+    trees = _Trees(tuple(files or ()), all_pending, preemption, search_budget, groups)
     changes = CapacityChanges(
         copies=copies or 0,
         max_copies=max_copies,
@@ -131,6 +143,7 @@ class _Trees(msgspec.Struct, frozen=True):
     all_pending: bool
     preemption: bool
     search_budget: int | None
+    node_groups: tuple[NodeGroupSpec, ...]
 
 
 def _plan_files(
@@ -139,6 +152,7 @@ def _plan_files(
     """Return the warnings and the answer of a plan on a cluster from files."""
     from extender.cli.output.progress_bar import PlanProgress
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
+    from extender.cluster.manifests.node_group_file import node_groups
     from extender.cluster.manifests.tree_copies import TreeCopies
     from extender.queries.plan.capacity_query import answer_capacity_query
     from extender.queries.plan.plan_query import PlanInput, plan_warnings
@@ -156,6 +170,7 @@ def _plan_files(
             order=found.order,
             origins=found.origins,
             refused=found.refused,
+            node_groups=node_groups(trees.node_groups, "node groups"),
         )
         most = settings_module.load().max_children
         view = msgspec.structs.replace(found.world.view, max_children=most)
@@ -179,16 +194,20 @@ def _ask_server(
             f"--search-budget: {budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
         )
     names = files_of(trees.files)
-    question = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
-        "all_pending": trees.all_pending,
-        "preemption": trees.preemption,
+    asked = {  # only what is asked for: an older service does not know all of it
+        "budget": budget,
         "copies": changes.copies,
         "max_copies": changes.max_copies,
         "without": changes.without,
         "with": changes.further,
         "relax": changes.relax,
-        **({} if budget is None else {"budget": budget}),
+        "node_groups": trees.node_groups,
+    }
+    question = {
+        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "all_pending": trees.all_pending,
+        "preemption": trees.preemption,
+        **{name: value for name, value in asked.items() if value},
     }
     body = msgspec.json.encode(question)
     reply = ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)

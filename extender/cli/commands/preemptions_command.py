@@ -2,62 +2,165 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from extender.cli.commands.gang_commands import root_path
-from extender.cli.commands.history_commands import Folder, Form, Url, ask
-from extender.cli.output.printing import Output, complain, console, print_table, print_value
-from extender.queries.log.event_dto import parse_time
-from extender.queries.log.preemption_line import PreemptionLine, UnitLine
+from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import LogServer
+from extender.cli.connection.service_list import ServiceList
+from extender.cli.options.list_options import (
+    AllNamespaces,
+    Form,
+    Listed,
+    NoHeaders,
+    OfNamespace,
+    SortBy,
+    States,
+    Watch,
+    list_format,
+    listed,
+)
+from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.output.gang_columns import micros_of
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListTable,
+    age_column,
+    clock_text,
+    number_column,
+    time_column,
+)
+from extender.cli.output.printing import complain, console, print_table
+from extender.core.model.wording import duration_text, spaced
+from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery
 from extender.queries.log.preemption_report import preemptions as read
+from extender.runtime.system_clock import SystemClock
 
 PRIORITY_OFFSET = 2**31
+VICTIMS_MAX = 3  # named in a row; JSON has all
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 
-def preemptions(
+def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     victim: Annotated[
-        str, typer.Option(help="Only preemptions of this pod or group, [NAMESPACE/]NAME.")
+        str,
+        typer.Option(help="Only preemptions of this pod or group, [NAMESPACE/]NAME, with details."),
     ] = "",
     preemptor: Annotated[
-        str, typer.Option(help="Only preemptions for this root group or pod, [NAMESPACE/]NAME.")
+        str,
+        typer.Option(
+            help="Only preemptions for this root group or pod, [NAMESPACE/]NAME, with details."
+        ),
     ] = "",
-    since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
-    ] = "default",
+    since: Since = None,
+    until: Until = None,
+    namespace: OfNamespace = "",
+    all_namespaces: AllNamespaces = False,
+    states: States = None,
+    watch: Watch = False,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
 ) -> None:
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
+    part = listed(namespace, all_namespaces, states, OUTCOMES)
+    since_us, until_us = span_us(since, until)
+    default = part.namespace or "default"
     wanted = PreemptionQuery(
-        victim=root_path(victim, namespace) if victim else "",
-        preemptor=root_path(preemptor, namespace) if preemptor else "",
-        since_us=parse_time(since, "--since") if since else None,
+        victim=root_path(victim, default) if victim else "",
+        preemptor=root_path(preemptor, default) if preemptor else "",
+        namespace=part.namespace,
+        outcomes=frozenset(part.states),
+        since_us=since_us,
+        until_us=until_us,
     )
-    found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
-    lines = found.lines
-    if found.more:
-        complain(f"cut off after {len(lines)} preemptions; continue with --since")
-    if output is not Output.table:
-        print_value(lines, output)
+    table = ListTable(
+        _columns(SystemClock().now_us),
+        lambda line: str(line.position),
+        list_format(output, no_headers, sort_by),
+    )
+    source = log_source(server, database_url, data_dir, watch=watch)
+    if source is not None:
+        served = partial(source, _path(part, wanted), list[PreemptionLine])
+        if watch:
+            ServiceList(source, served, table).watch(
+                lambda line: line.preemption, lambda line: line
+            )
+            return
+        lines: Sequence[PreemptionLine] = served()
+    else:
+        found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+        lines = found.lines
+        if found.more:
+            complain(f"cut off after {len(lines)} preemptions; continue with --since")
+    if output is not ListForm.table or not (victim or preemptor):
+        table.print(lines, empty="No preemptions match.")
         return
     if not lines:
         console().print("No preemptions match.")
-    for line in lines:
+    for line in table.sorted(lines):
         if victim:
             console(wrap=False).print(line.explanation)
             console().print()
         _print(line)
 
 
+def _path(part: Listed, wanted: PreemptionQuery) -> str:
+    """Return the path and query of the same list of a service."""
+    names = {"victim": wanted.victim, "preemptor": wanted.preemptor}
+    return part.path("/v1/preemptions", **names, **times(wanted.since_us, wanted.until_us))
+
+
+def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
+    return (
+        number_column("position", lambda line: line.position),
+        time_column("planned", lambda line: line.planned),
+        age_column("age", lambda line: micros_of(line.planned), now_us),
+        Column(title="preemptor", text=lambda line: spaced(line.preemptor)),
+        number_column("priority", lambda line: line.priority),
+        Column(title="outcome", text=lambda line: line.outcome, colored=True),
+        Column(
+            title="took",
+            text=lambda line: duration_text(line.duration_ms / 1000) if line.duration_ms else "",
+            key=lambda line: line.duration_ms or None,
+        ),
+        time_column("ended", lambda line: line.ended, wide=True),
+        number_column("placed", lambda line: line.placed, wide=True),
+        Column(title="proved", text=lambda line: "yes" if line.proved else "no", wide=True),
+        Column(title="reason", text=lambda line: line.reason, wide=True),
+        Column(title="gone", text=_gone_of_all, key=lambda line: sum(_pods(line))),
+        Column(title="victims", text=_victims),
+    )
+
+
+def _pods(line: PreemptionLine) -> list[bool]:
+    """Return of each pod that was to be evicted whether it is gone."""
+    return [bool(pod.gone) for unit in line.victims for pod in unit.pods]
+
+
+def _gone_of_all(line: PreemptionLine) -> str:
+    pods = _pods(line)
+    return f"{sum(pods)}/{len(pods)}"
+
+
+def _victims(line: PreemptionLine) -> str:
+    names = [spaced(unit.unit) for unit in line.victims[:VICTIMS_MAX]]
+    more = len(line.victims) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
 def _print(line: PreemptionLine) -> None:
     console().print(
-        f"{line.planned[:19].replace('T', ' ')}  {line.preemptor} (priority {line.priority}): {_end(line)}"
+        f"{clock_text(line.planned)} UTC  {line.preemptor} (priority {line.priority}): {_end(line)}"
     )
     rows = [
         [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.via]
@@ -67,7 +170,7 @@ def _print(line: PreemptionLine) -> None:
     no_victims = "  no pod was evicted" + (
         f"; reservations of {', '.join(line.superseded)} were released" if line.superseded else ""
     )
-    print_table(["unit", "priority", "pod", "node", "gone", "via"], rows, empty=no_victims)
+    print_table(["unit", "priority", "pod", "node", "gone (UTC)", "via"], rows, empty=no_victims)
     for unit in line.victims:
         if unit.not_reprieved_reason:
             console().print(f"  {unit.unit} is not reprieved: {unit.not_reprieved_reason}")

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from extender.cli.commands.gang_commands import root_path
-from extender.cli.commands.history_commands import Folder, Form, Url, ask
-from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import LogServer
+from extender.cli.options.list_options import (
+    AllNamespaces,
+    Form,
+    NoHeaders,
+    OfNamespace,
+    SortBy,
+    list_format,
+    listed,
+)
+from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListFormat,
+    ListTable,
+    clock_text,
+    encoded,
+)
+from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
-from extender.queries.log.event_dto import parse_time
+from extender.core.model.wording import duration_text
 from extender.queries.log.reports import (
     LIMIT,
     LIMIT_MAX,
     REPORTS,
     Report,
+    ReportLine,
     Value,
     catalogue,
     check_report_query,
@@ -25,102 +46,101 @@ from extender.runtime.system_clock import SystemClock
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
 HEADERS = {"seconds": "duration"}
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+TIMES = ("at", "since", "until", "first", "last", "hour")  # columns of times
+Row = dict[str, Value]
 
 
 def report(  # noqa: PLR0917 -- typer reads options from the signature
     name: Annotated[
         str, typer.Argument(help="Name of the report; without it, list all reports.")
     ] = "",
-    since: Annotated[
-        str | None,
-        typer.Option(help="RFC 3339 time with offset; default: 24 hours before the end."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="RFC 3339 time with offset; default: now.")
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
-    ] = "",
+    since: Since = None,
+    until: Until = None,
+    namespace: OfNamespace = "",
+    all_namespaces: AllNamespaces = False,
     gang: Annotated[str, typer.Option(help="Only this root group, [NAMESPACE/]NAME.")] = "",
     limit: Annotated[
         int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)
     ] = LIMIT,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
 ) -> None:
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
+    wanted = list_format(output, no_headers, sort_by)
     if not name:
-        _list(output)
+        ListTable(_CATALOGUE, lambda line: line.name, wanted).print(catalogue(), empty="")
         return
+    part = listed(namespace, all_namespaces)
+    since_us, until_us = span_us(since, until)
+    source = log_source(server, database_url, data_dir)
     with options_named("since", "namespace", "gang"):
-        wanted = check_report_query(
+        query = check_report_query(
             name,
             now_us=SystemClock().now_us(),
-            since_us=parse_time(since, "--since") if since else None,
-            until_us=parse_time(until, "--until") if until else None,
-            namespace=namespace,
-            gang=root_path(gang, namespace or "default") if gang else "",
+            since_us=since_us,
+            until_us=until_us,
+            namespace=part.namespace,
+            gang=root_path(gang, part.namespace or "default") if gang else "",
             limit=limit,
         )
-    found = ask(database_url, data_dir, lambda opened: read_report(opened.reports, wanted))
-    if output is Output.table:
-        _print(found)
+    if source is None:
+        found = ask(database_url, data_dir, lambda opened: read_report(opened.reports, query))
     else:
-        print_value(found, output)
+        span = times(query.since_us, query.until_us if until else None)
+        path = part.path(f"/v1/reports/{query.name}", gang=query.gang, limit=str(limit), **span)
+        found = source(path, Report)
+    _print(found, wanted)
 
 
-def _list(output: Output) -> None:
-    lines = catalogue()
-    if output is Output.table:
-        print_table(
-            ["report", "description"], [[line.name, line.description] for line in lines], empty=""
-        )
-    else:
-        print_value(lines, output)
-
-
-def _print(found: Report) -> None:
+def _print(found: Report, wanted: ListFormat) -> None:
     rows = found.rows
-    columns = list(REPORTS[found.report].columns)
-    if len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows}):
-        # the UID adds nothing when each name has one
-        columns = [name for name in columns if name != "gang_uid"]
-    print_table(
-        [HEADERS.get(name, name).replace("_", " ") for name in columns],
-        [[_cell(name, row[name]) for name in columns] for row in rows],
-        empty="No rows in this span.",
-    )
+    names = sorted(REPORTS[found.report].columns, key=lambda name: name == "reason")  # at last
+    # the UID adds nothing when each name has one
+    unique = len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows})
+    table = ListTable([_column(name, wide=unique and name == "gang_uid") for name in names],
+                      lambda row: str(row[names[0]]), wanted)  # fmt: skip
+    if not wanted.is_table and wanted.form is not ListForm.name:
+        sys.stdout.write(encoded(found, wanted.form))
+        return
+    table.print(rows, empty="No rows in this span.")
+    if wanted.form is ListForm.name or not wanted.headers:
+        return
     if found.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")
     span = f"{found.since[:19]}Z to {found.until[:19]}Z"
     console().print(f"{span}, log up to position {found.position}. {found.limitations}")
 
 
+def _column(name: str, *, wide: bool) -> Column[Row]:
+    """Return a column of a report; it is sorted by the value of its rows."""
+    return Column(
+        title=HEADERS.get(name, name).replace("_", " "),
+        text=lambda row: _cell(name, row[name]),
+        key=lambda row: row[name],
+        unit="UTC" if name in TIMES else "",
+        wide=wide,
+        colored=name == "state",
+    )
+
+
 def _cell(name: str, value: Value) -> str:
     if value is None:
         return ""
     if name in DURATIONS:
-        return duration(float(value))
+        return duration_text(float(value))
     if isinstance(value, float):
         return f"{value:,.2f}"
-    if name in ("at", "since", "until", "first", "last", "hour"):
-        return str(value)[:19].replace("T", " ")
+    if name in TIMES:
+        return clock_text(str(value))
     return str(value)
 
 
-def duration(seconds: float) -> str:
-    """Return a duration as text in its two largest units.
-
-    >>> [duration(s) for s in (0.25, 61, 3 * 3600 + 60, 90_000)]
-    ['0.2 s', '1 min 1 s', '3 h 1 min', '1 d 1 h']
-    """
-    if seconds < MINUTE:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < HOUR:
-        return f"{whole // MINUTE} min {whole % MINUTE} s"
-    if whole < DAY:
-        return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
-    return f"{whole // DAY} d {whole % DAY // HOUR} h"
+_CATALOGUE: tuple[Column[ReportLine], ...] = (
+    Column(title="report", text=lambda line: line.name),
+    Column(title="columns", text=lambda line: ", ".join(line.columns), wide=True),
+    Column(title="description", text=lambda line: line.description),
+)

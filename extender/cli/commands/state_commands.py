@@ -2,101 +2,140 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import Folder, Form, Url, ask
-from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.connection.service_client import LogServer
+from extender.cli.connection.service_list import Ask, ServiceList
+from extender.cli.options.list_options import (
+    AllNamespaces,
+    Form,
+    NoHeaders,
+    OfNamespace,
+    SortBy,
+    States,
+    Watch,
+    list_format,
+    listed,
+)
+from extender.cli.options.time_options import past_text
+from extender.cli.output.gang_columns import gang_columns, gang_name, micros_of
+from extender.cli.output.list_table import ListForm, ListFormat, ListTable, encoded
+from extender.cli.output.printing import console, print_table
 from extender.cli.output.usage_errors import options_named
+from extender.core.model.errors import BadInput
 from extender.core.model.wording import amounts_text
+from extender.queries.state.gang_selection import GANG_STATES
+from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
 from extender.queries.state.state_dto import (
     GangBrief,
     GangChange,
     MemberChange,
     MemberPlacement,
     NodeAt,
-    Scope,
     scope_of,
 )
-
-if TYPE_CHECKING:
-    from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
+from extender.runtime.system_clock import SystemClock
 
 
 def state(  # noqa: PLR0917 -- typer reads options from the signature
     at: Annotated[
         str,
         typer.Option(
-            "--at", help="RFC 3339 time with offset, or a position; default: the end of the log."
+            "--at",
+            help="A position, or a time as for --since of `events`; default: the end of the log.",
         ),
     ] = "",
     node: Annotated[str, typer.Option(help="Only gangs on this node.")] = "",
     domain: Annotated[
         str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")
     ] = "",
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
-    ] = "",
+    namespace: OfNamespace = "",
+    all_namespaces: AllNamespaces = False,
+    states: States = None,
     diff: Annotated[
         str | None, typer.Option(help="Another time or position: show the changes between the two.")
     ] = None,
+    watch: Watch = False,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
+    server: LogServer = None,
     database_url: Url = None,
     data_dir: Folder = None,
-    output: Form = Output.table,
 ) -> None:
     """Show reservations, bound members and pending trees at a time or position."""
+    part = listed(namespace, all_namespaces, states, GANG_STATES)
+    wanted = list_format(output, no_headers, sort_by)
+    if watch and (at or diff is not None):
+        raise BadInput(f"--{'at' if at else 'diff'}: not together with --watch")
+    if diff is not None and (sort_by or output in (ListForm.wide, ListForm.name)):
+        option = "--sort-by" if sort_by else f"--output {output}"
+        raise BadInput(f"{option}: not together with --diff")
+    at, place = past_text(at, "--at"), (database_url, data_dir)
     with options_named("at", "diff", "domain"):
-        _show(at, diff, scope_of(node, domain, namespace), (database_url, data_dir), output)
-
-
-def _show(
-    at: str,
-    diff: str | None,
-    scope: Scope,
-    place: tuple[str | None, str | None],
-    output: Output,
-) -> None:
-    """Print a state, or the changes between two; `place` has the URL and the folder of the database."""
-    if diff is not None:
-        change = ask(*place, lambda s: s.as_of.difference(at, diff, scope))
-        if output is Output.table:
-            _print_change(change)
-        else:
-            print_value(change, output)
-        return
-    found = ask(*place, lambda s: s.as_of.state(at, scope))
-    if output is Output.table:
-        _print_state(found)
-    else:
-        print_value(found, output)
-
-
-def _print_state(found: StateAt) -> None:
-    totals = found.totals
-    print(
-        f"{_moment(found.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
-        f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
-    )
-    print(f"the log ends at position {found.log.position}, {found.log.time}")
-    print()
-    print_table(
-        ("gang", "kind", "priority", "state", "reserved", "bound", "reason"),
-        (
-            (
-                gang.gang,
-                gang.kind,
-                str(gang.priority),
-                gang.state,
-                str(gang.reserved),
-                str(gang.bound),
-                gang.reasons[0] if gang.reasons else "",
+        scope = scope_of(node, domain, part.namespace, part.states)
+        path = partial(part.path, "/v1/state", at=at, node=node, domain=domain)
+        source = log_source(server, database_url, data_dir, watch=watch)
+        if watch and source is not None:
+            _watch(source, path(), wanted)
+        elif diff is not None:
+            other = past_text(diff, "--diff")
+            change = (
+                ask(*place, lambda s: s.as_of.difference(at, other, scope))
+                if source is None
+                else source(path(diff=other), StateDiff)
             )
-            for gang in found.gangs
-        ),
-        empty="No gangs there.",
+            _print_change(change, wanted)
+        else:
+            found = (
+                ask(*place, lambda s: s.as_of.state(at, scope))
+                if source is None
+                else source(path(), StateAt)
+            )
+            _print_state(found, wanted)
+
+
+def _watch(source: Ask, path: str, wanted: ListFormat) -> None:
+    table = ListTable(gang_columns(SystemClock().now_us), gang_name, wanted)
+    ServiceList(source, lambda: source(path, StateAt).gangs, table).watch(
+        lambda line: line.uid, lambda line: replace(line, state="removed")
     )
+
+
+def _print_state(found: StateAt, wanted: ListFormat) -> None:
+    """Print a state; ages count up to its time, or up to now if it is that of the end of the log."""
+    past_us = None if found.as_of.position == found.log.position else micros_of(found.as_of.time)
+    clock = SystemClock()
+    table = ListTable(
+        gang_columns(lambda: clock.now_us() if past_us is None else past_us), gang_name, wanted
+    )
+    if wanted.form is ListForm.name:
+        table.print(found.gangs, empty="")
+        return
+    if not wanted.is_table:
+        sys.stdout.write(encoded(found, wanted.form))
+        return
+    totals = found.totals
+    if wanted.headers:
+        print(
+            f"{_moment(found.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
+            f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
+        )
+        print(f"the log ends at position {found.log.position}, {found.log.time}")
+        print()
+    if found.gangs or not wanted.headers:
+        table.print(found.gangs, empty="No gangs there.")
+        if not wanted.headers:
+            return
+    else:
+        print("No gangs there.")
     if found.nodes:
         print()
         _print_nodes(found.nodes, whole=bool(found.scope.node))
@@ -137,7 +176,10 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
     )
 
 
-def _print_change(change: StateDiff) -> None:
+def _print_change(change: StateDiff, wanted: ListFormat) -> None:
+    if not wanted.is_table:
+        sys.stdout.write(encoded(change, wanted.form))
+        return
     print(f"from {_moment(change.begin)}")
     print(f"to   {_moment(change.end)}")
     print()

@@ -36,6 +36,10 @@ Server = Annotated[
         help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
     ),
 ]
+LogServer = Annotated[
+    str | None,
+    typer.Option(help="URL of a service, to ask it in place of the database."),
+]
 Context = Annotated[
     str | None,
     typer.Option(

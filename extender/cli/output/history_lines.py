@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from extender.core.model.wording import counted
 from extender.queries.log.decision_details import Decision
-from extender.queries.log.gang_history import HistoryLine
+from extender.queries.log.gang_history import HistoryLine, ServedEvent
 
 NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 
-def print_line(line: HistoryLine, gang: str) -> None:
+def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""

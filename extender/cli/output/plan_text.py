@@ -68,9 +68,7 @@ def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
     out.print(Text(text[0].upper() + text[1:], style="bold"))
     rows = [_copy_row(gang) for gang in gangs if gang.verdict == "placed"]
     if rows and copies.wanted:
-        print_table(
-            ("copy", "tree", "pods", "nodes", "domain of the tree", "evicts"), rows, empty=""
-        )
+        print_table(("copy", "tree", "pods", "evicts", "domain", "nodes"), rows, empty="")
     for gang in refused:
         proof = "proved" if gang.search.exhausted else "not proved"
         out.print(f"Copy {gang.copy} ({_name(gang)}) does not fit: {gang.verdict}, {proof}")
@@ -137,9 +135,9 @@ def _copy_row(gang: GangVerdict) -> tuple[str, ...]:
         str(gang.copy),
         gang.gang,
         str(len(gang.assignments)),
-        ", ".join(_shortened(nodes)),
-        ", ".join(f"{key}={value}" for key, value in domain.items()),
         counted(sum(len(unit.pods) for unit in gang.victims), "pod") if gang.victims else "",
+        "/".join(domain.values()),
+        ", ".join(_shortened(nodes)),
     )
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from extender.cli.output.table_rows import column_widths, one_line, print_rows
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -48,20 +50,13 @@ def print_value(value: object, output: Output) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a table for people, or the text `empty` when it has no rows."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(column.upper(), no_wrap=not last, overflow="fold")
-    count = 0
-    for row in rows:
-        table.add_row(*row)
-        count += 1
-    if count:
-        console().print(table)
-    else:
+    texts = [[one_line(text) for text in row] for row in rows]
+    if not texts:
         console().print(empty)
+        return
+    headers = [column.upper() for column in columns]
+    widths = column_widths([headers, *texts])
+    print_rows([headers, *texts], widths)
 
 
 def complain(message: str) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from extender.cluster.crd import crd_group_types, crd_profile_types, crd_workload_types
+from extender.ports.written_names import SCHEDULED
 
 GROUP = "gang-extender.dev"
 VERSION = "v1alpha1"
@@ -79,7 +80,7 @@ KINDS = (
         columns=(
             Column("Minimum", "integer", ".spec.schedulingPolicy.gang.minCount"),
             PARENT,
-            _scheduled("PodGroupInitiallyScheduled"),
+            _scheduled(SCHEDULED["PodGroup"]),
             AGE,
         ),
     ),
@@ -93,7 +94,7 @@ KINDS = (
         columns=(
             Column("Minimum", "integer", ".spec.schedulingPolicy.gang.minGroupCount"),
             PARENT,
-            _scheduled("CompositePodGroupInitiallyScheduled"),
+            _scheduled(SCHEDULED["CompositePodGroup"]),
             AGE,
         ),
     ),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.read.object_decoding import OUR_GROUP, PARENT_ANNOTATIONS, convert
+from extender.cluster.read.object_decoding import OUR_GROUP, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
@@ -23,6 +23,7 @@ from extender.core.workloads.workload_object import (
     TREE_LABEL,
     WorkloadObject,
 )
+from extender.ports.written_names import PARENT_ANNOTATIONS
 
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 

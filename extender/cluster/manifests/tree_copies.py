@@ -22,7 +22,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
-from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS, key_of, parent_of
+from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
 from extender.cluster.types.pod_types import PodStatus, SchedulingGroup
 from extender.core.model.errors import BadInput
@@ -30,6 +30,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_object import GROUP_LABELS
+from extender.ports.written_names import PARENT_ANNOTATIONS
 from extender.queries.plan.capacity_query import TreeCopy
 
 Taken = tuple[str, str, str]  # kind, namespace and name
@@ -53,17 +54,25 @@ class TreeCopies:
         live: LiveSources | None = None,
         taken: Collection[Taken] = (),
     ) -> None:
-        last = {entry.ident: entry for entry in entries}
+        self._entries = entries
+        self._live = LiveSources(profiles=live.profiles) if live is not None else LiveSources()
+        self._taken = set(taken)
+        self._context: list[AnyEntry] = []
+        self._copied: tuple[AnyEntry, ...] = ()
+        self._numbers: list[int] = []
+        self._originals: tuple[GroupKey, ...] | None = None
+
+    def _begin(self) -> tuple[GroupKey, ...]:
+        """Look for what is copied; return its groups. A cluster has many objects, and most questions have no copies."""
+        last = {entry.ident: entry for entry in self._entries}
         self._context = [
             msgspec.structs.replace(entry, role=Role.CLUSTER)
             for entry in last.values()
             if isinstance(entry, SourceEntry) or isinstance(entry.thing, _CONTEXT)
         ]
         self._copied = tuple(_wanted_trees(tuple(last.values())))
-        self._live = LiveSources(profiles=live.profiles) if live is not None else LiveSources()
-        self._taken = {_name_of(entry) for entry in last.values()} | set(taken)
-        self._numbers: list[int] = []
-        self._originals: tuple[GroupKey, ...] | None = None
+        self._taken.update(map(_name_of, last.values()))
+        return self._built(None).groups
 
     def copy(self, number: int) -> TreeCopy:
         """Return a copy; the number of the first one is 2, because the trees themselves are number 1.
@@ -72,7 +81,7 @@ class TreeCopies:
             BadInput: A kind of workload has no pod templates, so no pods can be made for a copy.
         """
         if self._originals is None:
-            self._originals = self._built(None).groups
+            self._originals = self._begin()
         found = self._built(self._suffix(number))
         view = found.world.view
         return TreeCopy(

@@ -28,15 +28,10 @@ from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
+from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
-MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
-PARENT_ANNOTATIONS: Final = (  # in the order of precedence (SPEC X3, DESIGN 7)
-    "gang-extender.dev/parent",
-    "scheduling.k8s.io/parent-compositepodgroup",
-    "scheduling.k8s.io/parent-composite-podgroup",
-)
 
 T = TypeVar("T", bound=api.KubernetesObject)
 
@@ -325,6 +320,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         api_version=found.api_version,
         owner_uid=next((one.uid for one in found.metadata.owner_references if one.controller), ""),
         managed_by=found.metadata.labels.get(MANAGED_BY_LABEL, ""),
+        labels=found.metadata.labels,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
     )
 

@@ -37,14 +37,15 @@ from extender.core.model.pods import (
 )
 from extender.core.model.quantities import CPU, exact, rounded
 from extender.core.workloads.workload_object import GROUP_LABELS
-
-MARKERS: Final = (
-    frozenset(  # decide which extender is asked; kube-scheduler ignores them (ignoredByScheduler)
-        {"gang-extender.dev/member", "gang-extender.dev/bind"}
-    )
+from extender.ports.written_names import (
+    BIND_MARKER,
+    DISRUPTION_TARGET,
+    MEMBER_MARKER,
+    PLAN_ANNOTATION,
 )
+
+MARKERS: Final = frozenset({MEMBER_MARKER, BIND_MARKER})
 MIRROR: Final = "kubernetes.io/config.mirror"
-PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 RESIZE_PENDING: Final = "PodResizePending"
 TEXT_MAX: Final = 512  # characters kept of a pod's reason and message when it ended
@@ -98,7 +99,7 @@ def end_of_terminating(reason: str) -> PodEnd:
 
 def disruption_reason(found: api.Pod) -> str:
     """Return the reason of the condition DisruptionTarget, or an empty string without the condition."""
-    marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
+    marks = (c for c in found.status.conditions if c.type == DISRUPTION_TARGET)
     return next((c.reason for c in marks if c.status == "True"), "")
 
 

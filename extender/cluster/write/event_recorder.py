@@ -19,11 +19,11 @@ from extender.cluster.write.group_status import rfc3339
 from extender.core.model.errors import ClusterUnavailable
 from extender.ports.cluster_ports import K8sEvent
 from extender.ports.log_ports import Clock
+from extender.ports.written_names import REPORTER
 from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
-REPORTER: Final = "gang-extender.dev/extender"
 NOTE_MAX_BYTES = 1024
 SERIES_MS = 6 * 60_000  # as client-go: a series ends after six minutes without a repetition
 WRITE_SERIES_EVERY_MS = 60_000

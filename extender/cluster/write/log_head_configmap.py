@@ -19,11 +19,11 @@ from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import LogMark
+from extender.ports.written_names import LOG_HEAD_CONFIGMAP as NAME
+from extender.ports.written_names import NAMESPACE
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "gang-extender-log"
-NAMESPACE: Final = "gang-extender"  # of deploy/; a pod reads its own from OWN_NAMESPACE
 OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 WHAT: Final = "the end of the log in ConfigMap"
 

@@ -27,6 +27,7 @@ from extender.core.log.events import GoneVia
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import PodRef
 from extender.ports.log_ports import Clock
+from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
 
 
 class PodEvictions:
@@ -39,9 +40,9 @@ class PodEvictions:
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
         condition = {
-            "type": "DisruptionTarget",
+            "type": DISRUPTION_TARGET,
             "status": "True",
-            "reason": "PreemptionByScheduler",
+            "reason": PREEMPTED,
             "message": message[:MESSAGE_MAX],
             "lastTransitionTime": rfc3339(self._clock.now_us()),
         }

@@ -22,11 +22,11 @@ from extender.cluster.connection.api_client import (
     Request,
 )
 from extender.cluster.read import object_decoding
-from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.ports.cluster_ports import Binding, PodRef
+from extender.ports.written_names import GATED, PLAN_ANNOTATION, POD_SCHEDULED
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,10 @@ def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavai
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
-            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"reason": text}
+            "the API server denied access; see deploy/kubernetes/rbac.yaml and confinement.yaml",
+            extra={"reason": text},
         )
-        return ClusterUnavailable(text)
+        return ClusterUnavailable(text, refused=True)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:
         return ClusterUnavailable(text)
     return RequestRejected(text)
@@ -85,9 +86,9 @@ class PodWriter:
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
         """Write the message of the condition PodScheduled; its reason stays that of a gated pod."""
         condition = {
-            "type": "PodScheduled",
+            "type": POD_SCHEDULED,
             "status": "False",
-            "reason": "SchedulingGated",
+            "reason": GATED,
             "message": message,
         }
         await self._patch(

@@ -20,7 +20,6 @@ from extender.cluster.connection.api_client import (
     Method,
     Request,
 )
-from extender.cluster.read.object_decoding import MANAGED_BY_LABEL
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.decisions.trees.group_writes import MANAGED_BY
@@ -28,6 +27,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.workload_object import PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
+from extender.ports.written_names import MANAGED_BY_LABEL
 
 API_VERSION: Final = "gang-extender.dev/v1alpha1"
 

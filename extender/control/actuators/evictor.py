@@ -36,6 +36,7 @@ from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Group
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
+from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -46,7 +47,6 @@ WORKERS: Final = (
 )
 # A deletion that was refused, by a PodDisruptionBudget or an admission webhook, does not delay other deletions.
 RETRIES: Final = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
-DISRUPTED: Final = "PreemptionByScheduler"
 VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {
     "delete": "deleted",
     "eviction-api": "evicted",
@@ -231,7 +231,7 @@ class Evictor:
                 continue
             self._marked.add((job.preemption, group.uid))
             condition = Condition(
-                type="DisruptionTarget", status="True", reason=DISRUPTED, message=text
+                type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=text
             )
             try:
                 await self._cluster.set_conditions(group.key, group.uid, [condition])

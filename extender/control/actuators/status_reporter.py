@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from extender.core.decisions.admit.gang_sentences import (
     orphan_answer,
     pending_sentences,
 )
+from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.tree_warnings import (
     NodeLabels,
     collect_warnings,
@@ -39,18 +41,16 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import same_objects
-from extender.core.model.pod_groups import PODS_DIFFER, Forest, Group, Orphan, Tree
+from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.wording import spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
+from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
 
 log = logging.getLogger(__name__)
 
-MISMATCH = "TemplateMismatch"
 NEVER_FITS = "NeverFits"  # not even when no other pod runs: waiting does not help
-# Our own type, for built-in PodGroups while kube-scheduler writes their usual condition (SPEC F).
-EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_STALL_REASONS: Final[Mapping[GangUid, str]] = {}
@@ -64,6 +64,32 @@ CONDITION_AFTER_S = 0.5
 SETTLED_MS = (
     1_000  # a reason that changes sooner is not reported: objects of a tree arrive one by one
 )
+
+
+# Groups of one namespace whose conditions are looked at in one run; the others wait for the next runs. A broken tree
+# has its condition on as many of its groups, root first.
+GROUPS_PER_RUN = 512
+PRUNE_MIN = 1_000
+
+
+class _Shares:
+    """The shares that the namespaces have of one run."""
+
+    def __init__(self) -> None:
+        self._used: Counter[str] = Counter()
+        self.exceeded = False  # a namespace has more to report
+
+    def take(self, namespace: str, groups: int) -> bool:
+        """Return whether some groups of a namespace have their turn in this run; the first ones always have."""
+        used = self._used[namespace]
+        if used and used + groups > GROUPS_PER_RUN:
+            self.exceeded = True
+            return False
+        self._used[namespace] = used + groups
+        return True
+
+
+_Reasons = tuple[GangState, PendingPreemption | None, str]
 
 
 class _ConditionJob(NamedTuple):
@@ -102,16 +128,24 @@ class StatusReporter:
         self._clock = clock
         # Conditions wait for `CONDITION_AFTER_S` in it.
         self._jobs: WorkQueue[_ConditionJob | K8sEvent] = WorkQueue(
-            "status reports", self._process, leader.until_may_act, workers=1, policy=RETRIES
+            "status reports",
+            self._process,
+            leader.until_may_act,
+            workers=1,
+            policy=RETRIES,
+            lane_of=_namespace_of,
         )
         self._leaves: dict[GroupKey, _Leaf] = {}
-        self._trees: dict[GangUid, tuple[object, ...]] = {}  # inputs of the last conditions
+        # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
+        self._trees: dict[GroupKey, Tree] = {}
+        self._reasons: Mapping[GangUid, _Reasons] = {}
+        self._blueprints: object = None
         self._made: tuple[Any, ...] = (None,) * 10  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
-        self._all_settled = False  # no leaf waits for `SETTLED_MS`
+        self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
-        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last reported
-        self._pruned_for: object = None  # the groups for which `_wrote` was last pruned
+        self._orphans: dict[GroupKey, Orphan] = {}  # as they were last reported
+        self._prune_at = PRUNE_MIN  # entries of `_wrote`
         self._labels = NodeLabels(ClusterView().nodes)
         self._warned: dict[GangUid, _Warned] = {}
         # Forest and node generation of the last warnings
@@ -147,49 +181,91 @@ class StatusReporter:
         if native != self._native:
             # conditions get another type
             self._native, self._trees, self._orphans = native, {}, {}
-        trees: dict[GangUid, tuple[object, ...]] = {}
-        for tree in forest.trees.values():
+        shares = _Shares()
+        for tree in self._changed_trees(view, state, forest, stall_reasons):
+            if not shares.take(tree.root.key.namespace, len(tree.groups)):
+                continue
             root = state.gangs.get(tree.root.uid)
             stall_reason = stall_reasons.get(tree.root.uid, "")
             preemption = state.preemptions.get(tree.root.uid)
-            made_from = (tree, root, preemption, view.blueprints, stall_reason)
-            trees[tree.root.uid] = made_from
-            before = self._trees.get(tree.root.uid, (None, None, None, None, ""))
-            if same_objects(before[:4], made_from[:4]) and before[4] == stall_reason:
-                continue
             if tree.problems:
-                self._broken(tree, before[0])
+                self._broken(tree, self._trees.get(tree.root.key))
+                self._trees[tree.root.key] = tree
                 continue
+            self._trees[tree.root.key] = tree
             for group in tree.groups:
                 self._condition(group, _condition_of(tree, group, root, preemption, stall_reason))
             self._templates(view, tree)
-        self._trees = trees
         self._warnings(view, forest)
         for key, orphan in forest.orphans.items():
-            if self._orphans.get(key) is orphan:
-                continue
-            condition = Condition(
-                type=_type(orphan.group),
-                status="False",
-                reason="Invalid" if orphan.problem.rule in {"B6", "E15"} else "Unschedulable",
-                message=orphan_answer(orphan.group.key, orphan.problem.message),
-            )
-            self._condition(orphan.group, condition)
-        self._orphans = forest.orphans
+            if self._orphans.get(key) is not orphan and shares.take(key.namespace, 1):
+                self._orphans[key] = orphan
+                self._report_orphan(orphan)
         self._pods(view, state, forest)
-        if self._pruned_for is not view.groups:
-            self._pruned_for = view.groups
+        self._all_settled &= not shares.exceeded
+        self._prune(view, forest)
+
+    def _changed_trees(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        stall_reasons: Mapping[GangUid, str],
+    ) -> Iterable[Tree]:
+        """Return the trees whose conditions may differ from those that were reported."""
+        known, trees = self._trees, forest.trees
+        if view.blueprints is not self._blueprints:
+            self._blueprints = view.blueprints
+            known.clear()
+        due = {key: tree for key, tree in trees.items() if known.get(key) is not tree}
+        reasons: dict[GangUid, _Reasons] = {
+            root.uid: (root, state.preemptions.get(root.uid), stall_reasons.get(root.uid, ""))
+            for root in state.gangs.values()
+        }
+        for uid in reasons.keys() | self._reasons.keys():
+            now, before = reasons.get(uid), self._reasons.get(uid)
+            if (
+                now is None
+                or before is None
+                or not (same_objects(now[:2], before[:2]) and now[2] == before[2])
+            ):
+                found = now or before
+                key = group_key_of(found[0]) if found is not None else None
+                if key is not None and key in trees:
+                    known.pop(key, None)
+                    due[key] = trees[key]
+        self._reasons = reasons
+        return due.values()
+
+    def _prune(self, view: ClusterView, forest: Forest) -> None:
+        """Forget what is gone, when it may be the larger part of what is remembered."""
+        if len(self._wrote) > self._prune_at:
             self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
+            self._prune_at = max(PRUNE_MIN, 2 * len(self._wrote))
+        if len(self._trees) > PRUNE_MIN + 2 * len(forest.trees):
+            self._trees = {k: made for k, made in self._trees.items() if k in forest.trees}
+        if len(self._orphans) > PRUNE_MIN + 2 * len(forest.orphans):
+            self._orphans = {k: o for k, o in self._orphans.items() if k in forest.orphans}
+
+    def _report_orphan(self, orphan: Orphan) -> None:
+        """Queue the condition of a group that belongs to no tree."""
+        condition = Condition(
+            type=_type(orphan.group),
+            status="False",
+            reason="Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable",
+            message=orphan_answer(orphan.group.key, orphan.problem.message),
+        )
+        self._condition(orphan.group, condition)
 
     def _broken(self, tree: Tree, before: object) -> None:
-        """Queue conditions that report broken rules on the groups of a tree; unchanged groups are skipped."""
+        """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
         text = _problem_text(tree)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
         reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
         known: set[int] = set()
         if isinstance(before, Tree) and before.problems == tree.problems:
-            known = {id(group) for group in before.groups}
-        for group in tree.groups:
+            known = {id(group) for group in before.groups[:GROUPS_PER_RUN]}
+        for group in tree.groups[:GROUPS_PER_RUN]:
             if id(group) not in known:
                 condition = Condition(
                     type=_type(group), status="False", reason=reason, message=text
@@ -240,7 +316,7 @@ class StatusReporter:
             self._labels = NodeLabels(view.nodes)
         reported = {key: texts for w in self._warned.values() for key, texts in w.reported.items()}
         warned: dict[GangUid, _Warned] = {}
-        for tree in forest.trees.values():
+        for tree in forest.populated.values():
             uid = tree.root.uid
             before = self._warned.get(uid)
             if same_nodes and before is not None and before.tree is tree:
@@ -307,7 +383,9 @@ class StatusReporter:
         try:
             if isinstance(job, K8sEvent):
                 await self._cluster.notice(job)
-            elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
+            elif (condition := self._wrote.get(job)) is not None and (
+                job.group in self._cluster.view().groups
+            ):
                 await self._cluster.set_conditions(job.group, job.uid, [condition])
         except RequestRejected as error:
             log.info("not reported", extra={"error": str(error)})
@@ -318,6 +396,10 @@ class StatusReporter:
             took_ms = self._clock.monotonic_ms() - begun_ms
             await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
         return None
+
+
+def _namespace_of(job: _ConditionJob | K8sEvent) -> str:
+    return job.namespace if isinstance(job, K8sEvent) else job.group.namespace
 
 
 def _pod_event(pod: Pod, reason: str) -> K8sEvent:
@@ -349,7 +431,7 @@ def _mismatch(*, status: str, reason: str, text: str) -> Condition:
 
 
 def _type(group: Group) -> str:
-    return f"{group.key.kind}InitiallyScheduled"
+    return SCHEDULED[group.key.kind]
 
 
 def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:

@@ -4,16 +4,18 @@ It works as the rate-limited work queue of client-go. A key waits at most once a
 is added while it is processed is processed once more. What is to be written for a key is looked up when its turn
 comes, so that a key whose wanted state changed often costs one request, and one that needs nothing any more costs none.
 
-Keys are processed in the order in which they became due. Only `RetryPolicy.after_failure` decides what a failure
-does to that order. All methods are called on one event loop.
+Keys are processed in the order in which they became due; where they have lanes, such as namespaces, the lanes take
+turns, so that thousands of keys of one do not delay those of another. Only `RetryPolicy.after_failure` decides what a
+failure does to that order. All methods are called on one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -57,6 +59,46 @@ class _Delay(msgspec.Struct, frozen=True):
     is_back_off: bool  # `add` does not make the key due earlier
 
 
+class _ReadyKeys(Generic[K]):
+    """Keys in the order in which they were added, lane by lane; the lanes take turns."""
+
+    def __init__(self, lane_of: Callable[[K], Hashable]) -> None:
+        self._lane_of = lane_of
+        self._lanes: OrderedDict[Hashable, OrderedDict[K, None]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._lanes.get(self._lane_of(key), ())
+
+    def __iter__(self) -> Iterator[K]:
+        return chain.from_iterable(self._lanes.values())
+
+    def add(self, key: K) -> None:
+        """Add a key that is not in it, behind the others of its lane."""
+        self._lanes.setdefault(self._lane_of(key), OrderedDict())[key] = None
+        self._count += 1
+
+    def remove(self, key: K) -> None:
+        """Remove a key that is in it."""
+        lane = self._lane_of(key)
+        del self._lanes[lane][key]
+        self._count -= 1
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+
+    def pop(self) -> K:
+        """Remove and return the first key of the lane whose turn it is."""
+        lane, keys = self._lanes.popitem(last=False)
+        key, _ = keys.popitem(last=False)
+        self._count -= 1
+        if keys:
+            self._lanes[lane] = keys  # behind the other lanes
+        return key
+
+
 class WorkQueue(Generic[K]):
     """Keys that wait, and the workers that process them."""
 
@@ -69,6 +111,7 @@ class WorkQueue(Generic[K]):
         workers: int,
         policy: RetryPolicy,
         now_s: Callable[[], float] | None = None,
+        lane_of: Callable[[K], Hashable] = lambda _: None,
     ) -> None:
         """Create an empty queue.
 
@@ -79,6 +122,7 @@ class WorkQueue(Generic[K]):
             workers: The largest number of keys that are processed at a time.
             policy: What follows a failure.
             now_s: A clock for delays, in seconds; None: that of the event loop.
+            lane_of: Returns the lane of a key; the default is one lane for all keys.
         """
         self._name = name
         self._process = process
@@ -86,7 +130,7 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._policy = policy
         self._now_s = now_s or _loop_time_s
-        self._ready: OrderedDict[K, None] = OrderedDict()  # wait for a worker
+        self._ready: _ReadyKeys[K] = _ReadyKeys(lane_of)  # wait for a worker
         self._idle: deque[asyncio.Future[None]] = deque()  # of workers that wait for a ready key
         self._delayed: dict[K, _Delay] = {}
         self._active: set[K] = set()  # have a worker
@@ -119,7 +163,7 @@ class WorkQueue(Generic[K]):
     def retain_only(self, keys: AbstractSet[K]) -> None:
         """Drop every other key and its back-off; those that are being processed are not processed again."""
         for key in [key for key in self._ready if key not in keys]:
-            del self._ready[key]
+            self._ready.remove(key)
         for key in [key for key in self._delayed if key not in keys]:
             self._end_delay(key)
         for key in [key for key in self._pauses_s if key not in keys]:
@@ -156,7 +200,7 @@ class WorkQueue(Generic[K]):
         while True:
             while not self._ready:
                 await self._until_ready()
-            key, _ = self._ready.popitem(last=False)
+            key = self._ready.pop()
             self._active.add(key)
             try:
                 repeat = True
@@ -228,7 +272,7 @@ class WorkQueue(Generic[K]):
             self._dropped.discard(key)
             self._again.add(key)
         elif key not in self._ready:
-            self._ready[key] = None
+            self._ready.add(key)
             if self._idle:
                 self._wake_worker()
 

@@ -68,7 +68,7 @@ class AppendPipeline:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._on_mismatch = on_mismatch
-        self._in_flight: list[_InFlightAppend] = []
+        self._in_flight: dict[_InFlightAppend, None] = {}  # in the order of their start
         self._tasks: set[asyncio.Task[None]] = set()
         self.committed: ReservationState = EMPTY
         self.pending: ReservationState = EMPTY
@@ -107,8 +107,8 @@ class AppendPipeline:
             events, base, self.pending, loop.create_future(), after, loop.create_future()
         )
         append.done.add_done_callback(_retrieve_exception)  # its caller may have been cancelled
-        before = self._in_flight[-1].sent if self._in_flight else None
-        self._in_flight.append(append)
+        before = next(reversed(self._in_flight)).sent if self._in_flight else None
+        self._in_flight[append] = None
         # Its own task: a cancelled caller must not leave an append unsettled.
         task = asyncio.create_task(self._send(grant, append, before), name="append")
         self._tasks.add(task)
@@ -159,7 +159,7 @@ class AppendPipeline:
             self.committed = append.folded
         else:
             self.committed = fold(self.committed, append.events)
-        self._in_flight.remove(append)
+        del self._in_flight[append]
         if not append.done.done():
             append.done.set_result(None)
         self._on_commit(append.events)
@@ -180,7 +180,7 @@ class AppendPipeline:
 
     def fail(self, error: type[ExtenderError], text: str) -> None:
         """Fail all appends in flight, and reset the pending state to the committed state."""
-        failed, self._in_flight = self._in_flight, []
+        failed, self._in_flight = self._in_flight, {}
         self.pending = self.committed
         for append in failed:
             if not append.done.done():

@@ -20,6 +20,7 @@ from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.pods import Pod
+from extender.runtime.cooperative_yield import SlicePace
 from extender.runtime.wakeup import first_of
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,16 @@ class ControlLoop:
             StoreUnavailable: An append failed.
             ClusterUnavailable: The API server did not answer.
         """
-        terms = self._leader.terms
+        terms, pace = self._leader.terms, SlicePace(self._clock)
         self._appends.begin()
         await self._reconciler.reconcile()
         await self._reconciler.record_rejections()
+        await pace.yield_if_due()  # calls of kube-scheduler come first between the steps
         self._end_recovery(terms)
         if not self._pending_trees.nothing_to_admit():
             await self._pending_trees.admit()
         await self._pending_trees.record_explanations()
+        await pace.yield_if_due()
         self._actuate()
         self._published.end_pass(terms, self._nominator.released)
 

@@ -19,8 +19,9 @@ def report_loops(
     loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter
 ) -> None:
     """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
-    roots = {tree.root.uid: tree.root for tree in forest.trees.values()}
-    for loop in loops:
+    found = tuple(loops)
+    roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if found else {}
+    for loop in found:
         if loop.rounds == ROUNDS_FREE + 1:
             METRICS.readmission_loops.inc()
         log.error(

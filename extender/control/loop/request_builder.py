@@ -44,13 +44,13 @@ class RequestBuilder:
     def pending(
         self, state: ReservationState, forest: Forest, hints: Hints
     ) -> Iterator[tuple[Tree, TreePart | None]]:
-        """Yield the trees that are invalid or have members to place, highest priority first, then oldest.
+        """Yield the trees with members that are invalid or to place, highest priority first, then oldest.
 
         An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out.
         """
         found: list[tuple[Tree, TreePart | None]] = []
         self.holds_back = False
-        for tree in forest.trees.values():
+        for tree in forest.populated.values():
             if self.is_held(tree.root):
                 self.holds_back = True
                 continue

@@ -21,7 +21,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as the control loop saw it last."""
 
     view: ClusterView = ClusterView()
-    forest: Forest = Forest(trees={}, root_of={}, orphans={})  # the trees of `view`
+    forest: Forest = Forest(trees={}, root_of={}, orphans={}, populated={})  # the trees of `view`
     compared: ClusterView = ClusterView()  # the view that was last compared with the log
 
 

@@ -31,7 +31,8 @@ from extender.core.workloads.tree_compiler import GroupSpec
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
 TreeOutcome = Literal["compiled", "basic", "refused"]
-EffectivePhase = Phase | Literal["preempting", "degraded", "preempted", "completed"]
+DerivedPhase = Literal["preempting", "degraded", "preempted", "completed"]
+EffectivePhase = Phase | DerivedPhase
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

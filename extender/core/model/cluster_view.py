@@ -7,6 +7,7 @@ the pods by the leaf that they name. It does not contain reservations.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -48,6 +49,15 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
 
 
+class GroupChange(msgspec.Struct, frozen=True, gc=False):
+    """A group that was added, replaced or removed, and the change before."""
+
+    key: GroupKey
+    before: GroupChange | None  # None: not known
+    number: int  # of known changes up to this one
+
+
+CHANGES_KEPT = 1_000  # before all are compared again; also the depth of the chain of changes
 NOTHING = Usage()
 _T = TypeVar("_T")
 
@@ -70,6 +80,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
     # how removed members ended, where the cluster reported it; entries are removed after a time
     ends: Map[PodUid, PodEnd] = Map()
+    # the last change of `groups`; forests are made from the changes, so `groups` has no other way to change
+    last_change: GroupChange | None = None
     max_children: int = CHILDREN_MAX  # groups that one parent may have
     generation: int = 0  # grows with each change of a node
     revision: int = 0  # grows with each change
@@ -129,16 +141,25 @@ def with_group(view: ClusterView, group: Group) -> ClusterView:
     """Add or replace a group."""
     if view.groups.get(group.key) == group:
         return view
-    return msgspec.structs.replace(
-        view, groups=view.groups.set(group.key, group), revision=view.revision + 1
-    )
+    return _with_groups(view, view.groups.set(group.key, group), group.key)
 
 
 def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
     """Remove a group."""
     if key not in view.groups:
         return view
-    return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
+    return _with_groups(view, view.groups.delete(key), key)
+
+
+def _with_groups(view: ClusterView, groups: Map[GroupKey, Group], key: GroupKey) -> ClusterView:
+    last = view.last_change
+    if last is None or last.number >= CHANGES_KEPT:
+        change = GroupChange(key, None, 1)
+    else:
+        change = GroupChange(key, last, last.number + 1)
+    return msgspec.structs.replace(
+        view, groups=groups, last_change=change, revision=view.revision + 1
+    )
 
 
 def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> ClusterView:
@@ -272,7 +293,7 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     stayed: list[Group] = []
     moved: set[GroupKey] = set()
     if before.groups is not view.groups:
-        stayed, moved = _group_changes(before.groups, view.groups)
+        stayed, moved = _group_changes(before, view)
     if moved:
         forest = forest_with_moves(
             forest,
@@ -292,25 +313,35 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     return updated or forest_of(view)
 
 
-def _group_changes(
-    before: Map[GroupKey, Group], now: Map[GroupKey, Group]
-) -> tuple[list[Group], set[GroupKey]]:
+def _group_changes(before: ClusterView, view: ClusterView) -> tuple[list[Group], set[GroupKey]]:
     """Return the groups that changed in place, and the keys of those that were added, removed, or moved."""
     stayed: list[Group] = []
     moved: set[GroupKey] = set()
-    added = 0
-    for key, group in now.items():
-        old = before.get(key)
+    for key in _changed_keys(before, view):
+        old, group = before.groups.get(key), view.groups.get(key)
         if old is group:
             continue
-        if old is not None and same_position(old, group):
+        if old is not None and group is not None and same_position(old, group):
             stayed.append(group)
         else:
             moved.add(key)
-            added += old is None
-    if len(now) - added != len(before):
-        moved |= {key for key in before if key not in now}
     return stayed, moved
+
+
+def _changed_keys(before: ClusterView, view: ClusterView) -> Iterable[GroupKey]:
+    """Return the keys of all groups that may differ: those of the known changes between two views, else all."""
+    found: set[GroupKey] = set()
+    change = view.last_change
+    while change is not None and change is not before.last_change:
+        found.add(change.key)
+        change = change.before
+    if change is not None and found:
+        return found
+    olds, news = before.groups, view.groups
+    found = {key for key, group in news.items() if olds.get(key) is not group}
+    if len(news) - sum(key not in olds for key in found) != len(olds):
+        found |= {key for key in olds if key not in news}
+    return found
 
 
 def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:

@@ -23,6 +23,8 @@ CHILDREN_MAX = (
 )
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
+# Rules whose breach is that of a chain of parents, which belongs to no tree.
+INVALID_CHAINS = frozenset({"B6", "B7", "E15"})
 PODS_DIFFER = (
     "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
 )
@@ -56,6 +58,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     api_version: str = ""  # to which a status is written
     owner_uid: str = ""  # of its controlling owner
     managed_by: str = ""  # label app.kubernetes.io/managed-by
+    labels: Mapping[str, str] = {}
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
@@ -89,6 +92,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problems: tuple[TreeProblem, ...] = ()
 
     @property
+    def has_members(self) -> bool:
+        """Return whether any pod names one of the leaves."""
+        return any(self.members.values())
+
+    @property
     def pods(self) -> tuple[Pod, ...]:
         """Return all pods of the tree, leaf by leaf."""
         return tuple(pod for group in self.groups for pod in self.members.get(group.key, ()))
@@ -107,6 +115,7 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     trees: Mapping[GroupKey, Tree]  # root key -> tree
     root_of: Mapping[GroupKey, GroupKey]  # any group of a tree -> its root
     orphans: Mapping[GroupKey, Orphan]
+    populated: Mapping[GroupKey, Tree]  # those of the trees that have members
 
 
 def _stored_order(group: Group) -> tuple[int, str, str]:
@@ -175,42 +184,52 @@ def _cycle(keys: Sequence[GroupKey]) -> _Chain:
     return _Chain(None, TreeProblem("B6", text))
 
 
-def _chains(
-    some: Mapping[GroupKey, Group],
-    groups: Mapping[GroupKey, Group],
-    orphans: Mapping[GroupKey, Orphan],
-) -> Mapping[GroupKey, _Chain]:
-    """Return the ends of the parent chains of groups; each group is looked up once.
+_TOO_DEEP = _Chain(
+    None,
+    TreeProblem(
+        "B7",
+        f"more than {DEPTH_MAX} groups are above it, or its parents form a cycle; "
+        f"a tree has at most {DEPTH_MAX} levels",
+    ),
+)
+
+
+def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[GroupKey, _Chain]:
+    """Return the ends of the parent chains of some groups; each parent is looked up once.
+
+    A chain is followed for one level more than a tree may have. So a tree that is too deep has one level too many,
+    what is below belongs to no tree, and a change of a group concerns only groups that are a few levels below it,
+    however long chains and cycles are.
 
     Args:
         some: The groups whose parents are followed.
         groups: All groups of the cluster.
-        orphans: Groups whose chain is already known to be broken.
 
     Returns:
-        The ends of the chains of `some` and of all their ancestors; groups of one chain share the same object.
+        The ends of the chains of `some`; groups of one chain share the same object.
     """
+    above: dict[GroupKey, Group | _Chain] = {}
+    cycles: dict[GroupKey, _Chain] = {}
     ends: dict[GroupKey, _Chain] = {}
-    for group in some.values():
-        path: dict[GroupKey, None] = {}  # in order, from the group up
-        here = group
+    for group in some:
+        path, here = [group.key], group
         while True:
-            chain = ends.get(here.key)
-            if chain is None and here.key in path:
-                keys = list(path)
-                chain = _cycle(keys[keys.index(here.key) :])
-            if chain is None and here.key in orphans:
-                chain = _Chain(None, orphans[here.key].problem)
-            if chain is not None:
-                break
-            path[here.key] = None
-            above = _above(here, groups)
-            if isinstance(above, _Chain):
-                chain = above
-                break
-            here = above
-        for key in path:
-            ends[key] = chain
+            up = above.get(here.key)
+            if up is None:
+                up = above[here.key] = _above(here, groups)
+            if isinstance(up, _Chain):
+                chain = up
+            elif up.key in path:
+                keys = path[path.index(up.key) :]
+                chain = cycles.get(min(keys)) or cycles.setdefault(min(keys), _cycle(keys))
+            elif len(path) > DEPTH_MAX:
+                chain = _TOO_DEEP
+            else:
+                path.append(up.key)
+                here = up
+                continue
+            break
+        ends[group.key] = chain
     return ends
 
 
@@ -233,7 +252,7 @@ def build_forest(
     Source:
         SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
     """
-    chains = _chains(groups, groups, {})
+    chains = _chains(groups.values(), groups)
     return _joined(groups, chains, lambda leaf: members.get(leaf, ()), max_children)
 
 
@@ -272,7 +291,8 @@ def _joined(
             if group.key.kind == "PodGroup"
         }
         trees[root_key] = _judged(some[root_key], kids, pods, max_children)
-    return Forest(trees=trees, root_of=root_of, orphans=orphans)
+    populated = {key: tree for key, tree in trees.items() if tree.has_members}
+    return Forest(trees=trees, root_of=root_of, orphans=orphans, populated=populated)
 
 
 def same_position(before: Group, group: Group) -> bool:
@@ -340,15 +360,19 @@ def forest_with_updates(
         root_key = forest.root_of.get(leaf)
         if root_key is not None:  # else its group is missing or an orphan
             fresh.setdefault(root_key, set()).add(leaf)
-    trees = dict(forest.trees)
+    trees, populated = dict(forest.trees), dict(forest.populated)
     for root_key in touched.keys() | fresh.keys():
         leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
         tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves, max_children)
         if tree is None:
             return None
         trees[root_key] = tree
+        if tree.has_members:
+            populated[root_key] = tree
+        else:
+            populated.pop(root_key, None)
     orphans = {**forest.orphans, **waiting} if waiting else forest.orphans
-    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans)
+    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans, populated=populated)
 
 
 def _renewed(
@@ -406,6 +430,9 @@ def forest_with_moves(
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.orphans, moved)
     cut = {forest.root_of[key] for key in moved if key in forest.root_of}
+    for tree in [forest.trees[root_key] for root_key in cut]:
+        if any(problem.rule == "B7" for problem in tree.problems):  # groups below it are orphans
+            loose |= _hanging(forest.orphans, [group.key for group in tree.groups])
     for key in loose.union(moved):  # also where a group hangs now that was in another tree before
         group = groups.get(key)
         if group is not None and group.parent is not None:
@@ -416,23 +443,26 @@ def forest_with_moves(
         loose |= {group.key for group in forest.trees[root_key].groups}
     some = {key: groups[key] for key in loose if key in groups}
     trees, root_of, orphans = dict(forest.trees), dict(forest.root_of), dict(forest.orphans)
+    populated = dict(forest.populated)
     for root_key in cut:
         del trees[root_key]
+        populated.pop(root_key, None)
     for key in loose:
         root_of.pop(key, None)
         orphans.pop(key, None)
-    anew = _joined(some, _chains(some, groups, orphans), pods_of, max_children)
+    anew = _joined(some, _chains(some.values(), groups), pods_of, max_children)
     return Forest(
         trees=trees | dict(anew.trees),
         root_of=root_of | dict(anew.root_of),
         orphans=orphans | dict(anew.orphans),
+        populated=populated | dict(anew.populated),
     )
 
 
 def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
-    """Return the orphans below some composites, at any depth."""
+    """Return the orphans below some composites, as far as chains of parents are followed."""
     names = {key.name for key in moved if key.kind == "CompositePodGroup"}
-    if not names or not any(orphan.group.parent in names for orphan in orphans.values()):
+    if names.isdisjoint([orphan.group.parent for orphan in orphans.values()]):
         return set()
     below: dict[GroupKey, list[GroupKey]] = {}
     for key, orphan in orphans.items():
@@ -440,12 +470,10 @@ def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) ->
             parent = composite_key(key.namespace, orphan.group.parent)
             below.setdefault(parent, []).append(key)
     found: set[GroupKey] = set()
-    open_ones = list(moved)
-    while open_ones:
-        for key in below.get(open_ones.pop(), ()):
-            if key not in found:
-                found.add(key)
-                open_ones.append(key)
+    level: Collection[GroupKey] = moved
+    for _ in range(DEPTH_MAX + 1):
+        level = {key for parent in level for key in below.get(parent, ())} - found
+        found |= level
     return found
 
 
@@ -463,14 +491,15 @@ def _judged(
         order.append(group)
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
-    problems: list[TreeProblem] = []
-    problems += _too_deep(depth_of)
-    problems += _too_many_children(children, max_children)
-    problems += _several_workloads(order)
-    problems += _unequal_priorities(order)
-    problems += _unequal_preemption_policies(order)
-    problems += _unequal_pods(root, order, members)
-    problems += _broken_disruption(order, children)
+    # a tree that is too large has no other problems: finding them would cost as much as the tree is large
+    problems = [*_too_deep(depth_of), *_too_many_children(children, max_children)]
+    if not problems:
+        if len(order) > 1:
+            problems += _several_workloads(order)
+            problems += _unequal_priorities(order)
+            problems += _unequal_preemption_policies(order)
+        problems += _unequal_pods(root, order, members)
+        problems += _broken_disruption(order, children)
     return Tree(
         root=root,
         groups=tuple(order),

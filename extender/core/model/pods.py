@@ -8,11 +8,20 @@ bytes, extended resources in units, and `pods` (one each) as a resource like the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+
+# Namespaces whose pods the service does not change, nor plan to evict: of Kubernetes, and its own.
+EXEMPT_NAMESPACES: Final = (
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+    "gang-extender",
+    "gang-extender-probe",
+)
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]

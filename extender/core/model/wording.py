@@ -6,6 +6,20 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+YEAR: Final = 365 * DAY
+# As HumanDuration of kubectl: below a limit in seconds, the unit and the smaller one beside it (0: none).
+_DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
+    (2 * MINUTE, 1, "s", 0, ""),
+    (10 * MINUTE, MINUTE, "m", 1, "s"),
+    (3 * HOUR, MINUTE, "m", 0, ""),
+    (8 * HOUR, HOUR, "h", MINUTE, "m"),
+    (48 * HOUR, HOUR, "h", 0, ""),
+    (8 * DAY, DAY, "d", HOUR, "h"),
+    (2 * YEAR, DAY, "d", 0, ""),
+    (8 * YEAR, YEAR, "y", DAY, "d"),
+    (None, YEAR, "y", 0, ""),
+)
 BYTES: Final = ("memory", "ephemeral-storage")
 BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -39,6 +53,22 @@ def spaced(name: object) -> str:
     'PodGroup default/train'
     """
     return str(name).replace("/", " ", 1)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as kubectl writes it: shorter than a second in ms, then one or two units that fit its size.
+
+    >>> [duration_text(s) for s in (0.25, 90, 300, 330, 7200, 11_520, 90_000, 183_600, 864_000)]
+    ['250ms', '90s', '5m', '5m30s', '120m', '3h12m', '25h', '2d3h', '10d']
+    """
+    if 0 < seconds < 1:
+        return f"{int(seconds * 1000)}ms"
+    whole = int(seconds)
+    size, unit, smaller, small_unit = next(
+        rule[1:] for rule in _DURATIONS if rule[0] is None or whole < rule[0]
+    )
+    rest = whole % size // smaller if smaller else 0
+    return f"{whole // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
 
 
 def amounts_text(requests: Mapping[str, int]) -> str:

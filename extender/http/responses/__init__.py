@@ -1,1 +1,1 @@
-"""Responses: JSON in pieces, and the mapping of errors to HTTP."""
+"""Bodies of requests and responses: JSON in pieces, and the mapping of errors to HTTP."""

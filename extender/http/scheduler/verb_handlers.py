@@ -20,6 +20,7 @@ from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.model.errors import BadInput, NotReady
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
+from extender.http.responses.request_body import body_of
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import (
     FORWARDED,
@@ -69,7 +70,7 @@ class VerbHandlers:
         """Return the answer of the leader, or None when this replica leads."""
         Yielder.record_call()
         while not self._leader.leads():
-            answer = await self._forwarder.forward(verb, request, await request.read())
+            answer = await self._forwarder.forward(verb, request, body_of(request))
             if answer is not None:
                 return answer
         if self._scheduling.reconciling():
@@ -82,7 +83,7 @@ class VerbHandlers:
         if (answer := await self._from_leader("filter", request)) is not None:
             return answer
         try:
-            args, pod, offered = self._read_args(await request.read())
+            args, pod, offered = self._read_args(body_of(request))
         except UNDECODABLE as error:
             return _bad("filter", error)
         try:
@@ -101,7 +102,7 @@ class VerbHandlers:
         if (answer := await self._from_leader("prioritize", request)) is not None:
             return answer
         try:
-            _, pod, offered = self._read_args(await request.read())
+            _, pod, offered = self._read_args(body_of(request))
         except UNDECODABLE as error:
             return _bad("prioritize", error)
         scores = self._scheduling.prioritize(pod, offered)
@@ -124,7 +125,7 @@ class VerbHandlers:
         started = time.perf_counter()
         if (answer := await self._from_leader("preempt", request)) is not None:
             return answer
-        body = await request.read()
+        body = body_of(request)
         try:
             args = wire.decode_preemption(body)
             pod = self._pod(args.pod)
@@ -147,7 +148,7 @@ class VerbHandlers:
             if (answer := await self._from_leader("bind", request)) is not None:
                 return answer
             try:
-                args = wire.decode_binding(await request.read())
+                args = wire.decode_binding(body_of(request))
             except UNDECODABLE as error:
                 return _bad("bind", error)
             ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)

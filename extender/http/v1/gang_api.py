@@ -11,16 +11,24 @@ from extender.core.log.reservation_state import GangState
 from extender.core.model.errors import NotFound
 from extender.core.model.object_identity import IdentityMemo
 from extender.http.responses.json_responses import answer, listed
-from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
-from extender.http.v1.query_parameters import gang_named, known, name_in
+from extender.http.v1.openapi import GANG_NAME, NAMESPACE, TEXT, Operation, Parameter
+from extender.http.v1.query_parameters import (
+    gang_named,
+    known,
+    selection_in,
+    selection_parameters,
+)
 from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
-from extender.queries.state.gang_status import RootWorkload
+from extender.queries.state.gang_selection import GANG_STATES, GangSelection
+from extender.queries.state.gang_status import RootWorkload, gang_status
+from extender.queries.state.object_labels import ObjectLabels
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import RootKey, workloads_of_roots
+from extender.runtime.cooperative_yield import Yielder
 
 
 class GangExplanation(msgspec.Struct):
@@ -45,8 +53,11 @@ OPERATIONS = (
         path="/v1/gangs",
         about="Root groups as they are now, by name, without their members; a replica that does not lead answers as far as it has followed the log",
         answer=list[GangAt],
-        parameters=(
-            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+        parameters=selection_parameters(
+            GANG_STATES,
+            namespace="root groups",
+            state="root groups in this state",
+            labels="of the root group and of the workload that it was made for",
         ),
         problems=(400,),
         tagged=True,
@@ -74,10 +85,17 @@ ANSWERS = ("GangAdmitted", "GangExtended", "GangUnschedulable", "PreemptionPlann
 class GangApi:
     """Handlers of /v1/gangs."""
 
-    def __init__(self, reader: EventQueries, inputs: DecisionInputs, state: StateSource) -> None:
+    def __init__(
+        self,
+        reader: EventQueries,
+        inputs: DecisionInputs,
+        state: StateSource,
+        labels: ObjectLabels,
+    ) -> None:
         self._reader = reader
         self._inputs = inputs
         self._state = state
+        self._labels = labels
         self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
@@ -90,18 +108,29 @@ class GangApi:
         ]
 
     async def gangs(self, request: web.Request) -> web.StreamResponse:
-        """Return the gangs, by namespace and name."""
-        namespace = name_in(known(request, {"namespace"}), "namespace")
-        state = self._state.committed
-        roots = [
-            root
-            for root in state.gangs.values()
-            if not namespace or root.gang.startswith(f"{namespace}/")
-        ]
+        """Return the gangs of a selection, by namespace and name."""
+        selection = selection_in(request, GANG_STATES)
+        state, made_for = self._state.committed, self._made_for()
+        roots, pace = [], Yielder()
+        for root in state.gangs.values():
+            if self._selected(root, selection, made_for.get(RootKey(root.gang, root.kind))):
+                roots.append(root)
+            await pace.yield_if_due()
         roots.sort(key=lambda root: (root.gang, root.uid))
-        made_for = self._made_for()
         pieces = await listed(gang_at(root, made_for, with_members=False) for root in roots)
         return await answer(request, pieces, state.position)
+
+    def _selected(
+        self, root: GangState, selection: GangSelection, made_for: RootWorkload | None
+    ) -> bool:
+        """Return whether a gang is in a selection; what costs most is examined last."""
+        if not selection.in_namespace(root.gang):
+            return False
+        if selection.selector:
+            labels = self._labels.of_gang(root, made_for.uid if made_for is not None else "")
+            if not selection.has_labels(labels):
+                return False
+        return not selection.states or selection.in_state(gang_status(root, made_for).state)
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with its members."""

@@ -10,6 +10,7 @@ from extender.core.model.ids import GangUid, Position
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.v1.openapi import (
     GANG_NAME,
+    NAME,
     NAMESPACE,
     ORDER,
     PATH,
@@ -21,9 +22,11 @@ from extender.http.v1.openapi import (
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
+    field,
     flag,
     gang_named,
     known,
+    name_in,
     newest_first,
     number,
     path_in,
@@ -35,8 +38,9 @@ from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
 from extender.queries.log.parameter_validation import checked_text
-from extender.queries.log.preemption_line import PreemptionLine
+from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from extender.queries.state.gang_selection import checked_states
 
 
 class DecisionAnswer(msgspec.Struct):
@@ -46,6 +50,9 @@ class DecisionAnswer(msgspec.Struct):
     decision: Decision
 
 
+PREEMPTION_PARAMETERS = frozenset(
+    {"victim", "preemptor", "namespace", "state", "since", "until", "after", "order", "limit"}
+)
 WHOLE = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
 AFTER = Parameter(name="after", about="Only entries after this position", schema=WHOLE)
 LIMIT = Parameter(
@@ -75,6 +82,8 @@ OPERATIONS = (
             Parameter(name="uid", about="Only the root group with this UID, if the name was reused",
                       schema=TEXT),
             DECISIONS,
+            Parameter(name="since", about="Only events recorded at this time or later (RFC 3339 with offset)", schema=TIME),
+            Parameter(name="until", about="Only events recorded at this time or before", schema=TIME),
             AFTER,
             LIMIT,
         ),
@@ -96,7 +105,12 @@ OPERATIONS = (
         parameters=(
             Parameter(name="victim", about="Only preemptions of this pod or group", schema=PATH),
             Parameter(name="preemptor", about="Only preemptions for this root group or pod", schema=PATH),
+            Parameter(name="namespace", schema=NAME,
+                      about="Only preemptions with a preemptor or victim, or released reservations, in this namespace"),
+            Parameter(name="state", about="Only preemptions with this outcome", repeatable=True,
+                      schema={"type": "string", "enum": list(OUTCOMES)}),
             Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
+            Parameter(name="until", about="Only preemptions that were planned at this time or before", schema=TIME),
             Parameter(name="after", about="Only preemptions that were planned after this position; with order=newest, before it", schema=WHOLE),
             ORDER,
             LIMIT,
@@ -124,13 +138,15 @@ class HistoryApi:
     async def history(self, request: web.Request) -> web.StreamResponse:
         """Return the history of a gang, also of a deleted one."""
         name = gang_named(request)
-        query = known(request, {"uid", "decisions", "after", "limit"})
+        query = known(request, {"uid", "decisions", "since", "until", "after", "limit"})
         wanted = HistoryQuery(
             gang=name,
             uid=GangUid(query["uid"]) if "uid" in query else None,
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             decisions=flag(query, "decisions"),
+            since_us=time_in(query, "since"),
+            until_us=time_in(query, "until"),
         )
         found = await history(self._reader, self._inputs, wanted)
         link = next_page(request, found.lines[-1].position) if found.more and found.lines else ""
@@ -157,16 +173,19 @@ class HistoryApi:
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
-        """Return the preemptions that match `victim`, `preemptor` (namespace/name) and `since`, a page at a time."""
-        query = known(request, {"victim", "preemptor", "since", "after", "order", "limit"})
+        """Return the preemptions that match all parameters, a page at a time."""
+        query = known(request, PREEMPTION_PARAMETERS, repeatable={"state"})
         wanted = PreemptionQuery(
             victim=path_in(query, "victim"),
             preemptor=path_in(query, "preemptor"),
+            namespace=name_in(query, "namespace"),
+            outcomes=checked_states(query.getall("state", []), OUTCOMES, field("state")),
             since_us=time_in(query, "since"),
+            until_us=time_in(query, "until"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             newest_first=newest_first(query),
         )
         found = await preemptions(self._reader, wanted)
-        link = next_page(request, found.lines[-1].position) if found.more else ""
+        link = next_page(request, found.last) if found.more else ""
         return await answer(request, await listed(found.lines), found.head, link=link)

@@ -26,7 +26,9 @@ PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
     404: "There is no such object",
     409: "The log ends before that position: part of it was lost, or it is another log",
+    408: "The body did not arrive in time",
     413: "The body is too large",
+    415: "The body has a Content-Encoding",
     503: "The event store does not answer, or there are too many queries; try again",
 }
 POSITION_HEADER = {

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from extender.core.model.errors import BadInput
 from extender.http.responses.json_responses import at_position
+from extender.http.responses.request_body import body_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
@@ -22,7 +23,7 @@ OPERATIONS = (
         "or on the live cluster of the service; nothing is reserved",
         body=PlanQuestion,
         answer=PlanReply,
-        problems=(400, 413, 503),
+        problems=(400, 408, 413, 415, 503),
         positioned=False,
     ),
 )
@@ -45,11 +46,7 @@ class PlanApi:
     async def plan(self, request: web.Request) -> web.Response:
         """Answer as `gang-extender plan` does."""
         known(request, ())
-        if request.content_length is not None and request.content_length > BODY_MAX:
-            raise web.HTTPRequestEntityTooLarge(BODY_MAX, request.content_length)
-        body = await request.read()
-        if len(body) > BODY_MAX:
-            raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
+        body = body_of(request)
         if not body:
             raise BadInput(
                 'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'

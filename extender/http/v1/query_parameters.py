@@ -8,6 +8,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from extender.core.model.errors import BadInput
+from extender.http.v1.openapi import NAME, Parameter
 from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import (
     checked_name,
@@ -15,7 +16,10 @@ from extender.queries.log.parameter_validation import (
     checked_type,
     storable,
 )
+from extender.queries.state.gang_selection import GangSelection, checked_states
+from extender.queries.state.label_selector import FORMS, parse_selector
 
+SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
 LIMIT_MAX = 1000
 
@@ -41,6 +45,55 @@ def known(
 def field(name: str) -> str:
     """Return the name of a parameter in messages."""
     return f"query parameter {name}"
+
+
+def selection_parameters(
+    states: tuple[str, ...], *, namespace: str, state: str, labels: str
+) -> tuple[Parameter, ...]:
+    """Return the parameters of a list that `selection_in` reads.
+
+    Args:
+        states: The states that there are.
+        namespace: Whose namespace it is.
+        state: Which objects the list has of a state.
+        labels: Whose labels count.
+    """
+    return (
+        Parameter(name="namespace", about=f"Only {namespace} of this namespace", schema=NAME),
+        Parameter(
+            name="state",
+            about=f"Only {state}",
+            schema={"type": "string", "enum": list(states)},
+            repeatable=True,
+        ),
+        Parameter(
+            name="labelSelector",
+            about=f"Only those with these labels, {labels}; requirements with commas between them: {FORMS}",
+            schema={
+                "type": "string",
+                "maxLength": 4096,
+                "example": "team=a,tier in (web,batch),!canary",
+            },
+        ),
+    )
+
+
+def selection_in(request: web.Request, states: tuple[str, ...]) -> GangSelection:
+    """Return which gangs or trees are requested by namespace, state and labels.
+
+    Args:
+        request: The request, which has no other parameters.
+        states: The states that there are.
+
+    Raises:
+        BadInput: A parameter is not known, or its value is not valid.
+    """
+    query = known(request, SELECTION, repeatable={"state"})
+    return GangSelection(
+        namespace=name_in(query, "namespace"),
+        states=checked_states(query.getall("state", []), states, field("state")),
+        selector=parse_selector(query.get("labelSelector", ""), field("labelSelector")),
+    )
 
 
 def gang_named(request: web.Request) -> str:

@@ -19,11 +19,12 @@ from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known
 from extender.ports.cluster_ports import Cluster
 from extender.queries.log.parameter_validation import checked_name, checked_text
+from extender.queries.state.gang_selection import GANG_STATES, checked_states
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
 from extender.queries.state.live_node import NodeNow, live_node
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 
-PARAMETERS = {"at", "diff", "node", "domain", "namespace"}
+PARAMETERS = {"at", "diff", "node", "domain", "namespace", "state"}
 
 
 KNOWN = "Gang-Extender-Known"  # on a request: the node exists in the cluster, even if it is not in the log
@@ -66,6 +67,12 @@ OPERATIONS = (
                 name="domain", about="Only gangs in this topology domain, key=value", schema=TEXT
             ),
             Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+            Parameter(
+                name="state",
+                about="Only gangs in this state",
+                schema={"type": "string", "enum": list(GANG_STATES)},
+                repeatable=True,
+            ),
         ),
         problems=(400, 404, 503),
         tagged=True,
@@ -96,7 +103,7 @@ class StateApi:
 
     async def state(self, request: web.Request) -> web.Response:
         """Return reservations, bound members and pending trees at `at`; with `diff` the changes."""
-        query = _checked(known(request, PARAMETERS))
+        query = _checked(known(request, PARAMETERS, repeatable={"state"}))
         scope = _scope(query)
         if "diff" in query:
             difference = await self._as_of.difference(query.get("at", ""), query["diff"], scope)
@@ -181,7 +188,10 @@ def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
 
 
 def _scope(query: MultiMapping[str]) -> Scope:
-    return scope_of(query.get("node", ""), query.get("domain", ""), query.get("namespace", ""))
+    states = checked_states(query.getall("state", []), GANG_STATES, field("state"))
+    return scope_of(
+        query.get("node", ""), query.get("domain", ""), query.get("namespace", ""), states
+    )
 
 
 def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> web.Response:

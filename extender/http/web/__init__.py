@@ -1,1 +1,1 @@
-"""The web application itself: server, health, static page, query process."""
+"""The web application itself: server, limits, health, static page, query process."""

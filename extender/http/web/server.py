@@ -7,7 +7,7 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTEND
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -15,11 +15,14 @@ from aiohttp import web
 from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi_route import OpenApiRoute
+from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
+from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.settings import Settings
 
-KEEPALIVE_S = 120.0
+KEEPALIVE_S = 120.0  # of the query process, whose only client is the service
+LINGER_S = 1.0  # the rest of a refused body is read and dropped for so long, so that the client sees the response
 
 
 class Routed(Protocol):
@@ -37,11 +40,15 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
     end_streams: Callable[[], None]  # called when the server begins to stop
+    cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
 
 
 def application(parts: ApplicationParts, settings: Settings) -> web.Application:
     """Return the application with all routes."""
-    app = web.Application(client_max_size=settings.max_request_body_bytes, middlewares=[problems])
+    connections = ConnectionLimits(settings)
+    limits = RequestLimits(settings, parts.cluster_size, connections)
+    app = web.Application(middlewares=[problems, limits.middleware()])
+    app[CONNECTIONS] = connections
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
     for part in (*parts.questions, OpenApiRoute(), StaticPages()):
@@ -55,16 +62,28 @@ def application(parts: ApplicationParts, settings: Settings) -> web.Application:
     return app
 
 
+class _GatedRunner(web.AppRunner):
+    """A runner whose sites accept connections through the gates of `ConnectionLimits`."""
+
+    @property
+    def server(self) -> Any:  # noqa: ANN401 -- sites use it as a factory of protocols and nothing else
+        """Return the factory of protocols of the sites."""
+        server = super().server
+        return None if server is None else self.app[CONNECTIONS].gated(server)
+
+
 async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
     """Listen on the port and return the runner.
 
     Raises:
         OSError: The port is in use, or opening it is not permitted.
     """
-    runner = web.AppRunner(
+    runner = _GatedRunner(
         app,
         access_log=None,
-        keepalive_timeout=KEEPALIVE_S,
+        auto_decompress=False,
+        keepalive_timeout=settings.keepalive_timeout_s,
+        lingering_time=LINGER_S,
         shutdown_timeout=settings.shutdown_grace_s,
         handler_cancellation=False,
     )

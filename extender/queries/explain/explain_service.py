@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted, spaced
+from extender.core.model.wording import amounts_text, counted, spaced
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
 from extender.queries.explain.gang_checks import (
@@ -333,8 +333,9 @@ def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explana
         if root is not None:
             gangs[root] = gangs.get(root, 0) + 1
     roots = sorted((state.gangs[uid] for uid in gangs if uid in state.gangs), key=lambda g: g.gang)
-    words = [f"{counted(now.pods, 'pod')}, {now.ordinary} of them outside of groups"]
+    words = [f"{counted(now.pods, 'pod')} ({now.ordinary} outside of groups)"]
     words.append(f"{counted(len(roots), 'gang')} with members or reservations here")
+    words.append(f"free: {_free_text(now.free, state.reservations_on.get(name), pods)}")
     if now.unschedulable:
         words.append("it is cordoned")
     if now.deleting:
@@ -351,6 +352,17 @@ def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explana
             for root in roots[:RELATED_MAX]
         ),
     )
+
+
+def _free_text(
+    free: Mapping[str, int], held: Mapping[PodUid, Reservation] | None, here: Collection[PodUid]
+) -> str:
+    """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
+    left = dict(free)
+    for uid, reservation in (held or {}).items():
+        for resource, amount in reservation.requests.items() if uid not in here else ():
+            left[resource] = left.get(resource, 0) - amount
+    return amounts_text(left) or "nothing is known"
 
 
 def _not_found(wanted: WantedName, near: list[ObjectName]) -> str:

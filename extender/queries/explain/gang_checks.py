@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,7 @@ from extender.core.decisions.admit.gang_sentences import (
     victims_text,
     waiting_answer,
 )
+from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
 from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -23,12 +25,22 @@ from extender.core.model.ids import GroupKey, Position
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.wording import counted, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.plan_types import PlanGroup
+from extender.core.planner.plan_types import GIVEN, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.plan.plan_query import GangVerdict
-from extender.queries.state.gang_status import GangStatus
+from extender.queries.state.gang_status import SUSPENDED, GangStatus
 
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
+
+
+# Checks of a gang that is not planned, because kube-scheduler would never bind it.
+_NOT_PLANNED: Final[tuple[CheckName, ...]] = (
+    "members complete",
+    "fits an empty cluster",
+    "fits now",
+    "victims gone",
+    "gates removed",
+)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,15 +112,21 @@ def gang_finding(
         )
     if gang is not None and status is not None:
         if status.state in ("scheduled", "completed"):
-            done = (
-                "has ended: its members have succeeded" if status.state == "completed" else "runs"
-            )
             text = bound_text(gang, status)
-            return Finding(
-                answer=f"{who} {done}: {text}", checks=checks_until("bound", "yes", text)
-            )
+            answer = f"{who} runs: {text}"
+            if status.state == "completed":
+                answer = f"{who} has ended: its members have succeeded"
+            return Finding(answer=answer, checks=checks_until("bound", "yes", text))
         if gang.reservations:
             return _reserved(view, tree, gang, status)
+    blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
+    if blockers:
+        checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
+        return Finding(
+            answer=waiting_answer(who, blockers[0]),
+            checks=with_outcome(checks, "unknown", *_NOT_PLANNED),
+            reasons=blockers[1:],
+        )
     part = TreeParts().of(tree, gang)
     if not admissible(part.root):
         return _incomplete(tree, part.root, status)
@@ -141,7 +159,10 @@ def which(who: str, answer: str) -> str:
 
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
     who, reasons = spaced(tree.root.key), waiting_reasons(root)
-    help_ = gates_help(tree) or "create the missing pods, or lower the minimum of the group"
+    what = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
+    help_ = gates_help(tree) or f"create the missing {what}, or lower the minimum of the group"
+    if status is not None and status.state == SUSPENDED:
+        help_ = "resume the workload (spec.suspend: false)"
     return Finding(
         answer=waiting_answer(who, reasons[0], _lost(status)),
         checks=checks_until("members complete", "no", reasons[0]),
@@ -231,12 +252,19 @@ def planned_finding(
             answer=answer,
             checks=checks_until("fits now", "unknown", first),
             reasons=tuple(others),
-            help=("raise GANG_EXTENDER_SEARCH_BUDGET", *verdict.help),
+            help=(_unknown_help(verdict), *verdict.help),
         )
     checks = checks_until("fits now", "no", first)
     if verdict.when_empty != "fits":
         checks = with_outcome(checks, "unknown", "fits an empty cluster")
     return Finding(answer=answer, checks=checks, reasons=tuple(others), help=verdict.help)
+
+
+def _unknown_help(verdict: GangVerdict) -> str:
+    """Return what helps where no plan was found and none was ruled out."""
+    if any(GIVEN in text for text in verdict.reasons):
+        return "see the message of kube-scheduler on its pods; a rejected node is tried again when it changes, or after 5 minutes"
+    return "raise GANG_EXTENDER_SEARCH_BUDGET"
 
 
 def _grown(verdict: GangVerdict) -> str:

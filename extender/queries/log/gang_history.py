@@ -7,6 +7,7 @@ their streams, the preemptions that chose the gang, its groups or its pods as vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -68,6 +69,26 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
         )
 
 
+class ServedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event, or a line of a history, as a service answers it: with the fields of `HistoryLine`."""
+
+    position: Position
+    time: str
+    type: str
+    stream_version: int
+    gang: str
+    gang_uid: GangUid
+    epoch: int
+    actor: str
+    cause: str
+    summary: str
+    data: dict[str, Any]
+    reason: str | UnsetType = UNSET
+    caused_by: str | UnsetType = UNSET
+    cause_position: Position | UnsetType | None = UNSET
+    decision: Decision | UnsetType | None = UNSET
+
+
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
     """One root group of this name."""
 
@@ -97,6 +118,8 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: Position = START
     limit: int = LIMIT_MAX
     decisions: bool = False
+    since_us: int | None = None  # recorded at or after this time
+    until_us: int | None = None  # recorded at or before this time
 
 
 async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQuery) -> GangHistory:
@@ -118,6 +141,8 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
         gang_uid=query.uid,
         after=query.after,
         limit=query.limit,
+        since_us=query.since_us,
+        until_us=query.until_us,
     )
     first = min(life.first_position for life in chosen)
     events, head, more = await _merged(reader, mine, frozenset(life.uid for life in chosen), first)
@@ -154,15 +179,22 @@ async def _merged(
     own = await reader.page(mine)
     members = await reader.page(
         msgspec.structs.replace(
-            mine, after=START, types=NAMING, limit=MEMBERS_MAX, newest_first=True
+            mine,
+            after=START,
+            types=NAMING,
+            limit=MEMBERS_MAX,
+            newest_first=True,
+            since_us=None,
+            until_us=None,
         )
     )
     named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.data))))
+    every = msgspec.structs.replace(mine, gang="", gang_uid=None)
     others = (
-        EventFilter(victims=named, after=mine.after, limit=mine.limit),
+        msgspec.structs.replace(every, victims=named),
         # the events that the log lost after its first event may have been about it
-        EventFilter(
-            types=("HistoryTruncated",), after=Position(max(first, mine.after)), limit=mine.limit
+        msgspec.structs.replace(
+            every, types=("HistoryTruncated",), after=Position(max(first, mine.after))
         ),
     )
     pages = [own, *[await reader.page(other) for other in others]]

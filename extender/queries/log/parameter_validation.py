@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import get_args
 
 from extender.core.log.events import AnyEventData
@@ -74,8 +76,20 @@ def checked_type(text: str, field: str) -> str:
     Raises:
         BadInput: There is no such type; the message lists all types.
     """
-    if text not in EVENT_TYPE_NAMES:
-        raise BadInput(
-            f"{field}: {text[:40]!r} is not an event type; there are {', '.join(EVENT_TYPE_NAMES)}"
-        )
-    return text
+    return checked_choice(text, EVENT_TYPE_NAMES, field, "event type")
+
+
+def checked_choice(text: str, choices: Sequence[str], field: str, noun: str) -> str:
+    """Return a text that is one of several.
+
+    Raises:
+        BadInput: It is none of them; the message has the one that is most like it, and all of them.
+    """
+    if text in choices:
+        return text
+    article = "an" if noun[0] in "aeiou" else "a"
+    similar = get_close_matches(text.lower(), choices, 1) or get_close_matches(text, choices, 1)
+    meant = f"did you mean {similar[0]}? " if similar else ""
+    raise BadInput(
+        f"{field}: {text[:40]!r} is not {article} {noun}; {meant}there are {', '.join(choices)}"
+    )

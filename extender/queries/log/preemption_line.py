@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from extender.core.log.events import CancelReason, GoneVia
 from extender.core.model.ids import PlanId, Position
+
+Outcome = Literal["pending", "completed", "cancelled"]
+OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
 
 
 class EvictedPodLine(msgspec.Struct, kw_only=True):
@@ -54,7 +57,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     superseded: list[str]  # trees of lower priority that lost reservations, namespace/name
     cost: dict[str, int]
     alternatives: list[AlternativeLine]
-    outcome: Literal["pending", "completed", "cancelled"] = "pending"
+    outcome: Outcome = "pending"
     reason: CancelReason | Literal[""] = ""
     message: str = ""
     taken_over_by: str = ""  # Kind/namespace/name of the preemptor that took the capacity over

@@ -27,7 +27,7 @@ from extender.queries.log.preemption_line import (
 from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
 
 PLANS = (PreemptionPlanned.__name__,)
-OUTCOMES = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
+ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,10 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
+    namespace: str = ""  # of the preemptor, of a victim, or of a tree that lost reservations
+    outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
+    until_us: int | None = None  # planned at or before this time
     after: Position = (
         START  # planned after this position; with `newest_first` before it (0: from the end)
     )
@@ -48,7 +51,8 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[PreemptionLine, ...]
     head: Position  # end of the log when it was read
-    more: bool  # there are more; continue after the position of the last line
+    more: bool  # there are more; continue after `last`
+    last: Position  # position of the last preemption that was examined; that of the query if there is none
 
 
 async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
@@ -56,9 +60,11 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
     lines, head, more = await _plans(reader, wanted)
     if lines:
         await _add_outcomes(reader, wanted, lines)
-    for line in lines:
+    last = lines[-1].position if lines else wanted.after
+    found = tuple(one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes)
+    for line in found:
         line.explanation = preemption_paragraph(line, wanted.victim)
-    return Preemptions(lines=tuple(lines), head=head, more=more)
+    return Preemptions(lines=found, head=head, more=more, last=last)
 
 
 async def _plans(
@@ -70,6 +76,7 @@ async def _plans(
         gang=wanted.preemptor,
         types=PLANS,
         since_us=wanted.since_us,
+        until_us=wanted.until_us,
         after=wanted.after,
         limit=PAGE,
         newest_first=wanted.newest_first,
@@ -79,7 +86,7 @@ async def _plans(
         for event in page.events:
             if isinstance(event.data, PreemptionPlanned):
                 line = _planned(event, event.data)
-                if not _about(line, wanted.victim):
+                if not _about(line, wanted):
                     continue
                 if len(lines) == wanted.limit:
                     return lines, page.head, True
@@ -96,7 +103,7 @@ async def _add_outcomes(
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
     question = EventFilter(
         gang=wanted.preemptor,
-        types=OUTCOMES,
+        types=ENDS,
         after=min(line.position for line in lines),
         limit=PAGE,
     )
@@ -121,10 +128,17 @@ def _has_ended(line: PreemptionLine) -> bool:
     return line.outcome == "completed" and gone
 
 
-def _about(line: PreemptionLine, victim: str) -> bool:
-    if not victim:
+def _about(line: PreemptionLine, wanted: PreemptionQuery) -> bool:
+    """Return whether a preemption is of the requested victim, and has something of the requested namespace."""
+    victim, victims = wanted.victim, line.victims
+    units = any(is_unit_of(unit, victim) for unit in victims)
+    if victim and not units and victim not in line.superseded:
+        return False
+    if not wanted.namespace:
         return True
-    return victim in line.superseded or any(is_unit_of(unit, victim) for unit in line.victims)
+    names = (line.preemptor, *(unit.unit for unit in victims))
+    paths = (*(name.partition("/")[2] for name in names), *line.superseded)
+    return any(path.startswith(f"{wanted.namespace}/") for path in paths)
 
 
 def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:

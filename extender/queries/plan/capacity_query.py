@@ -26,7 +26,7 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
-from extender.queries.plan.group_relaxations import Relaxation, read_relaxations
+from extender.queries.plan.group_relaxations import GroupRelaxation, read_relaxations
 from extender.queries.plan.plan_query import (
     CopiesLine,
     GangVerdict,
@@ -133,7 +133,7 @@ class _Copies:
         self,
         view: ClusterView,
         question: PlanInput,
-        relaxed: tuple[Relaxation, ...],
+        relaxed: tuple[GroupRelaxation, ...],
         make_copy: CopyMaker,
     ) -> None:
         self._view = view

@@ -19,7 +19,7 @@ GROUPS_SHOWN_MAX: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
-class Relaxation(msgspec.Struct, frozen=True, kw_only=True):
+class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement of one group that is dropped, or lowered to `minimum`."""
 
     group: GroupKey
@@ -44,7 +44,7 @@ def read_relaxations(
     wanted: Sequence[str],
     groups: Iterable[Group],
     origins: Mapping[GroupKey, GroupOrigin],
-) -> tuple[Relaxation, ...]:
+) -> tuple[GroupRelaxation, ...]:
     """Return the relaxations that a user wrote.
 
     Args:
@@ -62,7 +62,7 @@ def read_relaxations(
 
 def _relaxation(
     text: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
-) -> Relaxation:
+) -> GroupRelaxation:
     name, colon, change = text.rpartition(":")
     field, equals, number = change.partition("=")
     if not colon or not name:
@@ -78,7 +78,7 @@ def _relaxation(
             raise BadInput(f'relax "{text}": topology takes no value; the constraint is dropped')
         if not group.topology:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no topology constraint')
-        return Relaxation(group=group.key, field="topology")
+        return GroupRelaxation(group=group.key, field="topology")
     right = _minimum_field(group)
     if field != right:
         raise BadInput(f'relax "{text}": {spaced(group.key)} has {right}, not {field}')
@@ -91,7 +91,7 @@ def _relaxation(
             f'relax "{text}": {right} of {spaced(group.key)} is {group.minimum}; write a number from 1 to '
             f'{group.minimum}, found "{number}"'
         )
-    return Relaxation(group=group.key, field="minimum", minimum=int(number))
+    return GroupRelaxation(group=group.key, field="minimum", minimum=int(number))
 
 
 def _minimum_field(group: Group) -> str:

@@ -36,6 +36,7 @@ from extender.core.planner.plan_types import (
     Conflict,
     Plan,
     Refusal,
+    Relaxation,
     SearchEffort,
     WhenEmpty,
 )
@@ -57,6 +58,7 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -95,6 +97,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
+    changes: tuple[Relaxation, ...] = ()  # the same by parts, for programs
     # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
     when_empty: WhenEmpty = ""
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
@@ -340,20 +343,20 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
         ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
-            where = problem.message if problem.rule == "B6" else name
+            where = problem.message if problem.rule in LOOPS_AND_DEPTHS else name
             by_problem.setdefault((problem.rule, where), []).append(orphan)
     for (rule, _), orphans in by_problem.items():
         first = min(orphans, key=lambda o: o.group.key)
         namespace = first.group.key.namespace
-        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        missing = first.group.key.name if rule in LOOPS_AND_DEPTHS else (first.group.parent or "")
         parent = composite_key(namespace, missing)
         pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
         yield _Unit(
             "CompositePodGroup",
             _order(first.group, question),
             root=f"{namespace}/{missing}",
-            verdict="invalid" if rule == "B6" else "waiting",
-            text=first.problem.message + ("" if rule == "B6" else _meant(view, parent)),
+            verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
+            text=first.problem.message + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent)),
             pods=tuple(sorted(pods)),
         )
 
@@ -430,7 +433,7 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
-    hints = tuple(workload_hints(verdict.relaxations, tree, question.origins))
+    hints = tuple(workload_hints(verdict.changes, question.origins))
     grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes),
@@ -457,6 +460,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
         unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
         reasons=(*verdict.reasons, *notes.texts),
         conflict=verdict.conflict,
+        changes=verdict.changes,
         when_empty=verdict.when_empty,
         reasons_when_empty=verdict.reasons_when_empty,
         search=SearchLine(verdict.search.nodes, verdict.search.exhausted),

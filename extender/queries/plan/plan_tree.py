@@ -8,6 +8,7 @@ import msgspec
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import Relaxation
 from extender.core.workloads.workload_object import MIN_ANNOTATION
 from extender.queries.plan.workload_outcomes import GroupOrigin
 
@@ -60,23 +61,17 @@ def group_lines(
 
 
 def workload_hints(
-    relaxations: Iterable[str], tree: Tree, origins: Mapping[GroupKey, GroupOrigin]
+    changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Iterator[str]:
     """Yield how the workload asks for a lower minimum; its groups follow it, so they cannot be changed themselves.
 
     Args:
-        relaxations: Changes of groups with which the tree would fit, as the planner writes them.
-        tree: The tree.
+        changes: Changes with which the tree would fit.
         origins: What the groups were made from.
     """
-    named = {
-        f" at {group.key.kind} {group.key.path}": origin
-        for group in tree.groups
-        if (origin := origins.get(group.key)) is not None and origin.role
-    }
-    for text in relaxations:
-        words = text.split(" ", 2)
-        for place, origin in named.items():
-            if words[0] in ("minCount", "minGroupCount") and text.endswith(place):
-                annotation = f"{MIN_ANNOTATION}: {origin.role}={words[1]}"
-                yield f"{words[0]} {words[1]}: annotation {annotation} on {origin.workload}"
+    for change in changes:
+        for key in change.groups if change.minimum else ():
+            origin = origins.get(key)
+            if origin is not None and origin.role:
+                annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
+                yield f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"

@@ -15,6 +15,7 @@ from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
 
 SUSPENDED: Final = "suspended"
+NOT_WAITING: Final = frozenset({"scheduled", "completed", SUSPENDED})  # for pods of its minimum
 PENDING: Final = frozenset(
     {"observed", "waiting", "unschedulable", "preempting", "invalid", "preempted"}
 )
@@ -26,6 +27,7 @@ class RootWorkload(msgspec.Struct, frozen=True, gc=False):
     workload: str  # Kind/namespace/name
     suspended: bool = False  # its controller keeps its pods away
     minima: Mapping[tuple[str, str], int] = {}  # of its groups now, by kind and name
+    uid: str = ""
 
 
 class GangStatus(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +37,7 @@ class GangStatus(msgspec.Struct, frozen=True, gc=False):
     present: int  # pods of the minimum that are bound, or ended with success
     needed: int  # pods of the minimum; 0 before the first admission
     reasons: tuple[str, ...]
+    waiting_since_us: int = 0  # since when the minimum is not bound; 0: it is, or need not be
 
 
 def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangStatus:
@@ -58,7 +61,17 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
         else:
             first = _loss_text(root.last_loss, minimum, state)
         reasons = (first, *reasons)
-    return GangStatus(state, minimum.present, minimum.needed, reasons)
+    return GangStatus(
+        state, minimum.present, minimum.needed, reasons, _waiting_since_us(root, state)
+    )
+
+
+def _waiting_since_us(root: GangState, state: str) -> int:
+    """Return since when a gang waits for its minimum: since its last loss, or since it was observed; 0: it does not."""
+    if state in NOT_WAITING:
+        return 0
+    lost = root.phase == "scheduled" and root.last_loss is not None
+    return root.last_loss.at_us if lost and root.last_loss is not None else root.observed_us
 
 
 def _groups_now(

@@ -5,6 +5,8 @@ Fields may be added; none is removed or changes its meaning. `queries/state/stat
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from extender.core.model.errors import BadInput
@@ -17,6 +19,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName = NodeName("")
     domain: dict[str, str] = {}  # one topology key and its value
     namespace: str = ""  # of the root groups
+    states: tuple[str, ...] = ()  # of the gangs
 
 
 class MemberAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -86,6 +89,8 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     minimum_present: int = 0  # pods of the minimum that are bound, or ended with success
     minimum_needed: int = 0  # pods of the minimum; 0 before the first admission
     last_loss: MemberLossAt | None = None
+    # RFC 3339, since when its minimum is not bound: observed, or its last loss; empty: it is bound or need not be
+    waiting_since: str = ""
     help: tuple[str, ...] = ()  # of the current refusal: what would help, the cheapest first
     # of the current refusal: fits | never | unknown, whether it would fit if no other pod ran; empty: not examined
     when_empty: str = ""
@@ -222,13 +227,14 @@ class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limitations: list[str]
 
 
-def scope_of(node: str, domain: str, namespace: str) -> Scope:
+def scope_of(node: str, domain: str, namespace: str, states: Collection[str] = ()) -> Scope:
     """Return the requested part of a state.
 
     Args:
         node: Name of a node, or empty.
         domain: `key=value` of a topology label, or empty.
         namespace: Namespace of root groups, or empty.
+        states: States of gangs; empty: all.
 
     Raises:
         BadInput: The domain is not KEY=VALUE, or node and domain are both given.
@@ -240,4 +246,9 @@ def scope_of(node: str, domain: str, namespace: str) -> Scope:
     if node and domain:
         msg = f"node {node!r} and domain {domain!r}: give only one of them"
         raise BadInput(msg)
-    return Scope(node=NodeName(node), domain={key: value} if domain else {}, namespace=namespace)
+    return Scope(
+        node=NodeName(node),
+        domain={key: value} if domain else {},
+        namespace=namespace,
+        states=tuple(sorted(states)),
+    )

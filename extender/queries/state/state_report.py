@@ -51,13 +51,16 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
     """Return the requested part of a state.
 
     With a node or a domain: the gangs that have something there, with all their members, and only those nodes. With a
-    namespace: its gangs, and their part of nodes.
+    namespace or states: its gangs or those in one of them, and their part of nodes.
     """
     labels = topology_of(state, scope.node)
     wanted = _wanted_nodes(scope, labels)
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
     made_for = workloads_of_roots(state.trees.values())
+    if scope.states:
+        selected = {root.uid for root in roots}
+        preemptions = [one for one in preemptions if one.gang_uid in selected]
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
     nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
     totals = Totals(
@@ -168,6 +171,7 @@ def gang_at(
         minimum_present=status.present,
         minimum_needed=status.needed,
         last_loss=_loss_at(root.last_loss),
+        waiting_since=rfc3339(status.waiting_since_us) if status.waiting_since_us else "",
         help=answer.help if answer is not None else (),
         when_empty=answer.when_empty if answer is not None else "",
     )
@@ -262,11 +266,16 @@ def _roots(
     promised = (
         {p.gang_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
     )
+    made_for = workloads_of_roots(state.trees.values()) if scope.states else {}
     return [
         root
         for root in state.gangs.values()
         if _in_namespace(root.gang, scope)
         and (wanted is None or root.uid in promised or _has_some_of(root, wanted))
+        and (
+            not scope.states
+            or gang_status(root, made_for.get(RootKey(root.gang, root.kind))).state in scope.states
+        )
     ]
 
 

@@ -8,7 +8,9 @@ import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.gang_selection import GangSelection
 from extender.queries.state.gang_status import RootWorkload, gang_status
+from extender.queries.state.object_labels import ObjectLabels
 
 
 class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -72,24 +74,31 @@ def _root_workload(tree: WorkloadTree) -> RootWorkload:
         f"{tree.kind}/{tree.workload}",
         tree.suspended,
         {(group.kind, group.name): group.minimum for group in tree.groups},
+        tree.uid,
     )
 
 
-def trees_at(state: ReservationState, namespace: str = "") -> Iterator[TreeAt]:
-    """Yield the trees of all workloads, by namespace, name and kind.
+def trees_at(
+    state: ReservationState, selection: GangSelection, labels: ObjectLabels
+) -> Iterator[TreeAt]:
+    """Yield the trees of workloads, by namespace, name and kind.
 
     Args:
         state: The state of the service.
-        namespace: Only workloads of this namespace; empty: all.
+        selection: Only these; a tree is in the states of its root groups, and its outcome counts as a state.
+        labels: The labels of workloads.
     """
     gangs = {gang.gang: gang for gang in state.gangs.values()}
     found = [
         tree
         for tree in state.trees.values()
-        if not namespace or tree.workload.startswith(f"{namespace}/")
+        if selection.in_namespace(tree.workload)
+        and selection.has_labels(labels.of_workload(tree.uid))
     ]
     for tree in sorted(found, key=lambda one: (one.workload, one.kind, one.uid)):
-        yield _tree_at(tree, gangs)
+        line = _tree_at(tree, gangs)
+        if selection.in_state(line.outcome, *(root.state for root in line.roots)):
+            yield line
 
 
 def root_groups(tree: WorkloadTree) -> list[tuple[str, str, str]]:

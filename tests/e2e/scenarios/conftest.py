@@ -32,7 +32,16 @@ from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
-MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+MANIFESTS = (
+    "namespace",
+    "crds",
+    "rbac",
+    "priorityclasses",
+    "flowschema",
+    "admission-policy",
+    "group-limits",
+    "confinement",
+)
 OURS = "gang-extender.dev/v1alpha1"
 
 

@@ -15,8 +15,10 @@ from aiohttp import web
 from extender.core.log.events import PodBound, RecordedEvent
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.log.postgres_event_log import PostgresEventLog
+from tests.controlplane.api import ApiError
+from tests.controlplane.objects import GATE
 from tests.controlplane.waiting import eventually
-from tests.e2e.scenarios.conftest import Story, member
+from tests.e2e.scenarios.conftest import DEPLOY, Story, member
 from tests.e2e.scenarios.intercept import Intercept, intercept
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -148,15 +150,29 @@ async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, sto
     await asyncio.to_thread(story.service.stop)
 
 
+async def remove_gate(story: Story, pod: str) -> None:
+    """Remove our gate without the service, which takes the policy for it to be switched off."""
+    await story.kubectl("delete", "validatingadmissionpolicybinding", "gang-extender-gate")
+    patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
+
+    async def removed() -> bool:
+        try:
+            await story.api.patch(f"{PODS}/{pod}", patch, "strategic")
+        except ApiError:  # the policy ends in its own time
+            return False
+        return True
+
+    await story.until(removed)
+    file = str(DEPLOY / "confinement.yaml")
+    await story.kubectl("apply", "--server-side", "--force-conflicts", "-f", file)
+
+
 async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> None:
-    """Gate removed and bound by another client, while the gang waits for a member."""
+    """Gate removed and bound by an administrator, as in the runbook, while the gang waits for a member."""
     await nodes(story, 2)
     await story.create(*a_gang("a", pods=2, requests=GPU)[:-1])
     await story.until_event("GangUnschedulable", "default/a")
-    gate = {
-        "spec": {"schedulingGates": [{"$patch": "delete", "name": "gang-extender.dev/admission"}]}
-    }
-    await story.api.patch(f"{PODS}/a-0", gate, "strategic")
+    await remove_gate(story, "a-0")
     await bind(story, "a-0", "n1")
     entries = await drift_reported(story, "bound-outside-admission", "a-0")
     assert types_of(entries, "a-0") == ["PodBound"]

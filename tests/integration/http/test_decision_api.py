@@ -18,9 +18,11 @@ from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
+from extender.http.v1.tree_api import TreeApi
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.gang_history import HistoryQuery, history
 from tests.support.logs.fake_store import FakeEventQueries
+from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
@@ -30,14 +32,15 @@ NODES = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 
 
 @asynccontextmanager
-async def asking(stage):
-    """Serve the verbs and the questions of a stage; yield a client."""
+async def asking(stage, *workloads):
+    """Serve the verbs and the questions of a stage and of these workloads; yield a client."""
     reader = FakeEventQueries(stage.database)
     app = web.Application(middlewares=[problems])
     for part in (
         VerbHandlers(stage.extender_service, stage.leader, read_wire_pod, forwarder=None),
         HistoryApi(reader, stage.inputs),
-        GangApi(reader, stage.inputs, stage.leader),
+        GangApi(reader, stage.inputs, stage.leader, labels_of(stage, *workloads)),
+        TreeApi(stage.leader, labels_of(stage, *workloads)),
         ExplainApi(
             ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan),
             past=None,

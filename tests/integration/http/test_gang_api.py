@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
-from extender.cli.commands import explain_command, gang_commands
-from extender.cli.output.printing import Output
 from extender.core.log.events import GangRemoved, NewEvent, TreeCompiled
 from extender.core.model.ids import NIL_GANG
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import TREE_LABEL
 from extender.queries.explain.explanation import Explanation
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
+from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node, a_pod
+from tests.support.service.workload_builders import a_jobset
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
 NODES = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
@@ -49,7 +51,7 @@ async def test_a_gang_has_one_form():
         assert "T" in wanted["default/hi"]["observed"]
 
 
-async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, capsys):
+async def test_the_command_line_shows_the_state_and_the_domains():
     """`gangs` has a column `state`, with *preempting*; `explain` has the state and the domains of groups."""
     gang = a_gang("g", pods=1, topo=RACK, namespace="default")
     free = a_node("n9", {RACK: "r9"}, gpu=1)
@@ -60,26 +62,27 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         await stage.lead()
         await stage.settled()
         url = str(client.make_url("")).rstrip("/")
-        await asyncio.to_thread(gang_commands.gangs, "", url, Output.table)
-        table = capsys.readouterr().out
+        table = (await asyncio.to_thread(run_command, "gangs", "--server", url)).stdout
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(
-            explain_command.explain, "g", "default", False, "", url, Output.table
-        )
-        text = capsys.readouterr().out
+        text = await printed("explain", "g", url)
         assert text.startswith(
             "PodGroup default/g has its capacity reserved: 0 bound, 1 reserved; "
         )
         assert "PodGroup default/g: admitted, 0/1 of the minimum, 0 bound, 1 reserved\n" in text
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(
-            explain_command.explain, "g", "default", False, "", url, Output.json
-        )
-        found = msgspec.json.decode(capsys.readouterr().out, type=Explanation)
+        text = await printed("explain", "g", url, "-o", "json")
+        found = msgspec.json.decode(text, type=Explanation)
         assert found.gang is not None
         assert [m.pod for m in found.gang.members] == ["default/g-0"]
+
+
+async def printed(command, name, url, *words):
+    """Return what a command prints about a gang of the service at a URL."""
+    done = await asyncio.to_thread(run_command, command, name, "--server", url, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def a_tree_of(workload, uid, name, parent=""):
@@ -93,7 +96,7 @@ def a_tree_of(workload, uid, name, parent=""):
     )  # fmt: skip
 
 
-async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
+async def test_a_gang_names_the_workload_that_it_was_made_for():
     """By the record, not by names: a root of a user above the trees of workloads, and a leaf of them, have none."""
     async with (
         Stage(*NODES, *lows("n0", "n1"), *preemptor_tree()) as stage,
@@ -114,20 +117,17 @@ async def test_a_gang_names_the_workload_that_it_was_made_for(capsys):
             assert (await got(client, f"/v1/gangs/{name}"))["workload"] == workload
             assert (await got(client, f"/v1/gangs/{name}/explain"))["gang"]["workload"] == workload
         url = str(client.make_url("")).rstrip("/")
-        await asyncio.to_thread(gang_commands.gangs, "default", url, Output.table)
-        table = capsys.readouterr().out
+        table = (
+            await asyncio.to_thread(run_command, "gangs", "-n", "default", "--server", url)
+        ).stdout
         assert "JobSet default/train" in next(s for s in table.splitlines() if "default/hi" in s)
-        await asyncio.to_thread(
-            explain_command.explain, "hi", "default", False, "", url, Output.table
-        )
-        assert capsys.readouterr().out.splitlines()[1] == "  workload: JobSet default/train"
-        await asyncio.to_thread(
-            explain_command.explain, "low", "default", False, "", url, Output.table
-        )
-        assert "workload:" not in capsys.readouterr().out
+        text = await printed("explain", "hi", url)
+        assert text.splitlines()[1] == "  workload: JobSet default/train"
+        text = await printed("explain", "low", url)
+        assert "workload:" not in text
 
 
-async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses(capsys):
+async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)
     async with (
@@ -179,3 +179,49 @@ async def test_a_gang_that_ended_is_found_no_more():
         await stage.settled()
         second = await got(client, "/v1/gangs/default/g")
         assert first["uid"] != second["uid"]
+
+
+def labelled(name, **labels):
+    """Return a gang of one pod whose PodGroup has labels."""
+    return a_group(name, gang=1, metadata={"labels": labels}), a_pod(
+        f"{name}-0", name, requests=ONE
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "gangs"),
+    [
+        ("", ["default/big", "default/hi", "default/low", "default/web"]),
+        ("?state=unschedulable", ["default/big", "default/web"]),
+        ("?state=scheduled&state=preempting", ["default/hi", "default/low"]),
+        ("?state=completed", []),
+        ("?labelSelector=team=a", ["default/big"]),
+        ("?labelSelector=team", ["default/big", "default/web"]),
+        ("?labelSelector=team!=a,team", ["default/web"]),
+        ("?labelSelector=!team", ["default/hi", "default/low"]),
+        ("?labelSelector=team in (a,b),tier notin (gold)", ["default/web"]),
+        ("?labelSelector=tier=gold", ["default/big"]),
+        ("?labelSelector=stage=silver", ["default/hi"]),
+        ("?namespace=default&state=preempting&labelSelector=tier=silver", []),
+        ("?namespace=other", []),
+    ],
+)  # fmt: skip
+async def test_a_list_has_the_gangs_of_a_state_and_of_labels(query, gangs):
+    """Labels are those of the root group, and of its workload where the root group has not the key."""
+    jobset = a_jobset(
+        name="train", labels={TREE_LABEL: "default", "stage": "silver"}, metadata={"uid": "w-1"}
+    )
+    extra = (*labelled("big", team="a", tier="gold"), *labelled("web", team="b"))
+    async with (
+        Stage(*NODES, *lows("n0", "n1"), *preemptor_tree(), *extra) as stage,
+        asking(stage, jobset) as client,
+    ):
+        await stage.lead()
+        await stage.settled()
+        data = a_tree_of("default/train", "w-1", "hi")
+        await stage.leader.append_nowait(
+            [NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor="me")], None
+        )
+        await stage.settled()
+        found = await got(client, f"/v1/gangs{query}")
+        assert [one["gang"] for one in found] == gangs

@@ -24,11 +24,13 @@ from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
 from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
+from extender.http.web.request_limits import ClusterSize
 from extender.http.web.server import ApplicationParts, application
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.node_inventory import NodeInventory
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs, FakeEventLog, FakeEventQueries
+from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import (
     GPU,
@@ -123,12 +125,17 @@ class Served:
                 Probes(stage.extender_service, stage.leader),
                 (
                     HistoryApi(reader, FakeDecisionInputs(stage.database)),
-                    GangApi(reader, FakeDecisionInputs(stage.database), stage.leader),
-                    TreeApi(stage.leader),
+                    GangApi(
+                        reader, FakeDecisionInputs(stage.database), stage.leader, labels_of(stage)
+                    ),
+                    TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                 ),
                 feed.stop,
+                lambda: ClusterSize(
+                    len(stage.cluster.view().nodes), len(stage.cluster.view().pods)
+                ),
             ),
             stage.settings,
         )
@@ -381,21 +388,20 @@ BROKEN = {
     "names are numbers": b'{"Pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"NodeNames":[1]}',
     "nodes without metadata": b'{"Pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"Nodes":{"items":[{}]}}',
     "not utf-8": b'{"Pod":"\xff\xfe"}', "deep": b'{"Pod":' + b"[" * 200_000,
-    "deep elsewhere": b'{"Other":' + b'{"a":' * 200_000,
+    "deep elsewhere": b'{"Other":' + b'{"a":' * 200_000, "3,000 deep": b'{"Pod":' + b"[" * 3_000,
 }  # fmt: skip
 
 
-HAS_NODES = ("names are numbers", "nodes without metadata")  # fields of filter and prioritize only
+# fields of filter and prioritize only, or longer than a body of bind
+NOT_OF = {
+    "bind": ("names are numbers", "nodes without metadata", "deep", "deep elsewhere"),
+    "preempt": ("names are numbers", "nodes without metadata"),
+}
 
 
 @pytest.mark.parametrize(
     ("verb", "name"),
-    [
-        (verb, name)
-        for verb in SCHEMAS
-        for name in BROKEN
-        if verb in ("filter", "prioritize") or name not in HAS_NODES
-    ],
+    [(verb, name) for verb in SCHEMAS for name in BROKEN if name not in NOT_OF.get(verb, ())],
 )
 async def test_an_undecodable_body_is_a_400(served, verb, name):
     """For every such body the answer blames the caller, and the service goes on."""

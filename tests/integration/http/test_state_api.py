@@ -64,7 +64,7 @@ STATE = {
 GANG = {
     "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "last_decision_time",
     "last_decision_position", "observed", "admitted", "plan", "groups", "members", "workload",
-    "minimum_present", "minimum_needed", "last_loss", "help", "when_empty",
+    "minimum_present", "minimum_needed", "last_loss", "waiting_since", "help", "when_empty",
 }  # fmt: skip
 NODE = {"node", "topology", "reserved", "bound", "preemption_claims", "replacement_holds", "pods"}
 

@@ -81,7 +81,7 @@ def test_for_programs(command):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert [node["node"] for node in found["nodes"]] == ["n1"]
-    assert found["scope"] == {"node": "", "domain": {"rack": "r1"}, "namespace": ""}
+    assert found["scope"] == {"node": "", "domain": {"rack": "r1"}, "namespace": "", "states": []}
     code, out, _ = command("state", "-n", "ns", "-o", "yaml")
     assert code == 0
     assert "ns/stray" in out
@@ -91,9 +91,9 @@ def test_for_programs(command):
     ("words", "code", "expected"),
     [
         (
-            ("--at", "2026-09-21"),
+            ("--at", "2026-09-21T10:00"),
             2,
-            "--at: '2026-09-21' is not a time with offset, for example 2026-11-20T03:12:00Z, nor a position",
+            "--at: '2026-09-21T10:00' is not a time with offset, for example 2026-11-20T03:12:00Z, nor a position",
         ),
         (("--at", "2199-01-01T00:00:00Z"), 2, "is in the future; the log ends at position 14"),
         (("--at", "2020-01-01T00:00:00Z"), 2, "the log begins at 2026-09-21T14:13:20.000000Z"),

@@ -20,7 +20,8 @@ from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import PARENT_ANNOTATION
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
-from tests.support.service.fakes import FakeCluster
+from extender.queries.state.object_labels import ObjectLabels
+from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import a_manifest
 
 Object = dict[str, Any]
@@ -142,3 +143,8 @@ class FakeWorkloads:
         if error is not None:
             raise error
         self.calls.append((verb, str(msgspec.structs.asdict(key)["name"])))
+
+
+def labels_of(stage: Stage, *objects: Object) -> ObjectLabels:
+    """Return the labels of the groups of a stage and of these workloads."""
+    return ObjectLabels(stage.cluster, FakeWorkloads(stage.cluster, *objects))

@@ -66,10 +66,13 @@ def _relay(near: socket.socket, port: int) -> None:
         other = {near: far, far: near}
         while True:
             for ready in select.select([near, far], [], [])[0]:
-                piece = ready.recv(65536)
+                try:
+                    piece = ready.recv(65536)
+                    other[ready].sendall(piece)
+                except OSError:  # one end was reset, as by a command that was killed
+                    return
                 if not piece:
                     return
-                other[ready].sendall(piece)
 
 
 def _forward(words: list[str], cluster: dict) -> int:

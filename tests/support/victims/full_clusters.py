@@ -87,10 +87,10 @@ class _Filling:
 
     def _pod(self, kind: str, gang: int) -> PlanVictim | None:
         size = self.draw(st.sampled_from(SIZES))
-        room = [node for node, free in enumerate(self.free) if free >= size]
-        if not room:
+        able = [node for node, free in enumerate(self.free) if free >= size]
+        if not able:
             return None
-        node = self.draw(st.sampled_from(room))
+        node = self.draw(st.sampled_from(able))
         self.free[node] -= size
         self.pods += 1
         budgets = () if kind == "reservation" else tuple(

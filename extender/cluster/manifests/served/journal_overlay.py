@@ -19,9 +19,9 @@ from extender.cluster.manifests.served.journal import (
     ObjectRecord,
     PodGroupWritten,
 )
-from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
+from extender.ports.written_names import DISRUPTION_TARGET, PLAN_ANNOTATION, PREEMPTED
 
 
 class JournalOverlay:
@@ -137,9 +137,9 @@ def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
         status = msgspec.structs.replace(status, nominated_node_name=overlay.nominated[uid])
     if uid in overlay.disrupted:
         condition = api.StoredCondition(
-            type="DisruptionTarget",
+            type=DISRUPTION_TARGET,
             status="True",
-            reason="PreemptionByScheduler",
+            reason=PREEMPTED,
             message=overlay.disrupted[uid],
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from extender.control.loop.admission.current_requests import CurrentRequests
 from extender.control.loop.admission.preemption_search import PreemptionSearch
@@ -13,8 +13,9 @@ from extender.control.loop.loop_parts import LoopParts
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
+from extender.runtime.cooperative_yield import SlicePace
 
-SLICE_MS = 10  # a pass yields to the event loop this often
+INVALID_PER_PASS = 50  # invalid trees that one pass records
 EXPLAIN_MS = 200  # of a pass for explaining refusals; the next pass explains the others
 
 
@@ -76,7 +77,8 @@ class PendingTrees:
         )
         progress = AdmissionProgress()
         try:
-            await self._try_each([tree for tree, _ in pending], progress)
+            await self._try_each([tree for tree, part in pending if part is not None], progress)
+            await self._record_invalid([tree for tree, part in pending if part is None], progress)
         finally:
             await self._appends.flush()
         await self._explain(progress.to_explain)
@@ -87,15 +89,29 @@ class PendingTrees:
         self._idle_filter.end_pass(before if idle else None)
 
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
-        slice_ms = self._clock.monotonic_ms()
+        pace = SlicePace(self._clock)
         for seen in pending:
             tree = self._observer.forest.trees.get(seen.root.key)
             if tree is not None:
                 outcome = await self._admission.admit(tree, progress)
                 progress.all_stay_refused &= outcome.stays_refused
-            if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
-                await asyncio.sleep(0)
-                slice_ms = self._clock.monotonic_ms()
+            await pace.yield_if_due()
+
+    async def _record_invalid(self, found: Sequence[Tree], progress: AdmissionProgress) -> None:
+        """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
+        pace = SlicePace(self._clock)
+        by_namespace: dict[str, list[Tree]] = {}
+        for tree in found:
+            if not self._admission.is_recorded_invalid(tree):
+                by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
+            await pace.yield_if_due()
+        turns = zip_longest(*by_namespace.values())
+        in_turn = [tree for turn in turns for tree in turn if tree is not None]
+        self._admission.record_invalid(in_turn[:INVALID_PER_PASS])
+        if in_turn:
+            progress.all_stay_refused = False
+        if len(in_turn) > INVALID_PER_PASS:
+            self._wakeup.wake()
 
     async def _explain(self, refused: Sequence[GroupKey]) -> None:
         """Search the reasons of refused trees, or victims for them, for about `EXPLAIN_MS`."""
@@ -126,7 +142,7 @@ class PendingTrees:
     def _retain(self, pending: Sequence[Tree]) -> None:
         """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
-        trees = {tree.root.uid for tree in self._observer.forest.trees.values()}
+        trees = {tree.root.uid for tree in self._observer.forest.populated.values()}
         self._admission.retain(wanted)
         self._preemption_policy.retain(wanted)
         self._builder.retain(trees, wanted)

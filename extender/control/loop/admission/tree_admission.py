@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
@@ -142,7 +142,10 @@ class TreeAdmission:
             last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
-            return self._record_invalid(tree)
+            if self.is_recorded_invalid(tree):
+                return AdmissionOutcome.INVALID_AS_BEFORE
+            self.record_invalid([tree])
+            return AdmissionOutcome.RECORDED
         if tree.root.deleting or self._paused(tree):
             return AdmissionOutcome.PAUSED
         current = self._requests.about(tree)
@@ -217,6 +220,17 @@ class TreeAdmission:
                 answered = TreeRequest(now.tree, seen.request)
                 self._record_verdict(answered, found.verdict, found.encoded)
 
+    def is_recorded_invalid(self, tree: Tree) -> bool:
+        """Return whether the log has the current problems of an invalid tree."""
+        return is_recorded_invalid(self._leader.pending_state, tree)
+
+    def record_invalid(self, trees: Iterable[Tree]) -> None:
+        """Append the problems of invalid trees that the log does not have, all at once."""
+        state, context = self._leader.pending_state, self._event_context("", "tree changed")
+        self._appends.append_nowait(
+            [draft for tree in trees for draft in decide_invalid(state, tree, context)]
+        )
+
     def paused_after(self, since_ms: int) -> bool:
         """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
         return any(until_ms > since_ms for until_ms in self._not_before.values())
@@ -230,15 +244,6 @@ class TreeAdmission:
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
 
     # -- before the plan -------------------------------------------------------------------------
-
-    def _record_invalid(self, tree: Tree) -> AdmissionOutcome:
-        state = self._leader.pending_state
-        if is_recorded_invalid(state, tree):
-            return AdmissionOutcome.INVALID_AS_BEFORE
-        self._appends.append_nowait(
-            decide_invalid(state, tree, self._event_context("", "tree changed"))
-        )
-        return AdmissionOutcome.RECORDED
 
     def _paused(self, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.

@@ -81,7 +81,7 @@ def gates_to_remove(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """
     if not waits_for_all(state.features):
         return
-    for tree in forest.trees.values():
+    for tree in forest.populated.values():
         root = state.gangs.get(tree.root.uid)
         if root is None or not (root.reservations or root.bound):
             continue

@@ -288,7 +288,7 @@ def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod
 
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the gated members of refused trees: further nodes could help them."""
-    for tree in forest.trees.values():
+    for tree in forest.populated.values():
         root = state.gangs.get(tree.root.uid)
         if (
             root is None

@@ -24,7 +24,7 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, composite_key
-from extender.core.model.pods import Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
 from extender.core.planner.preemption_types import (
     Evictable,
     PlanBudget,
@@ -191,7 +191,8 @@ class _Collection:
         top, whole = above.top, above.whole
         priority = pod.priority if top is None else max(pod.priority, top.priority)
         uid = pod.uid if whole is None else whole.uid
-        if priority >= self.tree.root.priority or pod.uid in self.own or pod.static:
+        exempt = pod.static or pod.namespace in EXEMPT_NAMESPACES
+        if priority >= self.tree.root.priority or pod.uid in self.own or exempt:
             return False
         name = _unit_name(pod, above)
         draft = drafts.get(name)

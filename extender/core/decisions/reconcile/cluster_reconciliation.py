@@ -90,7 +90,7 @@ def decide_reconcile(
         if tree is not None and tree.root.uid == root.uid and not placed:
             continue  # the root exists, and none of its members is placed: there is nothing to compare
         drafts += _root_drafts(view, state, root, tree, shared, now)
-    for tree in forest.trees.values():
+    for tree in forest.populated.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
 

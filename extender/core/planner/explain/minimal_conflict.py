@@ -19,6 +19,8 @@ from extender.core.planner.model.feasibility import admissible, is_leaf, present
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 
+OF_GROUPS = ("minCount", "minGroupCount", "topology")  # kinds of requirements of a single group
+
 
 def requirements_of(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
     """List what can be dropped, the least informative requirements first: these are dropped first."""
@@ -113,7 +115,7 @@ def minimal_conflict(
         if solver.without(dropped | set(part)) is False:
             dropped.update(part)
         elif len(part) > 1:
-            alike = solver.most_alike(dropped, part)
+            alike = solver.most_alike(dropped, part) if part[0].kind in OF_GROUPS else []
             if len(alike) > 1 and solver.without({*dropped, alike[0]}):
                 filter_out([r for r in part if r not in set(alike)])
                 return
@@ -123,6 +125,6 @@ def minimal_conflict(
 
     split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"}]
     filter_out(split)
-    for kind in ("minCount", "minGroupCount", "topology", "resources"):
+    for kind in (*OF_GROUPS, "resources"):
         filter_out([r for r in requirements if r.kind == kind])
     return [r for r in requirements if r not in dropped]

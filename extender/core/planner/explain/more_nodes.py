@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -11,7 +12,7 @@ from extender.core.model.ids import NodeName
 from extender.core.planner.explain.requirement_solver import PlacementRequirement
 from extender.core.planner.explain.shortfalls import failing, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import FIT_MAX, NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -33,7 +34,7 @@ def more_nodes(
     conflict: list[PlacementRequirement],
     fits_with: FitsWith,
 ) -> list[Relaxation]:
-    """Return additional empty nodes with which the tree fits, with one less of each kind it does not; empty if none were found.
+    """Return additional empty nodes with which the tree fits, and no fewer of any kind as far as the search goes; or nothing.
 
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
@@ -65,6 +66,7 @@ class _NodeSearch:
         self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
         self.may = [may_run(self.fleet, shape) for shape in self.problem.shapes]
         self._fits_with = fits_with
+        self._known: dict[frozenset[tuple[NodeName, int]], bool] = {}
         # a new node is one more domain over which pods must be spread
         self.harmless = not any(rule.kind == "spread" for rule in request.rules)
 
@@ -77,6 +79,12 @@ class _NodeSearch:
         """Return whether the tree fits with so many more nodes."""
         if not 0 < sum(counts.values()) <= NODES_ADDED_MAX:
             return False
+        key = frozenset(counts.items())
+        if key not in self._known:
+            self._known[key] = self._fits(counts)
+        return self._known[key]
+
+    def _fits(self, counts: Counts) -> bool:
         nodes = self.fleet.nodes
         new = (
             _copy(nodes[self.fleet.index[name]], number, self.own)
@@ -110,11 +118,12 @@ class _NodeSearch:
 
     def for_shortfalls(self) -> Counts:
         """Return nodes that make up for the shortfall of leaves, or nothing."""
-        leaves = failing(self.solved) or [
-            g for g in self.problem.groups if g.leaf and g.alive and g.least
-        ]
+        leaves = failing(self.solved)
+        groups = [] if leaves else self._too_large_together()
+        leaves = leaves or [g for g in self.problem.groups if g.leaf and g.alive and g.least]
+        of_one = [offer for group in groups for offer in self._offers_together(group)]
         offers = [list(self._offers(leaf)) for leaf in leaves[:LEAVES_MAX]]
-        of_one = [offer for of_leaf in offers for offer in of_leaf]
+        of_one += [offer for of_leaf in offers for offer in of_leaf]
         firsts = [of_leaf[0] for of_leaf in offers if of_leaf]
         together = [_sum(firsts[:count]) for count in range(2, len(firsts) + 1)]
         twice = [_sum([offer, offer]) for offer in of_one]
@@ -122,6 +131,69 @@ class _NodeSearch:
             if self.fits(counts):
                 return self._fewest(counts)
         return {}
+
+    def _too_large_together(self) -> list[CompiledGroup]:
+        """Return the composites that fit in no domain although each of their children does; the root if there is none."""
+        best = self.solved.bounds.best
+        bad = {g.index for g in self.problem.groups if g.alive and not (best[g.index] >= 0).any()}
+        lowest = [self.problem.groups[i] for i in sorted(bad) if not self._children(i) & bad]
+        return lowest[:LEAVES_MAX] or self.problem.groups[:1]
+
+    def _children(self, index: int) -> set[int]:
+        return set(self.problem.groups[index].children)
+
+    def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
+        """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
+        kinds = sorted({k for leaf in self._leaves_below(group) for k in leaf.members})
+        found: list[tuple[int, NodeName]] = []
+        for domain in range(group.level.count):
+            nodes = group.level.members(domain).tolist()
+            models = (self._model_node(kind, nodes) for kind in kinds)
+            counts = [
+                (self._at_least(group, domain, node), node.name) for node, _ in filter(None, models)
+            ]
+            found += [min(counts)] if counts else []
+        for count, name in sorted(found)[:DOMAINS_MAX]:
+            yield {name: max(count, 1)}
+
+    def _leaves_below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
+        if group.leaf:
+            yield group
+        for child in group.children:
+            yield from self._leaves_below(self.problem.groups[child])
+
+    def _at_least(self, group: CompiledGroup, domain: int, node: PlanNode) -> int:
+        """Return a lower bound on the nodes like one that a domain lacks: by each resource alone, as if pods were divisible.
+
+        Args:
+            group: What must fit there.
+            domain: A domain of its level; -1: a new one, with nothing in it.
+            node: What the new nodes are like.
+        """
+        axes = [i for i, name in enumerate(self.problem.axes) if name in node.allocatable]
+        lacks = self._needs(group)
+        if domain >= 0:
+            lacks = lacks - self.problem.free[group.level.members(domain)].sum(axis=0)
+        offers = {i: node.allocatable[self.problem.axes[i]] for i in axes}
+        return max((-int(-lacks[i] // offers[i]) for i in axes if offers[i]), default=0)
+
+    def _needs(self, group: CompiledGroup) -> Ints:
+        """Return the least of each resource that a group needs."""
+        if group.leaf:
+            requests = self.problem.requests[sorted(group.members)]
+            least = requests.min(axis=0) if len(requests) else np.zeros(len(self.problem.axes))
+            return np.asarray(least * group.least, dtype=np.int64)
+        children = [self.problem.groups[i] for i in group.children if self.problem.groups[i].alive]
+        rows = np.array([self._needs(child) for child in children], dtype=np.int64)
+        return np.asarray(np.sort(rows, axis=0)[: group.minimum].sum(axis=0), dtype=np.int64)
+
+    def _floor(self, name: NodeName) -> int:
+        """Return a number of nodes like one below which the tree does not fit."""
+        root = self.problem.groups[0]
+        position = self.fleet.index[name]
+        new = self.own.intersection(root.level.keys)
+        domain = -1 if new else int(root.level.domain[position])
+        return self._at_least(root, domain, self.fleet.nodes[position])
 
     def _offers(self, leaf: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
@@ -191,7 +263,7 @@ class _NodeSearch:
         models = self._different_nodes()
         if not models:
             return {}
-        most = self._most_pods()
+        most = min(self._most_pods(), NODES_ADDED_MAX)
         if not self.harmless:
             steps = range(1, min(most, STEPS_MAX) + 1)
             each = ({name: count} for count in steps for name in models)
@@ -201,9 +273,11 @@ class _NodeSearch:
         if share == most and not self.fits(every):
             return {}
         for name in models:
-            alone = {name: min(most, NODES_ADDED_MAX)}
-            if self.fits(alone):
-                return self._fewest(alone, near=False)
+            packed = self._packed(name, most)
+            if self.fits({name: packed}):
+                return self._fewest({name: packed}, near=False)
+            if packed < most and self.fits({name: most}):
+                return self._fewest({name: most}, near=False, above=packed)
         if len(models) == 1 or (share < most and not self.fits(every)):
             return {}
         for name in models:
@@ -228,6 +302,15 @@ class _NodeSearch:
                 found[key] = (-holds, node.name)
         return [name for holds, name in sorted(found.values()) if holds][:MODELS_MAX]
 
+    def _packed(self, name: NodeName, most: int) -> int:
+        """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
+        node = self.fleet.nodes[self.fleet.index[name]]
+        needed = 0.0
+        for leaf in self.problem.groups:
+            each = [self._each(kind, node) for kind in leaf.members]
+            needed += leaf.least / max(min(each, default=1), 1) if leaf.leaf and leaf.alive else 0
+        return min(max(math.ceil(needed), 1), most)
+
     def _most_pods(self) -> int:
         """Return how many new nodes the tree could use: one for each pod that it needs, or has where rules count pods."""
         groups = self.problem.groups
@@ -237,15 +320,17 @@ class _NodeSearch:
 
     # --- the smallest number -------------------------------------------------------------------------
 
-    def _fewest(self, counts: Counts, *, near: bool = True) -> Counts:
+    def _fewest(self, counts: Counts, *, near: bool = True, above: int = 0) -> Counts:
         """Return the smallest number of each kind with which the tree fits, one kind after the other.
 
         Args:
             counts: With these it fits.
             near: Hardly fewer will do, so these are tried first.
+            above: So many of the only kind do not suffice.
         """
         for name in [*counts]:
-            low, high = 0, counts[name]  # fits with `high`, not below `low`
+            high = counts[name]  # fits with `high`, not below `low`
+            low = min(max(above + bool(above), self._floor(name) if len(counts) == 1 else 0), high)
             step = 1
             while low < high:
                 middle = max(high - step, low) if near else (low + high) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -30,6 +31,9 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.solver_pipeline import Solved
 
 RELAXATIONS_MAX = 5
+# fractions of the search nodes that are left, which more nodes and what is neither these nor a lower minimum may take
+NODES_PART = 2
+OTHERS_PART = 2
 REDUCED_MAX = 64  # taints, nodes or rules, of which those that are not needed are left out
 Item = TypeVar("Item")
 
@@ -46,23 +50,24 @@ def relaxations(
         solver: Solves the request without node rejections.
         solved: The proof that the tree does not fit.
         conflict: Requirements that cannot hold together; what changes none of them does not help.
-        rejected_nodes: Node rejections that hold for the relaxations too.
+        rejected_nodes: Node rejections in spite of which a change must help.
     """
     solver.refill(rejected_nodes)
 
     def fits_with(new: tuple[PlanNode, ...]) -> bool:
+        if solver.exhausted:
+            return False
         fleet = solver.fleet.extended(new)
         request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
         return solver.fits(request, fleet, Options()) is True
 
-    found = _lower_minimum(solver, conflict)
-    nodes = more_nodes(solved, solver.request, conflict, fits_with)
-    found = [*found[: RELAXATIONS_MAX - len(nodes)], *nodes]
-    for change in _others(solver, conflict):
-        if len(found) >= RELAXATIONS_MAX:
-            break
-        found.append(change)
-    return tuple(found)
+    with solver.limited_to(NODES_PART):
+        nodes = more_nodes(solved, solver.request, conflict, fits_with)
+    with solver.limited_to(OTHERS_PART):
+        others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
+    lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
+    found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
+    return tuple(found[:RELAXATIONS_MAX])
 
 
 def _lower_minimum(
@@ -72,7 +77,7 @@ def _lower_minimum(
     found: list[tuple[int, Relaxation]] = []
     tried: set[int] = set()
     groups = {group.key: group for group in walk(solver.request.root)}
-    for r in conflict:
+    for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
         form = solver.form({r.object: GroupChange(minimum=0)})
@@ -99,7 +104,8 @@ def _others(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> Iterator[Relaxation]:
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
-    tried: set[int] = set()
+    tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
+    groups = {group.key: group for group in walk(solver.request.root)}
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
@@ -110,11 +116,13 @@ def _others(
                 yield from _without_selectors(solver)
             case "topology", _:
                 form = solver.form({requirement.object: GroupChange(topology=())})
-                if form not in tried:
-                    tried.add(form)
-                    groups = [g for g in walk(solver.request.root) if g.key == requirement.object]
-                    change = without_topology(solver, groups)
-                    yield from [change] if change is not None else []
+                change = (
+                    without_topology(solver, [groups[requirement.object]])
+                    if form not in tried
+                    else None
+                )
+                tried.add(form)
+                yield from [change] if change is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
                 yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
             case _:
@@ -123,7 +131,8 @@ def _others(
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
     """Return that the topology constraints of some groups are dropped, if the tree fits then."""
-    if solver.fits_with({group.key: GroupChange(topology=()) for group in groups}) is not True:
+    changes = {group.key: GroupChange(topology=()) for group in groups}
+    if solver.fits_with(changes) is not True:
         return None
     names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
     return Relaxation(

@@ -5,7 +5,8 @@ Two changed trees that differ only in which of several interchangeable groups is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -65,6 +66,14 @@ class RequirementSolver:
         work = max(self.fleet.size * self._groups, 1)
         self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
+
+    @contextmanager
+    def limited_to(self, part: int) -> Iterator[None]:
+        """Keep all but a fraction of the search nodes that are left for later."""
+        kept = self.nodes - self.nodes // part
+        self.nodes -= kept
+        yield
+        self.nodes = max(self.nodes, 0) + kept
 
     @property
     def exhausted(self) -> bool:

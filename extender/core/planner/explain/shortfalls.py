@@ -191,6 +191,23 @@ def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
     return [f"{need}; {best} holds {close.holds}{bound} ({missing} missing: {what})"]
 
 
+def _kept_out(nodes: int, cordoned: int) -> str:
+    """Return what keeps a pod off nodes that match its selector.
+
+    Args:
+        nodes: All of them.
+        cordoned: Those with a cordon but no taint that it does not tolerate.
+    """
+    if cordoned == nodes:
+        return f"the {nodes} nodes it could run on are cordoned"
+    if cordoned:
+        return (
+            f"of the {nodes} nodes it could run on {cordoned} are cordoned, and it does not tolerate the "
+            "taints of the others"
+        )
+    return f"it does not tolerate the taints of the {nodes} nodes it could run on"
+
+
 def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
@@ -203,7 +220,8 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
         return f"none of the {problem.fleet.size} nodes matches its node selector"
     kept = matching & tolerated(problem.fleet, shape)
     if not kept.any():
-        return f"it does not tolerate the taints of the {int(matching.sum())} nodes it could run on"
+        cordoned = int((matching & tolerated(problem.fleet, shape, cordons=False)).sum())
+        return _kept_out(int(matching.sum()), cordoned)
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():
         rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"

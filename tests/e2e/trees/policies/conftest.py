@@ -15,6 +15,7 @@ from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
+from tests.e2e.conftest import until_gates_are_free
 from tests.e2e.trees.policies.workload_samples import a_workload, definitions, labels_in, path_to
 
 DEPLOY = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes"
@@ -23,6 +24,8 @@ MANIFESTS = (
     "crds.yaml",
     "rbac.yaml",
     "admission-policy.yaml",
+    "group-limits.yaml",
+    "confinement.yaml",
     "workloads/tree-policies.yaml",
     "workloads/leaf-policy.yaml",
 )
@@ -113,6 +116,7 @@ def policies(plane: ControlPlane) -> Iterator[ControlPlane]:
     async def off() -> None:
         async with plane.api() as api:
             await eventually(lambda: left_alone(api))
+            await until_gates_are_free(api)
 
     asyncio.run(ready())
     yield plane

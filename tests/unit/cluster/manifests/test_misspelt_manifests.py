@@ -172,7 +172,7 @@ def test_a_member_in_another_namespace_names_its_group_there(write):
     ],
     ids=range(5),
 )  # fmt: skip
-def test_a_file_that_is_no_yaml_says_what_to_look_for(write, text, words):
+def test_a_file_that_is_no_yaml_names_what_to_look_for(write, text, words):
     """With line and column, and not in the words of the parser."""
     with pytest.raises(BadInput, match=re.escape(words)):
         load([write("x.yaml", text=text)])

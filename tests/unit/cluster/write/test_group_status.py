@@ -48,7 +48,10 @@ def test_instants_are_written_as_the_api_does() -> None:
 )
 def test_refusals_are_for_good_or_for_now(status: int, message: str, fault: type) -> None:
     """What another try cannot change is refused; rights and races are repaired elsewhere."""
-    assert type(fault_of("it", ApiResponse(status, "R", message))) is fault
+    found = fault_of("it", ApiResponse(status, "R", message))
+    assert type(found) is fault
+    if isinstance(found, ClusterUnavailable):
+        assert found.refused is (status in {401, 403}), "a request without the right had no effect"
 
 
 def test_tokens_come_back_one_by_one() -> None:

@@ -543,3 +543,27 @@ def test_a_timer_that_is_early_does_not_end_again_and_again():
         await driven.stop()
 
     on_manual_loop(run)
+
+
+def test_lanes_take_turns() -> None:
+    """The two keys of one lane are processed beside the first keys of another, however many those are."""
+
+    async def scenario(_: ManualLoop) -> None:
+        driven = Driven(REPEAT, 1, lane_of=lambda key: key[0])
+        for number in range(1_000):
+            driven.queue.add(f"a{number}")
+        driven.queue.add("b0")
+        driven.queue.add("b1")
+        assert driven.queue.qsize() == 1_002
+        await settle()
+        for key in ("a0", "b0", "a1", "b1", "a2"):
+            assert list(driven.running) == [key]
+            await driven.end(key)
+        driven.queue.retain_only({"a7", "a3", "c0"})
+        await driven.end("a3")
+        assert list(driven.running) == ["a7"]
+        await driven.end("a7")
+        assert driven.queue.empty()
+        driven.task.cancel()
+
+    on_manual_loop(scenario)

@@ -41,7 +41,7 @@ async def test_all_of_them_are_admitted_at_once():
 
 @pytest.mark.cpu(10)
 async def test_the_default_refuses_them_and_names_the_setting():
-    """The tree is invalid; the text says how to raise the limit."""
+    """The tree is invalid; the text has how to raise the limit."""
     async with Stage(cluster=a_thousand_groups(CHILDREN_MAX)) as stage:
         await stage.lead()
         await stage.one_pass()

@@ -5,6 +5,8 @@ A user with the right to create groups may make cycles, chains, stars and orphan
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -180,11 +182,17 @@ def test_a_rule_that_many_groups_break_names_some_and_counts_the_rest() -> None:
 
 
 def test_the_groups_of_a_cycle_share_one_problem() -> None:
-    """It is one text, not one for each of thousands; so is that of all that waits for one missing group."""
+    """It is one text, not one for each of thousands; of what waits for one missing group, there is one for its levels."""
     found = build_forest(by_key(*tail_of_a_cycle(600)), {})
     assert len({id(orphan.problem) for orphan in found.orphans.values()}) == 1
-    found = build_forest(by_key(*chain_of_orphans(600)), {})
+    found = build_forest(by_key(*cycle(DEPTH_MAX)), {})
     assert len({id(orphan.problem) for orphan in found.orphans.values()}) == 1
+    found = build_forest(by_key(*chain_of_orphans(600)), {})
+    assert Counter(orphan.problem.rule for orphan in found.orphans.values()) == {
+        "B3": DEPTH_MAX + 1,
+        "B7": 600 - DEPTH_MAX - 1,
+    }
+    assert len({id(orphan.problem) for orphan in found.orphans.values()}) == 2
 
 
 # --- the rules, one group after the other ----------------------------------------------------------
@@ -192,21 +200,21 @@ def test_the_groups_of_a_cycle_share_one_problem() -> None:
 
 def referred(groups: Mapping[GroupKey, Group], start: Group) -> tuple[GroupKey | None, str, str]:
     """Follow parents from one group up: its root, or the rule and the group at which the way breaks."""
-    here, steps = start, 0
-    while here.parent is not None:
+    line = [start]
+    while len(line) <= DEPTH_MAX + 1:
+        here = line[-1]
+        if here.parent is None:
+            return here.key, "", ""
         parent = groups.get(composite_key(here.key.namespace, here.parent))
         if parent is None:
             return None, "B3", str(here.key)
         if parent.deleting and here.created_us > parent.deleted_us:
             return None, "E15", str(here.key)
-        here, steps = parent, steps + 1
-        if steps > len(groups):  # here is on a cycle
-            members, there = [here.key], groups[composite_key(here.key.namespace, here.parent)]
-            while there.key != here.key:
-                members.append(there.key)
-                there = groups[composite_key(there.key.namespace, there.parent)]
+        if parent in line:
+            members = [group.key for group in line[line.index(parent) :]]
             return None, "B6", f"{min(members)} form a cycle of {len(members)};"
-    return here.key, "", ""
+        line.append(parent)
+    return None, "B7", f"more than {DEPTH_MAX} groups"
 
 
 names = st.sampled_from("abcdefgh")
@@ -240,14 +248,19 @@ def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
         )
 
 
+def level(groups: Mapping[GroupKey, Group], group: Group) -> int:
+    """Return the number of groups from a group with a root up to its root."""
+    found, here = 1, group
+    while here.parent is not None:
+        found, here = found + 1, groups[composite_key(here.key.namespace, here.parent)]
+    return found
+
+
 def depth(root: GroupKey, groups: Mapping[GroupKey, Group]) -> int:
     deepest = 0
     for group in groups.values():
         if referred(groups, group)[0] == root:
-            levels, here = 1, group
-            while here.parent is not None:
-                levels, here = levels + 1, groups[composite_key(here.key.namespace, here.parent)]
-            deepest = max(deepest, levels)
+            deepest = max(deepest, level(groups, group))
     return deepest
 
 
@@ -374,3 +387,82 @@ def test_the_groups_above_a_pod_are_no_more_than_a_tree_may_have(shape) -> None:
     above = groups_above(view, leaf_key(NS, "low"))
     assert above[0].key == leaf_key(NS, "low")
     assert len(above) == (2 if shape is selves else DEPTH_MAX)
+
+
+def test_a_chain_of_any_length_is_a_tree_of_one_level_too_many() -> None:
+    """What is below belongs to no tree, with one text; so a group more at the end is no change of the tree."""
+    made = chain(600)
+    before = seen(made)
+    forest = forest_of(before)
+    (tree,) = forest.trees.values()
+    assert len(tree.groups) == DEPTH_MAX + 1
+    assert [problem.rule for problem in tree.problems] == ["B7"]
+    assert len({id(orphan.problem) for orphan in forest.orphans.values()}) == 1
+    view = with_group(before, leaf("fresh", made[-1].key.name))
+    after = forest_after(before, forest, view)
+    assert after == forest_of(view)
+    assert after.trees[tree.root.key] is tree
+    assert after.orphans[leaf_key(NS, "fresh")].problem.rule == "B7"
+
+
+def test_what_was_too_deep_joins_the_tree_that_became_shorter() -> None:
+    """A group in the middle becomes a root: a tree, and another with the groups that were too deep before."""
+    made = chain(2 * DEPTH_MAX + 3)
+    before = seen(made)
+    forest = forest_of(before)
+    view = with_group(before, composite(made[DEPTH_MAX].key.name))
+    after = forest_after(before, forest, view)
+    assert after == forest_of(view)
+    assert sorted(len(tree.groups) for tree in after.trees.values()) == [DEPTH_MAX, DEPTH_MAX + 1]
+    assert after.orphans
+
+
+@pytest.mark.parametrize("kept", [1, 3, 1_000])
+def test_changes_are_found_however_many_are_known(kept, monkeypatch) -> None:
+    """Where the chain of changes ends before the last look, all groups are compared."""
+    monkeypatch.setattr(view_module, "CHANGES_KEPT", kept)
+    before = view = seen([*cycle(20), composite("mine")])
+    forest = forest_of(view)
+    for number in range(12):
+        view = with_group(view, leaf(f"new-{number}", "mine"))
+        if number % 3 == 0:
+            view = without_group(view, leaf_key(NS, f"new-{number // 2}"))
+        if number % 4 == 3:
+            forest = forest_after(before, forest, view)
+            assert forest == forest_of(view)
+            before = view
+
+
+class Looked:
+    """Counts the calls of Python functions while a block runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __enter__(self):
+        sys.setprofile(lambda _frame, event, _arg: self._count(event))
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _count(self, event: str) -> None:
+        self.calls += event == "call"
+
+
+@pytest.mark.parametrize("shape", [cycle, chain, chain_of_orphans, orphans, selves, roots])
+def test_one_more_group_costs_no_call_per_group(shape) -> None:
+    """Beside 200 or 2,000 of them the same Python functions are called: what depends on the number is a copy."""
+    calls = []
+    for count in (200, 2_000):
+        made = shape(count)
+        before = with_group(seen(made), leaf("other"))
+        forest = forest_of(before)
+        last = made[-1].key
+        parent = last.name if last.kind == "CompositePodGroup" else None
+        view = with_group(before, composite("fresh", parent))
+        with Looked() as looked:
+            forest_after(before, forest, view)
+        calls.append(looked.calls)
+    few, many = calls
+    assert many < 1.5 * few

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+
 import msgspec
 import pytest
 
+from extender.queries.log import preemption_paragraph as paragraph
 from extender.queries.log.preemption_line import (
     AlternativeLine,
     EvictedPodLine,
@@ -13,7 +17,7 @@ from extender.queries.log.preemption_line import (
 )
 from extender.queries.log.preemption_paragraph import preemption_paragraph
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
-from tests.support.document_outputs import DocumentOutputs
+from tests.support.document_outputs import DocumentOutputs, fixed_parts
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
@@ -109,6 +113,18 @@ async def test_the_paragraph_is_in_the_document(title: str) -> None:
 
 def test_the_document_has_no_other_section() -> None:
     assert DOCUMENT.titles() == [*SCENARIOS]
+
+
+def test_every_first_sentence_has_a_section() -> None:
+    """What the paragraph can begin with, when a victim asks, is in one of the outputs."""
+    found = {
+        part
+        for function in (paragraph._who, paragraph._released)
+        for part in fixed_parts(ast.parse(inspect.getsource(function)))
+    }
+    lines = DOCUMENT.first_lines()
+    missing = {part for part in found if not any(part.strip() in line for line in lines)}
+    assert missing == {") was planned without evictions."}, "without a victim's name only"
 
 
 async def test_a_paragraph_from_the_log() -> None:

@@ -118,7 +118,7 @@ def test_max_copies_is_what_planning_each_copy_of_a_file_finds(ask, seed):
 
 
 def test_a_search_that_ends_early_does_not_prove_the_number(run, ask):
-    """With a budget of one search node the first copy is unknown, and the answer says so."""
+    """With a budget of one search node the first copy is unknown, and the answer states it."""
     draw = random.Random(2)
     fleet = [
         a_node(f"n{r}{n}", {RACK: f"r{r}"}, gpu=draw.randint(5, 9), cpu=str(draw.randint(5, 9)))
@@ -176,7 +176,7 @@ def test_names_that_exist_are_left_out(ask):
 
 
 def test_a_copy_evicts_no_copy_before_it(ask):
-    """Two trees of different priority on room for three pods: one copy fits, the important tree evicts no other copy."""
+    """Two trees of different priority on capacity for three pods: one copy fits, the important tree evicts no other copy."""
     low, high = a_gang("low", pods=1), a_gang("high", pods=1)
     high[0]["spec"]["priorityClassName"] = "high"
     high[1]["spec"]["priorityClassName"] = "high"
@@ -205,7 +205,7 @@ def test_copies_may_evict_what_runs(ask, run):
     assert found["copies"]["fit"] == 2
     assert [len(one["victims"]) for one in found["gangs"]] == [1, 1, 0]
     _, out, _ = run(fleet, gang, "--copies", "2")
-    assert out.splitlines()[2].rstrip().endswith("1 pod")
+    assert out.splitlines()[2].split()[:5] == ["1", "default/g", "1", "1", "pod"]
     code, found = ask(fleet, gang, "--max-copies", "--no-preemption")
     assert (code, found["copies"]["fit"]) == (1, 0)
 
@@ -232,7 +232,7 @@ def test_a_node_that_is_away_takes_its_pods_along(ask):
 
 
 def test_further_nodes_are_empty_and_in_the_domains_of_their_model(ask):
-    """Two more nodes like a full one make room in its rack; each is a host of its own."""
+    """Two more nodes like a full one add capacity to its rack; each is a host of its own."""
     fleet = [a_node("n0", {RACK: "r0", "serial": "n0"}, gpu=1), a_node("n1", {RACK: "r1"}, gpu=1)]
     full = a_pod("full", requests={GPU: 1}, node="n0")
     gang = a_gang("g", pods=2, topo=RACK)
@@ -347,7 +347,7 @@ def test_a_name_of_two_groups_is_ambiguous(run):
 
 
 def test_copies_need_pod_templates(run):
-    """A PodGang has none, so the message says what to give."""
+    """A PodGang has none, so the message has what to give."""
     gang = an_object("PodGang", "p", "scheduler.grove.io/v1alpha1", spec={"podgroups": []})
     code, _, err = run(a_fleet("2 nodes"), [gang, *a_gang("g", pods=1)], "--copies", "2")
     assert code == 2

@@ -14,6 +14,7 @@ from extender.queries.explain.name_lookup import parse_name
 from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import PlanReply
 from tests.support.document_outputs import DOCS, DocumentOutputs
+from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
@@ -157,3 +158,24 @@ async def test_the_example_in_the_document(tmp_path, capsys) -> None:
         return str(capsys.readouterr().out)
 
     await DOCUMENT.compare("an example", printed_for)
+
+
+def test_plan_takes_node_groups_from_a_file_or_the_setting(tmp_path) -> None:
+    """Exit 1, because the tree does not fit now; the growth that helps is the first hint. A wrong file: exit 2."""
+    cluster, tree = tmp_path / "cluster.yaml", tmp_path / "tree.yaml"
+    nodes = [a_node(f"n{n}", {"pool": "large"}, gpu=8) for n in range(2)]
+    cluster.write_text(yaml.safe_dump_all(nodes))
+    tree.write_text(yaml.safe_dump_all(a_gang("g", pods=5, requests=GPUS)))
+    words = ("plan", "--cluster", str(cluster), "-f", str(tree), "-o", "json")
+    path = a_file(tmp_path, a_group_of())
+    for done in (
+        run_command(*words, "--node-groups", path),
+        run_command(*words, GANG_EXTENDER_NODE_GROUPS=path),
+    ):
+        assert done.returncode == 1, done.stderr
+        (gang,) = msgspec.json.decode(done.stdout, type=PlanReply).gangs
+        assert [(g.name, g.nodes, g.now, g.max) for g in gang.node_groups] == [("large", 3, 2, 8)]
+        assert gang.help[0] == "3 more nodes of node group large, which has 2 of 8"
+    wrong = run_command(*words, "--node-groups", str(cluster))
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "is not a list of {name, max, template}" in wrong.stderr

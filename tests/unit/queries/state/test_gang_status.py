@@ -349,3 +349,26 @@ def test_any_log(events) -> None:
             assert (status.present, status.needed) == (min(there, minimum), minimum)
         if status.state in {"degraded", "preempted"}:
             assert not root.last_loss or root.last_loss.pod in status.reasons[0]
+
+
+def test_a_gang_waits_since_it_was_observed_or_since_its_last_loss() -> None:
+    """Not while its minimum is bound, after it has succeeded, or while its workload is suspended."""
+
+    def waits(made_for=None) -> int:
+        return gang_status(log.state.gangs[ROOT], made_for).waiting_since_us
+
+    log = Log()
+    log.add(GangObserved(kind="PodGroup"))
+    observed_us = log.state.gangs[ROOT].observed_us
+    assert waits() == observed_us > 0
+    log.reserve(leaf_of(2), ("root", "root-0"), ("root", "root-1"))
+    assert waits() == observed_us
+    log.bind("root", "root-0")
+    log.bind("root", "root-1")
+    log.add(GangScheduled(plan=PlanId("plan"), bound=2))
+    assert waits() == 0
+    log.lose("root-0", "root-1")
+    loss = log.state.gangs[ROOT].last_loss
+    assert loss is not None
+    assert waits() == loss.at_us > observed_us
+    assert waits(RootWorkload("JobSet/ns/train", True)) == 0

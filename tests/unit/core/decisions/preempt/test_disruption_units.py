@@ -18,6 +18,7 @@ from extender.core.log.events import PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pods import EXEMPT_NAMESPACES
 from extender.core.planner.codec.victim_codec import from_parts, to_parts
 from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import plan
@@ -363,6 +364,16 @@ def test_static_pods_never_go(metadata):
     one = Case(a_node("n0", gpu=2), static, other, *gang("high", 1, 100, requests={GPU: 1}))
     made = one.preempt()
     assert [u.name for u in made.victims] == ["Pod/default/other"]
+
+
+@pytest.mark.parametrize("namespace", EXEMPT_NAMESPACES)
+def test_pods_of_exempt_namespaces_never_go(namespace):
+    """An admission policy refuses the service their eviction: a plan that needs one could not be carried out."""
+    system = a_pod("dns", namespace=namespace, node="n0", requests={GPU: 1}, priority=-5)
+    other = a_pod("other", node="n0", requests={GPU: 1}, priority=1)
+    case = Case(a_node("n0", gpu=2), system, other, *gang("high", 2, 100, requests={GPU: 1}))
+    assert units(case.evictable()) == {"Pod/default/other": ["default/other"]}
+    assert isinstance(case.preempt(), NoPreemption)
 
 
 def test_pods_of_daemon_sets_go_like_any_other():

@@ -128,6 +128,22 @@ def test_the_taints_and_cordons_that_help_are_named(nodes, texts):
     assert sorted(changes) == sorted(texts)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ((tainted(0, "a"), tainted(1, "a", cordoned=True)), "it does not tolerate the taints of the 2 nodes it could run on"),
+        ((tainted(0, cordoned=True), tainted(1, cordoned=True)), "the 2 nodes it could run on are cordoned"),
+        ((tainted(0, "a"), tainted(1, cordoned=True)),
+         "of the 2 nodes it could run on 1 are cordoned, and it does not tolerate the taints of the others"),
+    ],
+    ids=["taints", "cordons", "both"],
+)  # fmt: skip
+def test_the_reason_differs_for_taints_and_cordons(nodes, reason):
+    """A cordon is no taint that a pod of a group would tolerate."""
+    refusal = refused(leaf("train", 1), *nodes)
+    assert refusal.reasons[0] == f"PodGroup ns/train needs 1 pods; {reason}"
+
+
 def test_a_topology_key_that_no_node_has_is_named_with_its_minimum():
     """Without the minimum no pod would have to be in such a domain."""
     refusal = refused(leaf("train", 2, topology=("row",)), node(0, "r0"))

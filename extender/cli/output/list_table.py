@@ -1,0 +1,219 @@
+"""Lists of things as tables: their columns, the order of rows, and the other forms of a list."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+import msgspec
+
+from extender.cli.output.table_rows import column_widths, one_line, print_rows
+from extender.core.model.errors import BadInput
+from extender.core.model.wording import duration_text
+
+T = TypeVar("T")
+
+
+class ListForm(enum.StrEnum):
+    """Forms of a list."""
+
+    table = "table"
+    wide = "wide"
+    name = "name"
+    json = "json"
+    yaml = "yaml"
+
+
+class ListFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """How a list is printed."""
+
+    form: ListForm = ListForm.table
+    headers: bool = True
+    sort_by: str = ""  # name of a column; empty: the order of the answer
+    descending: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether columns are printed."""
+        return self.form in (ListForm.table, ListForm.wide)
+
+
+class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One column: its title, its text for a thing, and the key by which things are sorted."""
+
+    title: str
+    text: Callable[[T], str]
+    key: Callable[[T], int | float | str | None] | None = None  # None: the text
+    unit: str = ""  # beside the title: UTC
+    wide: bool = False  # only with -o wide
+    colored: bool = False  # has states
+    runs: bool = False  # changes with the time alone, so a change of it is no change of the thing
+
+    @property
+    def name(self) -> str:
+        """Return the name of the column in --sort-by."""
+        return self.title.lower().replace(" ", "-")
+
+    @property
+    def header(self) -> str:
+        """Return what stands over the column."""
+        return self.title.upper() + (f" ({self.unit})" if self.unit else "")
+
+    def sort_key(self, thing: T) -> tuple[int, float, str]:
+        """Return a key that sorts numbers as numbers, then texts, and at last what is empty."""
+        value = self.text(thing) if self.key is None else self.key(thing)
+        if value is None or value == "":
+            return (2, 0, "")
+        if isinstance(value, str):
+            return (1, 0, value)
+        return (0, value, "")
+
+
+def number_column(
+    title: str, number: Callable[[T], int | float], *, wide: bool = False
+) -> Column[T]:
+    """Return a column of numbers."""
+    return Column(title=title, text=lambda thing: str(number(thing)), key=number, wide=wide)
+
+
+def time_column(title: str, time: Callable[[T], str], *, wide: bool = False) -> Column[T]:
+    """Return a column of times; `time` is RFC 3339 in UTC, or empty."""
+    return Column(
+        title=title, text=lambda thing: clock_text(time(thing)), key=time, unit="UTC", wide=wide
+    )
+
+
+def clock_text(time: str) -> str:
+    """Return a time of RFC 3339 as tables have it, to the second.
+
+    >>> clock_text("2026-11-20T03:12:00.123456Z")
+    '2026-11-20 03:12:00'
+    """
+    return time[:19].replace("T", " ")
+
+
+def age_column(
+    title: str, since: Callable[[T], int | None], now_us: Callable[[], int], *, wide: bool = False
+) -> Column[T]:
+    """Return a column of durations until now.
+
+    Args:
+        title: The title.
+        since: Returns the begin in microseconds since the epoch, or None.
+        now_us: Returns the end.
+        wide: Whether it is printed only with -o wide.
+    """
+
+    def seconds(thing: T) -> float | None:
+        begin_us = since(thing)
+        return None if begin_us is None else max(0, now_us() - begin_us) // 1_000_000
+
+    def text(thing: T) -> str:
+        found = seconds(thing)
+        return "" if found is None else duration_text(found)
+
+    return Column(title=title, text=text, key=seconds, wide=wide, runs=True)
+
+
+class ListTable(Generic[T]):
+    """Prints things in the form that a user wants."""
+
+    def __init__(
+        self, columns: Sequence[Column[T]], name: Callable[[T], str], wanted: ListFormat
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            columns: All columns, those of -o wide too.
+            name: Returns the name of a thing, for -o name.
+            wanted: How the list is printed.
+
+        Raises:
+            BadInput: There is no column to sort by; the message has all columns.
+        """
+        self._columns = [c for c in columns if wanted.form is ListForm.wide or not c.wide]
+        self._name = name
+        self.wanted = wanted
+        self._sorted_by = _column(columns, wanted.sort_by) if wanted.sort_by else None
+        self._widths: list[int] = []
+
+    def print(self, things: Sequence[T], *, empty: str) -> None:
+        """Print things; a table without rows is the sentence `empty`, on stderr as of kubectl."""
+        things = self.sorted(things)
+        if self.wanted.is_table:
+            if not things:
+                sys.stderr.write(f"{empty}\n")
+                return
+            rows = [self.texts(thing) for thing in things]
+            headers = [column.header for column in self._columns]
+            self._widths = column_widths([headers, *rows])
+            if self.wanted.headers:
+                print_rows([headers], self._widths)
+            print_rows(rows, self._widths, self._paints())
+            return
+        if self.wanted.form is ListForm.name:
+            sys.stdout.writelines(f"{self._name(thing)}\n" for thing in things)
+            return
+        sys.stdout.write(encoded(things, self.wanted.form))
+
+    def print_changed(self, thing: T) -> None:
+        """Print one more row below the table, or one more name or value for programs."""
+        if self.wanted.is_table:
+            texts, first = self.texts(thing), not self._widths
+            headers = [column.header for column in self._columns]
+            wider = column_widths([texts, headers])
+            # a text that is wider than its column widens it for the rows to come
+            self._widths = [*map(max, wider, self._widths)] if self._widths else wider
+            if first and self.wanted.headers:
+                print_rows([headers], self._widths)
+            print_rows([texts], self._widths, self._paints())
+        elif self.wanted.form is ListForm.name:
+            sys.stdout.write(f"{self._name(thing)}\n")
+        elif self.wanted.form is ListForm.json:
+            sys.stdout.write(msgspec.json.encode(thing).decode() + "\n")
+        else:
+            sys.stdout.write("---\n" + msgspec.yaml.encode(thing).decode())
+        sys.stdout.flush()
+
+    def sorted(self, things: Sequence[T]) -> list[T]:
+        """Return things in the order that a user wants; what has no value comes last."""
+        by = self._sorted_by
+        if by is None:
+            return [*things]
+        keys = [(by.sort_key(thing), thing) for thing in things]
+        filled = [pair for pair in keys if pair[0][0] < 2]  # noqa: PLR2004 -- see `sort_key`
+        filled.sort(key=lambda pair: pair[0], reverse=self.wanted.descending)
+        return [thing for _, thing in filled] + [t for key, t in keys if key[0] == 2]  # noqa: PLR2004
+
+    def texts(self, thing: T) -> list[str]:
+        """Return the texts of a row."""
+        return [one_line(column.text(thing)) for column in self._columns]
+
+    def shown(self, thing: T) -> object:
+        """Return what a reader sees of a thing, without what changes with the time alone."""
+        if self.wanted.is_table:
+            return [column.text(thing) for column in self._columns if not column.runs]
+        return self._name(thing) if self.wanted.form is ListForm.name else thing
+
+    def _paints(self) -> list[bool]:
+        return [column.colored for column in self._columns]
+
+
+def _column(columns: Sequence[Column[T]], name: str) -> Column[T]:
+    names = [column.name for column in columns]
+    wanted = name.lower().replace(" ", "-").replace("_", "-")
+    if wanted in names:
+        return columns[names.index(wanted)]
+    similar = get_close_matches(wanted, names, 1)
+    meant = f"did you mean {similar[0]}? " if similar else ""
+    raise BadInput(f"--sort-by: {name[:40]!r} is not a column; {meant}there are {', '.join(names)}")
+
+
+def encoded(value: object, form: ListForm) -> str:
+    """Return a value for programs, ending with one newline."""
+    if form is ListForm.yaml:
+        return msgspec.yaml.encode(value).decode()
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

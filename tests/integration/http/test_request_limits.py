@@ -1,0 +1,360 @@
+"""Requests and connections over the limits of docs/limits.md are refused before they cost anything."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from extender.http.web.connection_limits import ConnectionLimits
+from extender.http.web.request_limits import FILTER_BYTES_MIN, FILTER_BYTES_PER_NODE, VALUES_MIN
+from extender.http.web.server import listen
+from extender.settings import Settings
+from extender.telemetry import METRICS
+from tests.integration.http.test_scheduler_verbs import Served, wire_pod
+from tests.support.service.fakes import until
+from tests.support.service.manifest_builders import a_gang, a_node
+
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def listening(**settings):
+    """Serve as `serve` does, on a port of loopback; give the stage, and a function that opens a connection."""
+    served = Served(
+        a_node("n0", gpu=4), *a_gang("g", pods=2), **{"listen": "127.0.0.1:0"} | settings
+    )
+    app = served.client.app
+    await served.ready()
+    runner = await listen(app, served.stage.settings)
+    peers = []
+
+    async def connect():
+        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])))
+        return peers[-1]
+
+    try:
+        yield served, connect
+    finally:
+        for peer in peers:
+            await peer.close()
+        await runner.cleanup()
+        await served.client.close()
+        await served.forwarder.close()
+        await served.stage.__aexit__()
+
+
+class Peer:
+    """One connection, of a client that sends what it wants."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data):
+        with suppress(ConnectionError):
+            self.writer.write(data)
+            await self.writer.drain()
+
+    async def answer(self):
+        """Return status, headers and body of one response."""
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        body = await self.reader.readexactly(int(headers.get("Content-Length", 0)))
+        return int(lines[0].split()[1]), headers, body.decode()
+
+    async def rest(self):
+        """Return what comes until the server closes the connection."""
+        with suppress(ConnectionError):
+            return await self.reader.read()
+        return b""
+
+    async def ask(self, path, body=b"", **headers):
+        await self.send(request(path, len(body), **headers) + body)
+        return await self.answer()
+
+    async def close(self):
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+def request(path, length, method="POST", **headers):
+    lines = [f"{method} {path} HTTP/1.1", "Host: here", f"Content-Length: {length}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def refused(reason):
+    return METRICS.http_requests_refused.labels(reason)._value.get()
+
+
+@pytest.fixture
+def counted():
+    """Return a function: how often a reason was counted since the test began."""
+    reasons = [
+        "encoding",
+        "body-size",
+        "body-values",
+        "bytes-in-flight",
+        "body-timeout",
+        "header-timeout",
+        "connections",
+        "connections-per-peer",
+        "streams-per-peer",
+    ]
+    before = {reason: refused(reason) for reason in reasons}
+    return lambda reason: refused(reason) - before[reason]
+
+
+# --- bodies ----------------------------------------------------------------------------------------
+
+
+async def test_an_encoded_body_is_refused_unread(counted):
+    """61 KB of gzip were 60 MiB in memory (review, H3): no request of ours is encoded."""
+    body = gzip.compress(b" " * MIB)
+    paths = ("/scheduler/filter", "/scheduler/bind", "/v1/plan", "/v1/gangs", "/elsewhere")
+    encodings = ("gzip", "deflate", "br", "zstd", "identity, gzip", "GZIP")
+    async with listening() as (_, connect):
+        for path, encoding in itertools.product(paths, encodings):
+            peer = await connect()
+            status, headers, text = await peer.ask(path, body, Content_Encoding=encoding)
+            assert (status, headers["Accept-Encoding"]) == (415, "identity")
+            assert "Content-Encoding" in text
+            assert await peer.rest() == b""
+    assert counted("encoding") == len(paths) * len(encodings)
+
+
+async def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(counted):
+    """The answer comes although not one byte of the body does; each path has a limit of its own."""
+    sizes = {
+        "/scheduler/filter": FILTER_BYTES_MIN + FILTER_BYTES_PER_NODE,
+        "/scheduler/prioritize": FILTER_BYTES_MIN + FILTER_BYTES_PER_NODE,
+        "/scheduler/preempt": 8 * MIB,
+        "/scheduler/bind": 4096,
+        "/v1/plan": 16 * MIB,
+        "/v1/gangs": 4096,
+    }
+    async with listening() as (_, connect):
+        for path, size in sizes.items():
+            peer = await connect()
+            await peer.send(request(path, size + 1))
+            status, headers, text = await peer.answer()
+            assert (status, headers["Connection"]) == (413, "close")
+            assert f"at most {size} bytes" in text
+    assert counted("body-size") == len(sizes)
+
+
+async def test_a_chunked_body_is_read_up_to_its_limit_only(counted):
+    """A body without a length is refused when it grows over the limit."""
+    async with listening() as (_, connect):
+        peer = await connect()
+        head = b"POST /scheduler/bind HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await peer.send(head + 5 * (b"400\r\n" + b" " * 0x400 + b"\r\n"))
+        assert (await peer.answer())[0] == 413
+    assert counted("body-size") == 1
+
+
+async def test_names_are_counted_before_they_are_decoded(counted, monkeypatch):
+    """2 MiB of node names would be half a million strings; a body of kube-scheduler has each node once."""
+    async with listening() as (served, connect):
+        decoded = []
+        monkeypatch.setattr(
+            "extender.http.scheduler.wire.decode_args", lambda body: decoded.append(len(body))
+        )
+        monkeypatch.setattr(
+            "extender.http.scheduler.wire.decode_preemption", lambda body: decoded.append(len(body))
+        )
+        pod = json.dumps(wire_pod(served.stage, "g-0"))
+        names = ",".join(['"n0"'] * (VALUES_MIN + 100))
+        victims = ",".join(f'"{i}":{{}}' for i in range(VALUES_MIN + 100))
+        bodies = {
+            "filter": f'{{"Pod":{pod},"NodeNames":[{names}]}}',
+            "prioritize": f'{{"Pod":{pod},"Nodes":{{"items":[{names}]}}}}',
+            "preempt": f'{{"Pod":{pod},"NodeNameToMetaVictims":{{{victims}}}}}',
+        }
+        for verb, body in bodies.items():
+            peer = await connect()
+            status, _, text = await peer.ask(f"/scheduler/{verb}", body.encode())
+            assert (status, "values" in text) == (413, True)
+        assert decoded == []
+    assert counted("body-values") == 3
+
+
+async def test_whole_nodes_are_accepted_where_the_setting_is_for_them():
+    """With nodeCacheCapable: false a body has all that kube-scheduler knows of the nodes."""
+    async with listening(max_filter_body_bytes=4 * MIB) as (served, connect):
+        labels = {f"label-{i}": "x" for i in range(40_000)}
+        node = {"metadata": {"name": "n0", "labels": labels}}
+        pod = wire_pod(served.stage, "g-0")
+        body = json.dumps({"Pod": pod, "Nodes": {"items": [node]}, "NodeNames": None}).encode()
+        peer = await connect()
+        status, _, text = await peer.ask("/scheduler/filter", body)
+        assert (status, json.loads(text)["Error"]) == (200, "")
+
+
+async def test_bytes_in_flight_are_limited_over_all_requests(counted):
+    """Halves of bodies fill the memory no further; a part is left to kube-scheduler; it is free again afterwards."""
+    most = 200_000
+    async with listening(max_body_bytes_in_flight=most) as (served, connect):
+        half = request("/v1/plan", 90_000) + b" " * 80_000
+        first, second = await connect(), await connect()
+        await first.send(half)
+        await until(lambda: METRICS.http_body_bytes_in_flight._value.get() == 80_000)
+        await second.send(half)
+        status, headers, text = await second.answer()
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "in flight" in text
+        pod = wire_pod(served.stage, "g-0")
+        args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0"]}
+        third = await connect()
+        assert (await third.ask("/scheduler/filter", json.dumps(args).encode()))[0] == 200
+        await first.close()
+        await until(lambda: METRICS.http_body_bytes_in_flight._value.get() == 0)
+        fourth = await connect()
+        await fourth.send(half)
+        await fourth.send(b" " * 10_000)
+        assert (await fourth.answer())[0] != 503
+    assert counted("bytes-in-flight") == 1
+
+
+async def test_twelve_calls_with_four_million_names_are_not_even_read(counted):
+    """The review's 12 x 46 MB held the loop for 5 s: they are refused by their length, and other calls are answered."""
+    async with listening() as (served, connect):
+        body = b'{"Pod":{},"NodeNames":[' + b",".join([b'"node-name"'] * 400_000) + b"]}"
+        peers = [await connect() for _ in range(12)]
+        for peer in peers:
+            await peer.send(request("/scheduler/filter", 46 * MIB) + body[: 256 * 1024])
+        answers = await asyncio.gather(*(peer.answer() for peer in peers))
+        assert {status for status, _, _ in answers} == {413}
+        args = {"Pod": wire_pod(served.stage, "g-0"), "Nodes": None, "NodeNames": ["n0"]}
+        other = await connect()
+        assert (await other.ask("/scheduler/filter", json.dumps(args).encode()))[0] == 200
+    assert counted("body-size") == 12
+
+
+# --- connections -----------------------------------------------------------------------------------
+
+HALVES = {
+    "nothing": b"",
+    "a part of the first line": b"POST /sched",
+    "a part of the headers": b"POST /scheduler/filter HTTP/1.1\r\nHost: here\r\nX-Slow: ",
+    "a part of the body": request("/scheduler/filter", 1000) + b"{",
+    "a part of a chunk": b"POST /scheduler/filter HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+    "a part of the next request": b"GET /livez HT",
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_a_request_that_does_not_arrive_is_closed(half, counted):
+    """Whatever part of a request comes, the connection is closed after the time for the rest, with 408 if some came."""
+    async with listening(header_timeout_s=0.3, body_timeout_s=0.3) as (_, connect):
+        peer = await connect()
+        if "next" in half:
+            await peer.send(request("/livez", 0, "GET"))
+            assert (await peer.answer())[0] == 200
+        await peer.send(HALVES[half])
+        async with asyncio.timeout(20):
+            found = await peer.rest()
+        assert found.startswith(b"HTTP/1.1 408 ") == (half != "nothing")
+    assert counted("header-timeout") + counted("body-timeout") == 1
+
+
+async def test_one_byte_after_the_other_does_not_keep_a_connection():
+    """The time is for all headers together, not from one byte to the next."""
+    async with listening(header_timeout_s=0.3) as (_, connect):
+        peer = await connect()
+        await peer.send(b"GET /livez HTTP/1.1\r\nX: ")
+        async with asyncio.timeout(20):
+            reading = asyncio.create_task(peer.rest())
+            while not reading.done():
+                await peer.send(b"x")
+                await asyncio.sleep(0.02)
+        assert reading.result().startswith(b"HTTP/1.1 408 ")
+
+
+async def test_five_hundred_half_sent_requests_are_closed_and_others_answered(counted):
+    """Headers or bodies that stay away cost their connections only (review, H6)."""
+    async with listening(header_timeout_s=2.0, body_timeout_s=2.0) as (served, connect):
+        peers = []
+        parts = [half for name, half in HALVES.items() if "part" in name and "next" not in name]
+        for number in range(500):
+            peers.append(await connect())
+            await peers[-1].send(parts[number % len(parts)])
+        args = {"Pod": wire_pod(served.stage, "g-0"), "Nodes": None, "NodeNames": ["n0"]}
+        body = json.dumps(args).encode()
+        other = await connect()
+        assert (await other.ask("/scheduler/filter", body))[0] == 200
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*(peer.rest() for peer in peers))
+        assert all(text.startswith(b"HTTP/1.1 408 ") for text in found)
+        # a connection with requests is not one that waits for its headers
+        assert (await other.ask("/scheduler/filter", body))[0] == 200
+    assert counted("header-timeout") + counted("body-timeout") == 500
+    assert METRICS.http_connections._value.get() == 0
+
+
+async def test_a_connection_between_requests_stays_open():
+    """kube-scheduler keeps its connections for 90 s; the time for headers begins with their first byte."""
+    async with listening(header_timeout_s=0.2) as (_, connect):
+        peer = await connect()
+        for _ in range(3):
+            await peer.send(request("/livez", 0, "GET"))
+            assert (await peer.answer())[0] == 200
+            await asyncio.sleep(0.5)
+        await peer.send(request("/livez", 0, "GET"))
+        assert (await peer.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"max_connections_per_peer": 3}, "connections-per-peer"), ({"max_connections": 3}, "connections")],
+)  # fmt: skip
+async def test_connections_are_limited_in_all_and_per_peer(settings, reason, counted):
+    """One more gets a 503 and is closed; one that ends leaves its place."""
+    async with listening(**settings) as (_, connect):
+        peers = [await connect() for _ in range(3)]
+        for peer in peers:
+            await peer.send(request("/livez", 0, "GET"))
+            assert (await peer.answer())[0] == 200
+        more = await connect()
+        status, headers, text = await more.answer()
+        assert (status, headers["Retry-After"], headers["Connection"]) == (503, "1", "close")
+        assert "3 connections" in text
+        assert await more.rest() == b""
+        await peers.pop().close()
+        await until(lambda: METRICS.http_connections._value.get() == 2)
+        peers.append(await connect())
+        await peers[-1].send(request("/livez", 0, "GET"))
+        assert (await peers[-1].answer())[0] == 200
+    assert counted(reason) == 1
+
+
+async def test_connections_leave_some_of_the_open_files(monkeypatch):
+    """The limit of open files of the process is a limit of the connections too."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+    assert ConnectionLimits(Settings())._max == 1024 - 256
+
+
+async def test_one_peer_has_some_streams_only(counted):
+    """The streams of one address leave those of others; a closed one leaves its place."""
+    async with listening(max_streams_per_peer=2) as (_, connect):
+        streams = [await connect() for _ in range(2)]
+        for stream in streams:
+            await stream.send(request("/v1/events?follow", 0, "GET"))
+            assert b" 200 OK" in await stream.reader.readline()
+        more = await connect()
+        await more.send(request("/v1/events?follow=true", 0, "GET"))
+        status, headers, text = await more.answer()
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert json.loads(text)["title"] == "Too many streams"
+        await streams.pop().close()
+        await more.close()
+        await until(lambda: METRICS.http_connections._value.get() == 1)
+        more = await connect()
+        await more.send(request("/v1/events?follow=true", 0, "GET"))
+        assert b" 200 OK" in await more.reader.readline()
+    assert counted("streams-per-peer") == 1
