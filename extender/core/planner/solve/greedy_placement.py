@@ -200,12 +200,12 @@ class PartialPlacement:
         if len(leaf.members) == 1:
             return self.put(leaf, next(iter(leaf.members)), nodes, need) == need
         mark = len(self.trail)
-        self.effort.charge(len(leaf.members))
         for wanted in _choices(self.problem, leaf, need):
             kinds = sorted(wanted, key=lambda k: (-self.problem.weights[k], k))
             if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
                 return True
             self.undo(mark)
+            self.effort.charge(len(leaf.members))
         return self._gather(leaf, nodes, need)
 
     def _gather(self, leaf: CompiledGroup, nodes: Ints, need: int) -> bool:
