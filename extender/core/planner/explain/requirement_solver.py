@@ -13,7 +13,7 @@ import msgspec
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.explain.tree_forms import (
     Changes,
-    GroupChange,
+    RequirementChange,
     TreeForms,
     changed_tree,
     walk,
@@ -147,9 +147,9 @@ def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
 
 
 def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
-    changes: dict[GroupKey, GroupChange] = {}
+    changes: dict[GroupKey, RequirementChange] = {}
     for r in dropped:
-        before = changes.get(r.object, GroupChange())
+        before = changes.get(r.object, RequirementChange())
         if r.kind in {"minCount", "minGroupCount"}:
             changes[r.object] = msgspec.structs.replace(before, minimum=0)
         elif r.kind == "topology":

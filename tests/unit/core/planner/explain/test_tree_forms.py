@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.core.model.ids import PodUid
-from extender.core.planner.explain.tree_forms import GroupChange, TreeForms
+from extender.core.planner.explain.tree_forms import RequirementChange, TreeForms
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
 from extender.core.planner.planning import plan
 from tests.bench.planner import SHAPES, composite, leaf, make_nodes
@@ -17,7 +17,7 @@ KEYS = {g.key.name: g.key for c in PAIR.groups for g in (c, *c.groups)}
 
 
 def changed(*names: str, minimum: int = 3) -> dict:
-    return {KEYS[name]: GroupChange(minimum=minimum) for name in names}
+    return {KEYS[name]: RequirementChange(minimum=minimum) for name in names}
 
 
 def test_interchangeable_changes_have_one_number():
