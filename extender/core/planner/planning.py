@@ -35,10 +35,10 @@ from extender.core.planner.plan_types import (
     Verdict,
     WhenEmpty,
 )
-from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
+from extender.core.planner.solve.solver_pipeline import Solved, greedy_limit, solve, solve_at_once
 
 BUDGET_STEP: Final = 10  # the larger budget that an unknown refusal proposes, as a multiple
-BUDGET_WHEN_EMPTY: Final = SEARCH_BUDGET // 4  # search nodes of the second plan
+BUDGET_WHEN_EMPTY: Final = SEARCH_BUDGET // 8  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
@@ -103,7 +103,7 @@ def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verd
     bounds = bound_all(problem)
     if bounds.infeasible:
         return "explain"
-    solved = solve_at_once(problem, bounds, min(effort, request.budget))
+    solved = solve_at_once(problem, bounds, min(effort, greedy_limit(request.budget)))
     return make_plan(request, solved) if solved is not None else "search"
 
 

@@ -19,7 +19,7 @@ from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
 )
-from extender.core.planner.explain.tree_forms import GroupChange, walk
+from extender.core.planner.explain.tree_forms import RequirementChange, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -80,22 +80,23 @@ def _lower_minimum(
     for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
             continue
-        form = solver.form({r.object: GroupChange(minimum=0)})
+        form = solver.form({r.object: RequirementChange(minimum=0)})
         if form in tried:
             continue
         tried.add(form)
         now = threshold(groups[r.object])
-        best, low, high = 0, 1, now - 1
+        if now <= 1 or not solver.fits_with({r.object: RequirementChange(minimum=1)}):
+            continue
+        best, low, high = 1, 2, now - 1
         while low <= high:
             middle = (low + high) // 2
-            if solver.fits_with({r.object: GroupChange(minimum=middle)}):
+            if solver.fits_with({r.object: RequirementChange(minimum=middle)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
-        if best:
-            text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
-            change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
-            found.append((now - best, change))
+        text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
+        change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
+        found.append((now - best, change))
     return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
 
 
@@ -114,7 +115,7 @@ def _others(
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
-                form = solver.form({requirement.object: GroupChange(topology=())})
+                form = solver.form({requirement.object: RequirementChange(topology=())})
                 change = (
                     without_topology(solver, [groups[requirement.object]])
                     if form not in tried
@@ -130,7 +131,7 @@ def _others(
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
     """Return that the topology constraints of some groups are dropped, if the tree fits then."""
-    changes = {group.key: GroupChange(topology=()) for group in groups}
+    changes = {group.key: RequirementChange(topology=()) for group in groups}
     if solver.fits_with(changes) is not True:
         return None
     names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]

@@ -13,7 +13,7 @@ import msgspec
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.explain.tree_forms import (
     Changes,
-    GroupChange,
+    RequirementChange,
     TreeForms,
     changed_tree,
     walk,
@@ -28,8 +28,9 @@ SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
 SOLVES_MAX = 512
 SOLVES_WORK = 250_000  # solves x nodes x groups, between both limits
 PART_OF_BUDGET = 8  # one solve may spend this fraction of the budget of the request
-GROUPS_PER_STEP = 4  # groups that are compiled and bounded in the time of one search node
-TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
+GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
+NODES_PER_STEP = 50  # nodes of another table whose columns are made in the time of one search node
+TOTAL_PART = 5  # all solves for the conflict, or for the relaxations, may spend this fraction
 
 
 class PlacementRequirement(msgspec.Struct, frozen=True):
@@ -93,7 +94,8 @@ class RequirementSolver:
             return True
         request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
-        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + 1
+        made = 0 if fleet is self.fleet else fleet.size // NODES_PER_STEP
+        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + made + 1
         return True if end.solution is not None else (False if end.proved else None)
 
     def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:
@@ -145,9 +147,9 @@ def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
 
 
 def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
-    changes: dict[GroupKey, GroupChange] = {}
+    changes: dict[GroupKey, RequirementChange] = {}
     for r in dropped:
-        before = changes.get(r.object, GroupChange())
+        before = changes.get(r.object, RequirementChange())
         if r.kind in {"minCount", "minGroupCount"}:
             changes[r.object] = msgspec.structs.replace(before, minimum=0)
         elif r.kind == "topology":

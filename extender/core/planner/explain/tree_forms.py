@@ -16,7 +16,7 @@ from extender.core.planner.model.feasibility import is_leaf, threshold
 from extender.core.planner.plan_types import PlanGroup
 
 
-class GroupChange(msgspec.Struct, frozen=True):
+class RequirementChange(msgspec.Struct, frozen=True):
     """Other requirements of one group; None leaves one as it is."""
 
     minimum: int | None = None
@@ -31,8 +31,8 @@ class GroupChange(msgspec.Struct, frozen=True):
         return group
 
 
-Changes: TypeAlias = Mapping[GroupKey, GroupChange]
-UNCHANGED = GroupChange()
+Changes: TypeAlias = Mapping[GroupKey, RequirementChange]
+UNCHANGED = RequirementChange()
 
 
 def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:

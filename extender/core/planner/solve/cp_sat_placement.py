@@ -23,7 +23,7 @@ from extender.core.planner.solve.node_classes import NodeClass, make_node_classe
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-ROWS_PER_STEP = 7  # variables and constraints, built and presolved in the time of one search node
+ROWS_PER_STEP = 6  # variables and constraints, built and presolved in the time of one search node
 STEPS_PER_UNIT = 20_000  # search nodes for one unit of the deterministic time of the solver
 EXTRAS_PART = 8  # fraction of the budget for extra members once the minimum is placed
 

@@ -49,6 +49,10 @@ class SearchBudget:
             raise SearchBudgetExceeded
         self.nodes += 1
 
+    def charge(self, nodes: int) -> None:
+        """Count search nodes where the search must not end."""
+        self.nodes += nodes
+
 
 class PartialPlacement:
     """A placement under construction; every step can be undone."""
@@ -201,6 +205,7 @@ class PartialPlacement:
             if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
                 return True
             self.undo(mark)
+            self.effort.charge(len(leaf.members))
         return self._gather(leaf, nodes, need)
 
     def _gather(self, leaf: CompiledGroup, nodes: Ints, need: int) -> bool:
@@ -245,6 +250,7 @@ class PartialPlacement:
 
     def _put_singly(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
         """Place pods one by one, since each can change the allowed nodes of the next."""
+        self.effort.charge(want - 1)
         for placed in range(want):
             nodes_left = nodes[self.fits(kind, nodes) > 0]
             if not self.put(leaf, kind, nodes_left, 1):

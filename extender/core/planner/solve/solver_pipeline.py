@@ -18,6 +18,8 @@ from extender.core.planner.solve.greedy_placement import (
     Solution,
 )
 
+GREEDY_PART = 4  # fraction of a budget for the greedy search
+
 
 @dataclass(slots=True)
 class Solved:
@@ -52,7 +54,7 @@ def solve(
     bounds = bound_all(problem)
     if bounds.infeasible:
         return Solved(problem, bounds, None, proved=True, nodes=0)
-    effort = SearchBudget(request.budget)
+    effort = SearchBudget(greedy_limit(request.budget))
     best = _quickly(problem, bounds, effort, maximise=maximise)
     if best is not None and (not maximise or best.total >= bounds.root):
         return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
@@ -60,7 +62,7 @@ def solve(
     nodes = effort.nodes
     if hint is None:  # first any placement of the minimum, or the proof that there is none
         first = solve_exactly(
-            problem, bounds, limit=effort.limit - nodes, hint=None, maximise=False
+            problem, bounds, limit=request.budget - nodes, hint=None, maximise=False
         )
         nodes += first.steps
         if first.outcome in {"none", "unknown"} or not maximise:
@@ -69,7 +71,7 @@ def solve(
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)
-    more = solve_exactly(problem, bounds, limit=effort.limit - nodes, hint=hint, maximise=True)
+    more = solve_exactly(problem, bounds, limit=request.budget - nodes, hint=hint, maximise=True)
     nodes += more.steps
     if more.outcome == "unknown":
         return Solved(problem, bounds, hint, proved=False, nodes=nodes)
@@ -77,6 +79,11 @@ def solve(
     # at an equal total keep the first placement: the greedy one, if there is one
     better = more.solution if size(more.solution) > size(hint) else hint
     return Solved(problem, bounds, better, proved=proved, nodes=nodes)
+
+
+def greedy_limit(budget: int) -> int:
+    """Return how many search nodes of a budget the greedy search may spend; the complete search has the rest."""
+    return max(budget // GREEDY_PART, 1)
 
 
 def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) -> Solved | None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.log.events import GangAdmitted, GangInvalid
-from extender.core.model.cluster_view import forest_of
+from extender.core.model.cluster_view import forest_after, forest_of
 from extender.core.model.pod_groups import CHILDREN_MAX
 from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
@@ -53,10 +53,14 @@ async def test_the_default_refuses_them_and_names_the_setting():
 
 
 def test_the_limit_holds_for_trees_that_change():
-    """A tree that is built again after a change of one group is judged by the same limit."""
-    cluster = a_thousand_groups(GROUPS)
-    (tree,) = forest_of(cluster.seen).trees.values()
+    """A tree that is built again after a change is judged by the same limit."""
+    cluster = FakeCluster()
+    cluster.seen = msgspec.structs.replace(cluster.seen, max_children=2)
+    cluster.add(*(a_group(f"g{n}", gang=1, parent="all") for n in range(2)))
+    cluster.add(a_group("all", composite=True, gang=2))
+    before, forest = cluster.seen, forest_of(cluster.seen)
+    (tree,) = forest.trees.values()
     assert tree.problems == ()
     cluster.add(a_group("one-more", gang=1, parent="all"))
-    (tree,) = forest_of(cluster.seen).trees.values()
+    (tree,) = forest_after(before, forest, cluster.seen).trees.values()
     assert [problem.rule for problem in tree.problems] == ["B16"]

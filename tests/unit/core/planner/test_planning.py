@@ -72,6 +72,10 @@ def test_budget_is_not_a_proof():
     assert verdict.outcome == "unknown"
     assert not verdict.search.exhausted
     assert "within the budget of 1 search nodes" in verdict.reasons[0]
+    assert (
+        "GANG_EXTENDER_SEARCH_BUDGET=10 (--search-budget of serve and plan)" in verdict.reasons[0]
+    )
+    assert "about 1 second of CPU time" in verdict.reasons[0]
 
 
 def test_every_budget_gives_a_valid_answer():
