@@ -27,7 +27,7 @@ from tests.support.service.replicas import Replica
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 # What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
 # (and, of objects sent to /v1/plan, to be of Kubernetes).
-OF_THE_LOG = {"/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}
+OF_THE_LOG = {"/v1/explain", "/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}
 LINE_MAX = (
     6_000  # aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
 )

@@ -438,11 +438,14 @@ def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[
     """Return a condition under the types that only this service writes.
 
     With its own group scheduling, kube-scheduler writes `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
-    built-in PodGroups, and none of composites. A condition once written under our own type is kept up to date.
+    built-in PodGroups, and none of composites. A condition once written under our own type is kept up to date. The
+    types of Kubernetes on built-in groups have only its own reasons: autoscalers look for `Unschedulable`.
     """
     if wanted.type != _type(group):
         return (wanted,)
     explained = msgspec.structs.replace(wanted, type=EXPLAINED)
+    if group.source == "builtin" and wanted.reason == NEVER_FITS:
+        wanted = msgspec.structs.replace(wanted, reason="Unschedulable")
     if native and group.source == "builtin" and group.key.kind == "PodGroup":
         return (explained,)
     if any(stored[0] == EXPLAINED for stored in group.conditions):

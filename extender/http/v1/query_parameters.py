@@ -17,7 +17,7 @@ from extender.queries.log.parameter_validation import (
     storable,
 )
 from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import FORMS, parse_selector
+from extender.queries.state.label_selector import FORMS, PATTERN, parse_selector
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
@@ -72,6 +72,7 @@ def selection_parameters(
             schema={
                 "type": "string",
                 "maxLength": 4096,
+                "pattern": PATTERN,
                 "example": "team=a,tier in (web,batch),!canary",
             },
         ),
