@@ -17,7 +17,12 @@ from extender.queries.log.parameter_validation import (
     storable,
 )
 from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import FORMS, PATTERN, parse_selector
+from extender.queries.state.label_selector import (
+    FORMS,
+    PATTERN,
+    LabelSelector,
+    parse_selector,
+)
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
@@ -93,8 +98,18 @@ def selection_in(request: web.Request, states: tuple[str, ...]) -> GangSelection
     return GangSelection(
         namespace=name_in(query, "namespace"),
         states=checked_states(query.getall("state", []), states, field("state")),
-        selector=parse_selector(query.get("labelSelector", ""), field("labelSelector")),
+        selector=_selector_in(query),
     )
+
+
+def _selector_in(query: MultiMapping[str]) -> LabelSelector:
+    """Return the label selector of a query; without one it selects everything."""
+    name = field("labelSelector")
+    if "labelSelector" not in query:
+        return ()
+    if not query["labelSelector"].strip():
+        raise BadInput(f"{name}: is empty; leave it out to select all labels")
+    return parse_selector(query["labelSelector"], name)
 
 
 def gang_named(request: web.Request) -> str:
