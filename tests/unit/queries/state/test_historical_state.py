@@ -269,7 +269,7 @@ def test_sums_are_those_of_the_pods(events):
     members = [(m.uid, m.node, m.state) for g in found.gangs for m in g.members]
     promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.claims]
     vacant = [v for root in state.gangs.values() for v in root.replacement_holds.values()]
-    kept = [(v.uid, v.node, "kept") for v in vacant]  # of who is a member no more
+    kept = [(v.uid, v.node, "replacement") for v in vacant]  # of members that were lost
     assert sorted(members + promised + kept) == sorted(
         (p.uid, n.node, p.state) for n in found.nodes for p in n.pods
     )
