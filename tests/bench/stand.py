@@ -143,6 +143,7 @@ class Stand:
             for kind, name in (
                 ("mutatingadmissionpolicybindings", "gang-extender-members"),
                 ("validatingadmissionpolicybindings", "gang-extender-group-label"),
+                ("validatingadmissionpolicybindings", "gang-extender-held"),
             ):
                 path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}"
                 await api.patch(path, {"spec": selected})

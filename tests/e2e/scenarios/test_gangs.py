@@ -274,7 +274,7 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     async def pod_has_event(pod: str, text: str) -> bool:
         return any(text in line for line in await story.events_of(pod))
 
-    await eventually(lambda: pod_has_event("prefill-0", "which does not exist"))
+    await eventually(lambda: pod_has_event("prefill-0", "PodGroup default/prefill does not exist"))
     await story.create(tree[1], tree[2])
     await eventually(lambda: pod_has_event("decode-1", "waits for its parent"))
     await asyncio.sleep(1)

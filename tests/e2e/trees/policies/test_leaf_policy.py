@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from extender.core.workloads.kind_table import NAME_RULES, leaf_of_pod
 from extender.core.workloads.name_rules import NAME_MAX, LabelValue, NameRule
 from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL
-from tests.controlplane.api import Api, Object
+from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import BIND, GATE, MEMBER, a_pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
@@ -153,17 +154,20 @@ async def alone(policies: ControlPlane, cluster: Api) -> AsyncIterator[Api]:
     """The leaf policy without that for members, as if this one had run before a pod had its leaf."""
     remove(policies, "admission-policy.yaml")
 
-    async def gated() -> bool:
-        found = await admitted(cluster, {GROUP: "g"})
-        return "schedulingGates" in found["spec"]
+    async def is_gated(*, wanted: bool) -> bool:
+        """Return whether a member has the gate or not, as wanted; it is refused while only some policies are known."""
+        try:
+            found = await admitted(cluster, {GROUP: "g"})
+        except ApiError as refused:
+            if "gang-extender-held" not in str(refused):
+                raise
+            return False
+        return ("schedulingGates" in found["spec"]) == wanted
 
-    async def not_gated() -> bool:
-        return not await gated()
-
-    await eventually(not_gated)
+    await eventually(partial(is_gated, wanted=False))
     yield cluster
     apply(policies, "admission-policy.yaml")
-    await eventually(gated)
+    await eventually(partial(is_gated, wanted=True))
 
 
 async def test_a_member_is_complete_when_the_other_policy_ran_before_it_had_a_leaf(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
@@ -16,6 +17,7 @@ from extender.core.workloads.workload_object import (
     SOURCE_ANNOTATION,
     TREE_LABEL,
 )
+from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
@@ -346,7 +348,10 @@ async def test_the_service_may_do_what_the_roles_of_the_enabled_kinds_allow(
     group = {
         "apiVersion": "gang-extender.dev/v1alpha1",
         "kind": "PodGroup",
-        "metadata": {"name": "g"},
+        "metadata": {
+            "name": "g",
+            "labels": {TREE_LABEL: "default", MANAGED_BY_LABEL: MANAGED_BY},
+        },
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     }
     path = f"/apis/gang-extender.dev/v1alpha1/namespaces/{PLAIN}/podgroups/g"
