@@ -351,6 +351,15 @@ async def test_the_service_may_do_what_the_roles_of_the_enabled_kinds_allow(
         "metadata": {
             "name": "g",
             "labels": {TREE_LABEL: "default", MANAGED_BY_LABEL: MANAGED_BY},
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": "owner",
+                    "uid": "76b72aed-54c6-4d2c-a1de-6f2f0f4a8c11",
+                    "controller": True,
+                }
+            ],
         },
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     }
