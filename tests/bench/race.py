@@ -185,13 +185,17 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
     await stand.sweep()
     await stand.start(side, case.qps)
     try:
-        async with stand.loader() as api, BoundWatch(api, side.namespace) as watch:
+        async with (
+            stand.loader() as api,
+            stand.writer() as writer,
+            BoundWatch(api, side.namespace) as watch,
+        ):
             warm = list(side.pods(WARM, "warm"))
             for group in side.groups(WARM, stand.minor, "warm"):
                 await api.create(group)
             await create_all(api, warm)
             if side.name == "writes":
-                await write_all(api, warm, case.nodes)
+                await write_all(writer, warm, case.nodes)
             if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
                 raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
             if stand.service is not None:
@@ -205,7 +209,7 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             sent_at: dict[str, float] = {}
             created_s = await create_all(api, pods, case.per_s, sent_at)
             if side.name == "writes":
-                await write_all(api, pods, case.nodes)
+                await write_all(writer, pods, case.nodes)
             await watch.until(names, case.deadline_s)
             after, calls = stand.cpu_s(), stand.filter_calls() - calls
             bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
