@@ -179,7 +179,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await until_event(
         story,
         "l",
-        "PodGroup default/late does not exist; 1 pod of its name waits; create the group",
+        "PodGroup default/late does not exist; 1 pod names it and waits; create the group",
     )
     await story.until_event("GangRemoved", "default/root")
     await story.check_events()
@@ -194,7 +194,7 @@ async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: St
     await until_protected(story, f"{GROUPS}/podgroups/g")
     await story.api.delete(f"{GROUPS}/podgroups/g")
     await until_gone(story, f"{GROUPS}/podgroups/g")
-    text = "PodGroup default/g does not exist; 2 pods of its name wait; create the group, again if it was deleted"
+    text = "PodGroup default/g does not exist; 2 pods name it and wait; create the group, again if it was deleted"
     await until_event(story, "p", text)
     await until_event(story, "q", text)
     assert not await story.bound()
@@ -299,7 +299,7 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
 async def test_a_group_that_comes_late(story: Story) -> None:
     """B4: the pod reports which group is missing; with the group it runs."""
     await story.create(*nodes(1), member("p", "leaf", requests=GPU))
-    await until_event(story, "p", "PodGroup default/leaf does not exist; 1 pod of its name waits")
+    await until_event(story, "p", "PodGroup default/leaf does not exist; 1 pod names it and waits")
     await story.create(a_group("leaf", gang=1))
     await story.until_bound(1)
     await story.check_events()

@@ -48,8 +48,8 @@ class Sentences(msgspec.Struct, frozen=True, kw_only=True):
 
 def missing_answer(key: GroupKey, pods: int) -> str:
     """Return the answer about a group that pods name and that does not exist."""
-    waits = "waits" if pods == 1 else "wait"
-    return f"{spaced(key)} does not exist; {counted(pods, 'pod')} of its name {waits}"
+    names, wait = ("names", "waits") if pods == 1 else ("name", "wait")
+    return f"{spaced(key)} does not exist; {counted(pods, 'pod')} {names} it and {wait}"
 
 
 def orphan_answer(key: GroupKey, problem: str) -> str:

@@ -124,7 +124,7 @@ def reasons(stage, pod):
 
 
 MISSING = (
-    "PodGroup default/g does not exist; 2 pods of its name wait; "
+    "PodGroup default/g does not exist; 2 pods name it and wait; "
     "create the group, again if it was deleted, or delete the pod"
 )
 

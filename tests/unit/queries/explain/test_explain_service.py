@@ -144,7 +144,7 @@ async def test_a_group_that_does_not_exist() -> None:
         ask = await led(stage)
         for name in ("PodGroup/serve-prefil", "p"):
             found = await ask(name)
-            assert "does not exist; 1 pod of its name waits" in found.answer
+            assert "does not exist; 1 pod names it and waits" in found.answer
             assert "PodGroup default/serve-prefil" in found.answer
             assert failing(found) == ("group exists", "no")
             assert found.help[0].startswith("did you mean PodGroup default/serve-prefill?")
