@@ -29,23 +29,13 @@ from tests.bench.weight import Weight, children
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
-from tests.controlplane.plane import ControlPlane, token_of
+from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, token_of
 from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
 from tests.support.logs.postgres import database_of, execute
 from tests.support.service.manifest_builders import SLOT
 
-MANIFESTS = (
-    "namespace",
-    "crds",
-    "rbac",
-    "priorityclasses",
-    "flowschema",
-    "admission-policy",
-    "group-limits",
-    "confinement",
-)
 TEMPLATE = "bench_template"
 NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -88,7 +78,7 @@ class Stand:
             stack.enter_context(Weight())
             self.postgres = stack.enter_context(running(folder / "pg"))
             self.plane = stack.enter_context(ControlPlane(self.minor, folder / "plane"))
-            for name in MANIFESTS:
+            for name in SHIPPED_MANIFESTS:
                 file = ROOT / "deploy" / "kubernetes" / f"{name}.yaml"
                 done = self.plane.kubectl("apply", "--server-side", "-f", str(file))
                 assert done.returncode == 0, done.stderr

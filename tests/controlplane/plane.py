@@ -32,6 +32,17 @@ from tests.controlplane.build import ensure_binaries, ensure_etcd
 from tests.controlplane.processes import Process
 
 FLAGS = COMPOSE / "flags.json"
+# Files of deploy/kubernetes, in the order in which they are applied where the service runs outside of the cluster.
+SHIPPED_MANIFESTS = (
+    "namespace",
+    "crds",
+    "rbac",
+    "priorityclasses",
+    "flowschema",
+    "admission-policy",
+    "group-limits",
+    "confinement",
+)
 READY_TIMEOUT_S = 120.0  # a busy machine needs its time to start them
 # kube-scheduler stops the test long before this when its configuration is wrong.
 SCHEDULER_READY_TIMEOUT_S = 60.0

@@ -16,21 +16,11 @@ import yaml
 
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
-from tests.controlplane.plane import ControlPlane
+from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-MANIFESTS = (
-    "namespace",
-    "crds",
-    "rbac",
-    "priorityclasses",
-    "flowschema",
-    "admission-policy",
-    "group-limits",
-    "confinement",
-)
 KEPT = ("namespace", "crds")
 GATE = {"name": "gang-extender.dev/admission"}
 MARKERS = {"gang-extender.dev/member": "1", "gang-extender.dev/bind": "1"}
@@ -64,7 +54,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
 
     The CRDs stay, emptied: a definition that ends takes its time, and refuses objects meanwhile.
     """
-    files = [str(DEPLOY / "kubernetes" / f"{name}.yaml") for name in MANIFESTS]
+    files = [str(DEPLOY / "kubernetes" / f"{name}.yaml") for name in SHIPPED_MANIFESTS]
     flags = [part for file in files for part in ("-f", file)]
     applied = plane.kubectl("apply", "--server-side", *flags)
     assert applied.returncode == 0, applied.stderr
@@ -83,7 +73,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     yield api
     for kind in ("podgroups", "compositepodgroups", "workloads"):
         await api.delete(f"{OURS}/{kind}")
-    rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in MANIFESTS if n not in KEPT]
+    rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in SHIPPED_MANIFESTS if n not in KEPT]
     flags = [part for file in rest for part in ("-f", file)]
     deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
     assert deleted.returncode == 0, deleted.stderr

@@ -24,7 +24,7 @@ from deploy.demo.ports import free_port
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
-from tests.controlplane.plane import ControlPlane, native_switches
+from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, native_switches
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
@@ -32,16 +32,6 @@ from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
-MANIFESTS = (
-    "namespace",
-    "crds",
-    "rbac",
-    "priorityclasses",
-    "flowschema",
-    "admission-policy",
-    "group-limits",
-    "confinement",
-)
 OURS = "gang-extender.dev/v1alpha1"
 
 
@@ -105,7 +95,7 @@ def site(
     minor, *flags = request.param.split()
     require_programs(minor)
     with ControlPlane(minor, tmp_path_factory.mktemp(f"site-{minor}"), flags=flags) as plane:
-        for name in MANIFESTS:
+        for name in SHIPPED_MANIFESTS:
             done = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / f"{name}.yaml"))
             assert done.returncode == 0, done.stderr
         asyncio.run(_policy_works(plane))
