@@ -115,6 +115,7 @@ class ControlLoop:
     async def _run_pass(self) -> None:
         terms, pace = self._leader.terms, SlicePace(self._clock)
         self._appends.begin()
+        await self._observer.approach(pace)
         await self._reconciler.reconcile()
         await self._reconciler.record_rejections()
         await pace.yield_if_due()  # calls of kube-scheduler come first between the steps
