@@ -352,7 +352,7 @@ class Service:
                     clock,
                     plans.plan,
                     groups,
-                    searches=lambda: self.parts.exchange.published.searches,
+                    turns=lambda: self.parts.exchange.published.turns,
                 ),
                 self.query_process.fetch,
             ),
