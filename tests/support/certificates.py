@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from extender.cli.certificates.certificate_folder import CertificateFolder
 
@@ -66,10 +66,19 @@ def client_context(made: CertificateFolder, name: str | None = SCHEDULER) -> ssl
     return context
 
 
-def scheduler_tls(files: Files) -> dict[str, str]:
-    """Return `tlsConfig` of an extender in the configuration of kube-scheduler."""
-    return {
-        "certFile": str(files.certificate),
-        "keyFile": str(files.key),
-        "caFile": str(files.ca),
-    }
+def point_at(config: Mapping[str, Any], url: str, files: Files | None = None) -> dict[str, Any]:
+    """Return a shipped configuration of kube-scheduler with another server and, if it is called by https, other files.
+
+    The server name and `enableHTTPS` stay as they are shipped; with a URL of http both are gone. No leader is elected.
+    """
+    entries = []
+    for shipped in config["extenders"]:
+        entry = {**shipped, "urlPrefix": f"{url}/scheduler"}
+        tls = entry.pop("tlsConfig")
+        if files is None:
+            del entry["enableHTTPS"]
+        else:
+            paths = {"certFile": files.certificate, "keyFile": files.key, "caFile": files.ca}
+            entry["tlsConfig"] = tls | {name: str(path) for name, path in paths.items()}
+        entries.append(entry)
+    return {**config, "extenders": entries, "leaderElection": {"leaderElect": False}}
