@@ -70,6 +70,18 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.http_access = Counter(
+            f"{prefix}_http_access",
+            "Requests to /v1 and /metrics whose rights were checked, by outcome: allowed, unauthenticated (401), forbidden (403), unknown (503), ended (a stream whose right was taken away).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.access_reviews = Counter(
+            f"{prefix}_access_reviews",
+            "Reviews of a token or a right that this replica asked kube-apiserver for, by kind and answer; other requests are answered from earlier reviews.",
+            ["kind", "answer"],
+            registry=self.registry,
+        )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
             "Open connections of the listener.",

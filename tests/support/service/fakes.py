@@ -473,9 +473,15 @@ class Stage:
     def bind(
         self, name: str, node: str = "", alive: Callable[[], bool] = lambda: True
     ) -> asyncio.Task[str]:
-        """Call the bind verb as kube-scheduler would, beside the test."""
+        """Bind as kube-scheduler would, beside the test: a member by the bind verb, another pod by a Binding of its own."""
         where = NodeName(node) if node else self.reserved_node(name)
+        if self.cluster.pod(name).group is None:
+            return self.start(self._bind_ordinary(self.ref(name), where))
         return self.start(self.extender_service.bind(self.ref(name), where, alive))
+
+    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
+        await self.cluster.bind(Binding(pod=ref, node=node))
+        return ""
 
 
 def check_state(state: Any) -> None:
