@@ -37,6 +37,7 @@ from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine, place_of
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
+from extender.store.log.lease_renewal import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -259,6 +260,7 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
@@ -278,6 +280,12 @@ class Service:
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
         writer.history.anchor = seen
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
@@ -308,6 +316,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
         self.tls = TlsContexts(settings, clock) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
@@ -399,6 +408,7 @@ class Service:
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
             asyncio.create_task(self.control_loop.run(), name="control loop"),
             asyncio.create_task(self.parts.nominator.run(), name="nominations"),
             asyncio.create_task(self.parts.evictor.run(), name="evictions"),

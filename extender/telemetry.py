@@ -192,6 +192,17 @@ class Metrics:
             ["task"],
             registry=self.registry,
         )
+        self.event_loop_delay_seconds = Histogram(
+            f"{prefix}_event_loop_delay_seconds",
+            "How late a task of the event loop ran that is due every 0.1 s.",
+            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
+            registry=self.registry,
+        )
+        self.lease_renewals_while_busy = Counter(
+            f"{prefix}_lease_renewals_while_busy",
+            "Renewals of the lease by the thread that renews it while the event loop is busy.",
+            registry=self.registry,
+        )
         self.leader = Gauge(
             f"{prefix}_leader",
             "1 while this replica is the leader and may append to the log, else 0.",
