@@ -52,11 +52,17 @@ NOT_RUN = {
     "gang-extender explain --why-preempted": NEEDS_PAST,
     "pg_dump -Fc -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
+    "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
     "gang-extender serve ": "has no end; started by the test with these arguments",
 }
 NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawing
 SUPERUSER = "administrator"
 FILLED_IN = {
+    "gang-extender certs pki --renew": "gang-extender certs $PKI --renew",
+    "gang-extender certs pki": "test -e $PKI || gang-extender certs $PKI",  # both texts make it
+    "=pki/": "=$PKI/",
+    " pki/": " $PKI/",
+    "/etc/kubernetes/gang-extender": "$NODE_FILES",
     ".venv/bin/gang-extender": "gang-extender",
     "gang-extender db migrate --database-url postgresql://...": (
         "gang-extender db migrate --database-url $MIGRATE_URL"
@@ -159,6 +165,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
             "PGUSER": SUPERUSER,
             "MIGRATE_URL": with_password(url, "gang_migrator"),
             "GANG_EXTENDER_DATABASE_URL": with_password(url, "gang_extender"),
+            "PKI": str(tmp_path / "pki"),
+            "NODE_FILES": str(tmp_path / "node"),
             "GANG_EXTENDER_SERVER": f"http://127.0.0.1:{free_port()}",
         }
         yield Reader(plane, environment)
@@ -244,6 +252,7 @@ def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
     assert [file for file in runbook if file in top] == top
     assert top[-2:] == ["deploy/kubernetes/admission-policy.yaml", "deploy/kubernetes/workloads"]
     assert set(runbook) - set(top) == {
+        "deploy/kubernetes/cert-manager/certificates.yaml",
         "deploy/kubernetes/deployment.yaml",
         "deploy/kubernetes/service.yaml",
     }
