@@ -38,7 +38,7 @@ def certificate_folder(
     """Make a CA, a server and the default clients in a folder; with days <= issued_days_ago they have ended."""
     made = CertificateFolder(folder)
     now = datetime.now(UTC) - timedelta(days=issued_days_ago)
-    made.create(now, days, names, clients)
+    made.create(now, timedelta(days=days), names, clients)
     return made
 
 
@@ -63,6 +63,16 @@ def client_context(made: CertificateFolder, name: str | None = SCHEDULER) -> ssl
     context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     if name is not None:
         context.load_cert_chain(made.certificate(name), made.key(name))
+    return context
+
+
+def server_context(made: CertificateFolder) -> ssl.SSLContext:
+    """Return the context of a server that asks for a client certificate of the CA of a folder."""
+    context = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cafile=str(made.certificate("ca"))
+    )
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(made.certificate("server"), made.key("server"))
     return context
 
 

@@ -33,11 +33,12 @@ class Replica:
         self.database = database
         self.holder = holder
         self.url = service.url
+        self.verbs_url = service.verbs_url
 
     async def ask(self, path: str, within_s: float = WITHIN_S) -> tuple[int, Any]:
         """Return the status and the body of an answer; no answer is a failure."""
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            self.service.session(within_s) as session,
             session.get(self.url + path) as reply,
         ):
             return reply.status, await reply.json(content_type=None)
@@ -145,7 +146,7 @@ async def replicas(
             place.mkdir()
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
-                identity=f"replica-{number}", **settings,
+                certificates=story.service.certificates, identity=f"replica-{number}", **settings,
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.controlplane.api import ApiError
@@ -63,7 +62,7 @@ async def force_all(story: Story) -> None:
 async def why_not_ready(story: Story) -> list[dict[str, Any]]:
     """Return the checks of /readyz that fail."""
     async with (
-        aiohttp.ClientSession() as session,
+        story.service.session() as session,
         session.get(f"{story.service.url}/readyz") as reply,
     ):
         body = await reply.json()

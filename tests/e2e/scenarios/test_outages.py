@@ -122,7 +122,7 @@ class Watchman:
         assert not self.failures, self.failures
 
     async def _for_ever(self, work: Any) -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15)) as session:
+        async with self._story.service.session(15) as session:
             while True:
                 try:
                     await work(session)
@@ -145,7 +145,7 @@ class Watchman:
             body = {"Pod": self._pod, "NodeNames": [f"n{i}" for i in range(24)]}
             began = time.monotonic()
             async with session.post(
-                f"{self._story.service.url}/scheduler/filter", json=body
+                f"{self._story.service.verbs_url}/scheduler/filter", json=body
             ) as reply:
                 answer = await reply.json()
             self.filters.append((time.monotonic() - began, answer))
@@ -165,7 +165,7 @@ class Watchman:
             }
             began = time.monotonic()
             async with session.post(
-                f"{self._story.service.url}/scheduler/bind", json=body
+                f"{self._story.service.verbs_url}/scheduler/bind", json=body
             ) as reply:
                 answer = await reply.json()
             self.binds.append((time.monotonic() - began, answer["Error"]))
