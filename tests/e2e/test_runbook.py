@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -167,7 +168,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
             "GANG_EXTENDER_DATABASE_URL": with_password(url, "gang_extender"),
             "PKI": str(tmp_path / "pki"),
             "NODE_FILES": str(tmp_path / "node"),
-            "GANG_EXTENDER_SERVER": f"http://127.0.0.1:{free_port()}",
+            "GANG_EXTENDER_SERVER": f"https://127.0.0.1:{free_port()}",
+            "SSL_CERT_FILE": str(tmp_path / "pki" / "ca.crt"),
         }
         yield Reader(plane, environment)
 
@@ -208,15 +210,27 @@ def with_password(url: URL, role: str) -> str:
 def serving(reader: Reader, folder: Path) -> Process:
     """Start the service with the arguments that README.md names."""
     (line,) = (c for b in blocks(TOP) for c in b if c.startswith("gang-extender serve "))
-    database, kubeconfig = line.split()[3::2]
-    assert (database, kubeconfig) == ("postgresql://...", "...")
+    words = line.replace("\\\n", " ").split()[2:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert (given.pop("--database-url"), given.pop("--kubeconfig")) == ("postgresql://...", "...")
+    pki = reader.environment["PKI"]
+    certificates = [
+        word for flag, file in given.items() for word in (flag, file.replace("pki", pki, 1))
+    ]
     command = [
         *(sys.executable, "-m", "extender", "serve"),
         *("--database-url", reader.environment["GANG_EXTENDER_DATABASE_URL"]),
         *("--kubeconfig", str(reader.plane.kubeconfig("extender"))),
+        *certificates,
     ]
-    listen = reader.environment["GANG_EXTENDER_SERVER"].removeprefix("http://")
-    return Process("extender", command, folder / "extender.log", {"GANG_EXTENDER_LISTEN": listen})
+    listeners = {
+        "GANG_EXTENDER_LISTEN": f"127.0.0.1:{free_port()}",
+        "GANG_EXTENDER_API_LISTEN": reader.environment["GANG_EXTENDER_SERVER"].removeprefix(
+            "https://"
+        ),
+        "GANG_EXTENDER_AUTHENTICATION": "none",  # commands of the text ask it without a token
+    }
+    return Process("extender", command, folder / "extender.log", listeners)
 
 
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
@@ -227,11 +241,11 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     (remove,) = (b for b in runbook if b[0].startswith("for kind in"))
     reader.follow(roles)
     reader.follow(install)
-    service = serving(reader, tmp_path)
+    service, authority = serving(reader, tmp_path), reader.environment["SSL_CERT_FILE"]
     service.start()
     try:
         service.wait_until(
-            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz"), 120
+            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz", authority), 120
         )
         for block in runbook:
             if block not in (roles, remove):
@@ -265,9 +279,10 @@ def applied(file: str) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def answers(url: str) -> bool:
+def answers(url: str, authority: str) -> bool:
+    trusted = ssl.create_default_context(cafile=authority)
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=5, context=trusted) as response:
             return bool(response.status == 200)
     except OSError:
         return False

@@ -51,8 +51,8 @@ class Replica:
             return 0, None
 
     async def checks(self) -> dict[str, dict[str, Any]]:
-        """Return the checks of /readyz by name; none without an answer."""
-        body = (await self.probe("/readyz"))[1] or {}
+        """Return the checks of readiness by name; none without an answer."""
+        body = (await self.probe("/v1/readiness"))[1] or {}
         return {check["name"]: check for check in body.get("checks", [])}
 
     async def leads(self) -> bool:

@@ -187,11 +187,13 @@ class Service:
             if not page:
                 await asyncio.sleep(0.01)
 
-    async def metric(self, name: str, kind: str = "") -> float:
-        """Read one value of /metrics, of a label `kind` if it has one; 0 when it is not there."""
+    async def metric(self, name: str, kind: str = "", **labels: str) -> float:
+        """Read one value of /metrics, of a label `kind` or others if it has some; 0 when it is not there."""
         async with self.session() as session, session.get(f"{self.url}/metrics") as reply:
             lines = (await reply.text()).splitlines()
-        series = f'{name}{{kind="{kind}"}} ' if kind else f"{name} "
+        given = ({"kind": kind} if kind else {}) | labels
+        shown = ",".join(f'{label}="{value}"' for label, value in given.items())
+        series = f"{name}{{{shown}}} " if given else f"{name} "
         return next((float(x.split()[-1]) for x in lines if x.startswith(series)), 0.0)
 
     def lines(self, message: str) -> list[dict[str, Any]]:

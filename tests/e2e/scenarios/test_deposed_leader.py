@@ -57,12 +57,8 @@ async def second(story: Story, tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def role_of(service: Service) -> dict[str, Any]:
-    """Return the first check of /readyz, the lease, with the names of all."""
-    async with (
-        service.session() as session,
-        session.get(f"{service.url}/readyz") as reply,
-    ):
-        checks: list[dict[str, Any]] = (await reply.json())["checks"]
+    """Return the first check of readiness, the lease, with the names of all."""
+    checks: list[dict[str, Any]] = (await service.get("/v1/readiness"))["checks"]
     return checks[0] | {"names": [c["name"] for c in checks]}
 
 

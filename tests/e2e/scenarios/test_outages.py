@@ -104,7 +104,7 @@ class Watchman:
     def __init__(self, story: Story, pod: dict[str, Any] | None = None) -> None:
         self._story = story
         self._pod = pod
-        self.ready: list[tuple[float, int, str]] = []  # when asked, status, body
+        self.ready: list[tuple[float, int, str]] = []  # when asked, status, reasons
         self.live: list[int] = []
         self.filters: list[tuple[float, dict[str, Any]]] = []  # how long, answer
         self.binds: list[tuple[float, str]] = []
@@ -134,7 +134,9 @@ class Watchman:
         async def ask(session: aiohttp.ClientSession) -> None:
             asked = time.monotonic()
             async with session.get(f"{self._story.service.url}/readyz") as reply:
-                self.ready.append((asked, reply.status, await reply.text()))
+                status = reply.status
+            async with session.get(f"{self._story.service.url}/v1/readiness") as reply:
+                self.ready.append((asked, status, await reply.text()))
             async with session.get(f"{self._story.service.url}/livez") as reply:
                 self.live.append(reply.status)
 

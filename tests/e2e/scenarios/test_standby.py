@@ -520,11 +520,11 @@ async def _is(value: bool) -> bool:
 
 
 async def until_reason(replica: Replica, check: str, text: str) -> None:
-    """Wait until /readyz fails for this reason."""
+    """Wait until /readyz fails, for this reason."""
 
     async def look() -> bool:
-        status, body = await replica.probe("/readyz")
-        found = {c["name"]: c for c in (body or {}).get("checks", [])}.get(check)
+        status, _ = await replica.probe("/readyz")
+        found = (await replica.checks()).get(check)
         return status == 503 and found is not None and not found["ok"] and text in found["reason"]
 
     await eventually(look)
