@@ -135,6 +135,7 @@ async def test_renewal_under_load_loses_no_call(story: Story, certificates: Live
     That it goes on after the first ones have ended shows that both sides read their files again.
     """
     await story.create(*(a_node(f"n{i}", cpu="64") for i in range(4)))
+    certificates.rotate(LIFETIME)  # so the first connections are made with one that ends soon
     await call_with(story, files_of(certificates))
     loop = asyncio.get_running_loop()
     end_s, names = loop.time() + LOAD_S, []
@@ -148,6 +149,11 @@ async def test_renewal_under_load_loses_no_call(story: Story, certificates: Live
                 await asyncio.sleep(1.5)
     print(f"{len(names)} gangs of 6 during {len(rotations)} rotations")
     assert rotations[-1] - rotations[0] > 2 * LIFETIME.total_seconds()
+    refused = await story.service.metric("gang_extender_http_requests_refused_total", reason="client-certificate")  # fmt: skip
+    assert refused == 0, f"{refused:.0f} calls on open connections were refused"
+    # kube-scheduler only logs a failed call for the nominated node, and then asks about all nodes
+    lines = story.plane.schedulers["scheduler"].log.read_text().splitlines()
+    assert [line for line in lines if "/scheduler/" in line and "extender" in line.lower()] == []
     failed = failed_attempts(await asyncio.to_thread(story.plane.scheduler_metrics))
     assert failed == 0, f"{failed:.0f} attempts of kube-scheduler failed"
     loaded = await story.service.metric("gang_extender_tls_reloads_total", files="server", result="loaded")  # fmt: skip
