@@ -36,6 +36,7 @@ from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
@@ -45,7 +46,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import Clock, LogMark
+from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
@@ -287,13 +288,13 @@ class KubernetesCluster:
         """Post a Binding; see the port."""
         await self._pods.bind(binding)
 
-    async def published(self) -> LogMark | None:
-        """Read the published log head; see the port."""
+    async def published(self) -> tuple[Anchor, ...]:
+        """Read the published anchors; see the port."""
         return await self._log_head.published()
 
-    async def publish(self, mark: LogMark) -> None:
-        """Publish the log head; see the port."""
-        await self._log_head.publish(mark)
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors; see the port."""
+        await self._log_head.publish(anchors)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

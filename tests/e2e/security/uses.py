@@ -21,6 +21,7 @@ from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter, read_pod
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import (
@@ -35,7 +36,6 @@ from extender.core.model.ids import (
 )
 from extender.core.model.pod_groups import Group
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import LogMark
 from extender.ports.workload_ports import GroupLink
 from extender.ports.written_names import DISRUPTION_TARGET, EXPLAINED
 from extender.ports.written_names import SCHEDULED as SCHEDULED_OF
@@ -185,10 +185,10 @@ class Uses:
         yield Use("link a built-in group", right, lambda: trees.link_group(link))
 
     def _on_others(self) -> Iterator[Use]:
-        mark = LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32))
+        anchor = Anchor(position=Position(1), epoch=Epoch(1), chain=bytes(32))
         maps = {verb: ("", "configmaps", verb) for verb in ("get", "patch", "create")}
         first = frozenset({maps["patch"], maps["create"]})
-        yield Use("publish the end of the log", first, lambda: self._head.publish(mark))
+        yield Use("publish the end of the log", first, lambda: self._head.publish([anchor]))
         yield Use("read the end of the log", frozenset({maps["get"]}), self._head.published)
         events = {verb: ("events.k8s.io", "events", verb) for verb in ("create", "patch")}
         yield Use("write an Event", frozenset({events["create"]}), partial(self._event, 1))
