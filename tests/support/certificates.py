@@ -76,6 +76,24 @@ def server_context(made: CertificateFolder) -> ssl.SSLContext:
     return context
 
 
+def handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str = "127.0.0.1"
+) -> dict[str, str]:
+    """Shake hands in memory and return the subject that the server sees; an alert is raised by the side that finds it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server, server_hostname=host)
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [here, there]
+    while waiting:
+        for side in tuple(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+    return dict(part[0] for part in there.getpeercert()["subject"])
+
+
 def point_at(config: Mapping[str, Any], url: str, files: Files | None = None) -> dict[str, Any]:
     """Return a shipped configuration of kube-scheduler with another server and, if it is called by https, other files.
 

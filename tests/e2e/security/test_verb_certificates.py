@@ -99,30 +99,40 @@ async def scheduler_error(story: Story, pod: str) -> str:
 async def test_only_the_right_certificate_gets_in(
     story: Story, certificates: LiveFolder, tmp_path: Path
 ) -> None:
-    """None, one of another CA, one that has ended, one of another name: kube-scheduler says so on the pod, and nothing is bound."""
+    """None, one of another CA, one that has ended, one of another name: the message of kube-scheduler is on the pod, and nothing is bound."""
     good = files_of(certificates)
     foreign = files_of(certificate_folder(tmp_path / "foreign"))
     ended = CertificateFolder(shutil.copytree(certificates.folder / "..data", tmp_path / "ended"))
     ended.renew(datetime.now(UTC) - timedelta(days=2), timedelta(days=1))
     stranger = files_of(certificates, STRANGER)
-    refused_at_handshake = ("EOF", "connection reset", "broken pipe", "remote error: tls: ")
-    cases: dict[str, tuple[Files, dict[str, str | None], tuple[str, ...]]] = {
-        "none": (good, {"certFile": None, "keyFile": None}, refused_at_handshake),
-        "foreign": (foreign._replace(ca=good.ca), {}, refused_at_handshake),
-        "ended": (files_of(ended)._replace(ca=good.ca), {}, refused_at_handshake),
-        "stranger": (stranger, {}, ("failed filter with extender", "403")),
-        "other-server": (foreign._replace(certificate=good.certificate, key=good.key), {},
-                         ("x509: certificate signed by unknown authority",)),
-        "other-name": (good, {"serverName": "elsewhere"}, ("not elsewhere",)),
+    closed = ("EOF", "connection reset", "broken pipe", "remote error: tls: ")
+    handshakes, requests = "tls_handshakes_failed", "http_requests_refused"
+    # files, changes of tlsConfig, what kube-scheduler writes on the pod, and what we count
+    cases: dict[str, tuple[Files, dict[str, str | None], tuple[str, ...], dict[str, str]]] = {
+        "none": (good, {"certFile": None, "keyFile": None}, closed, {handshakes: "no-certificate"}),
+        "foreign": (foreign._replace(ca=good.ca), {}, closed, {handshakes: "unknown-ca"}),
+        "ended": (files_of(ended)._replace(ca=good.ca), {}, closed, {handshakes: "ended"}),
+        "stranger": (stranger, {}, ("code 403",), {requests: "client-name"}),
+        "other-server": (good._replace(ca=foreign.ca), {},
+                         ("x509: certificate signed by unknown authority",), {handshakes: "refused-by-caller"}),
+        "other-name": (good, {"serverName": "elsewhere"}, ("not elsewhere",), {handshakes: "refused-by-caller"}),
     }  # fmt: skip
     await story.create(a_node("n1", cpu="32"))
-    for name, (files, changes, messages) in cases.items():
+    for name, (files, changes, messages, counter) in cases.items():
+        ((metric, cause),) = counter.items()
+        label = {"cause" if metric == handshakes else "reason": cause}
+        before = await story.service.metric(f"gang_extender_{metric}_total", **label)
         await call_with(story, files, **changes)
         await story.create(*a_gang(name, pods=2, requests=CPU))
         await story.until_event("GangAdmitted", f"default/{name}")
         message = await scheduler_error(story, f"{name}-0")
         print(f"{name}: {message}")
         assert any(text in message for text in messages), message
+        assert await story.service.metric(f"gang_extender_{metric}_total", **label) > before
+    logged = {line["cause"]: line for line in story.service.lines("a TLS handshake failed")}
+    assert {"no-certificate", "unknown-ca", "ended", "refused-by-caller"} <= logged.keys()
+    (line,) = story.service.lines("a client certificate with a name that is not allowed")
+    assert line["names"] == ["stranger"]
     assert await story.bound() == {}
     await call_with(story, good)
     await story.until_bound(2 * len(cases))

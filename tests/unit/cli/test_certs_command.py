@@ -19,6 +19,7 @@ from tests.support.certificates import (
     SCHEDULER,
     certificate_folder,
     client_context,
+    handshake,
     server_context,
 )
 from tests.support.service.command_line import run_command
@@ -33,22 +34,6 @@ def strict_server(made, name="server"):
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_cert_chain(made.certificate(name), made.key(name))
     return context
-
-
-def handshake(server, client, host="127.0.0.1"):
-    """Shake hands in memory and return the subject that the server sees; an alert is raised by the side that finds it."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    here = client.wrap_bio(to_client, to_server, server_hostname=host)
-    there = server.wrap_bio(to_server, to_client, server_side=True)
-    waiting = [here, there]
-    while waiting:
-        for side in tuple(waiting):
-            try:
-                side.do_handshake()
-                waiting.remove(side)
-            except ssl.SSLWantReadError:
-                continue
-    return dict(part[0] for part in there.getpeercert()["subject"])
 
 
 def test_client_and_server_accept_each_other(tmp_path):
