@@ -57,7 +57,7 @@ class FailedHandshakes:
         """Have the connections of a context report to this object."""
         failed = self.failed
 
-        class Observed(ssl.SSLObject):
+        class ObservedConnection(ssl.SSLObject):
             def do_handshake(self) -> None:
                 try:
                     super().do_handshake()
@@ -67,7 +67,7 @@ class FailedHandshakes:
                     failed(error)
                     raise
 
-        context.sslobject_class = Observed
+        context.sslobject_class = ObservedConnection
 
     def failed(self, error: ssl.SSLError) -> None:
         """Count a handshake that ended with an error; log it unless its cause was logged a moment ago."""
