@@ -92,6 +92,12 @@ class Metrics:
             "Bytes of the bodies of all open requests.",
             registry=self.registry,
         )
+        self.tls_handshakes_failed = Counter(
+            f"{prefix}_tls_handshakes_failed",
+            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
+            ["cause"],
+            registry=self.registry,
+        )
         self.tls_reloads = Counter(
             f"{prefix}_tls_reloads",
             "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
