@@ -20,7 +20,7 @@ from tests.support.service.fakes import FakeClock
 HOUR_S = 3600
 DAYS_400_S = 400 * 24 * HOUR_S
 START_US = 1_800_000_000_000_000
-FACT = NewEvent(
+DRAFT = NewEvent(
     gang_uid=NIL_GANG, gang="", data=DriftDetected(kind="k", object="o", message="m"), actor="me"
 )
 
@@ -55,7 +55,7 @@ class Clocks:
             self.record()
 
     def record(self) -> int:
-        events = stamp_events([FACT], self.state, Epoch(1), self.clock)
+        events = stamp_events([DRAFT], self.state, Epoch(1), self.clock)
         self.state = fold(self.state, events)
         self.recorded.append(events[0].at_us)
         return events[0].at_us
@@ -80,7 +80,7 @@ async def test_before_the_first_sample_it_is_the_clock_of_the_machine():
 
 @pytest.mark.parametrize("step_s", [3 * HOUR_S, -3 * HOUR_S, DAYS_400_S, -DAYS_400_S])
 async def test_a_step_of_the_machine_changes_no_recorded_time(clocks, step_s):
-    """H5 of the security review: ahead and right again; each of both is told once."""
+    """H5 of the security review: ahead and right again; each is seen once."""
     clocks.machine.us += step_s * 1_000_000
     assert abs(clocks.record() - clocks.database_us) <= STEP_US
     await clocks.run(5)
@@ -111,7 +111,7 @@ async def test_slow_drift_is_followed_and_is_no_step(clocks, rate):
 
 
 async def test_a_short_step_of_the_database_ahead_is_not_followed(clocks):
-    """For less than a minute: the log has none of it, and its end is told too."""
+    """For less than a minute: the log has none of it, and its end is seen too."""
     clocks.database_us += DAYS_400_S * 1_000_000
     await clocks.run(30)
     clocks.database_us -= DAYS_400_S * 1_000_000

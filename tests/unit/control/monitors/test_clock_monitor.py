@@ -1,4 +1,4 @@
-"""A step of a clock is a fact of the leader, moves no other fact, and ends no reservation (H5 of the security review)."""
+"""A step of a clock is recorded by the leader, moves no recorded time, and ends no reservation (H5 of the security review)."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ async def story():
 
 
 @pytest.mark.parametrize("step_s", [3 * HOUR_S, -3 * HOUR_S, DAYS_400_S, -DAYS_400_S])
-async def test_a_step_of_the_machine_is_a_fact_and_nothing_else(story, step_s):
-    """There and back: two facts with right times, no reservation given back before its lifetime is over, then it is."""
+async def test_a_step_of_the_machine_is_recorded_and_changes_nothing_else(story, step_s):
+    """There and back: two events with right times, no reservation given back before its lifetime is over, then it is."""
     counted = METRICS.clock_steps.labels("service")._value.get()
     story.machine.us += step_s * 1_000_000
     await story.later(TTL_S // 2)
@@ -116,7 +116,7 @@ async def test_the_rest_of_a_lifetime_survives_a_restart(story):
     assert story.steps() == []
 
 
-async def test_a_new_leader_tells_that_the_log_is_ahead_of_the_clock(story):
+async def test_a_new_leader_records_that_the_log_is_ahead_of_the_clock(story):
     """The database's clock stepped back while no process led; appends go on, their times stand still."""
     story.database_ahead_us = -HOUR_S * 1_000_000
     newest_us = story.stage.events()[-1].at_us
@@ -129,7 +129,7 @@ async def test_a_new_leader_tells_that_the_log_is_ahead_of_the_clock(story):
 
 
 async def test_a_follower_records_nothing(story, caplog):
-    """It has no right to; its log line and its metric tell."""
+    """It has no right to; its log line and its metric have the step."""
     follower = Stage(
         clock=DatabaseClock(FakeClock(), story._read), database=story.database, holder="other"
     )
