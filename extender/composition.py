@@ -28,6 +28,7 @@ from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -146,7 +147,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit, SystemClock()),
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -234,7 +235,12 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     )
 
 
-def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
+def database_clock(opened: Store) -> DatabaseClock:
+    """Return the clock of the service: by the clock of the machine until its first `sync`."""
+    return DatabaseClock(SystemClock(), opened.log.time_us)
+
+
+def leader(settings: Settings, opened: Store, clock: DatabaseClock) -> Leader:
     """Return the leader, which is the only writer of the log."""
     from extender.control.log.leader import Leader
     from extender.control.log.lease import LeaseIdentity
@@ -244,14 +250,21 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise_url,
         ttl_ms=int(settings.lease_duration_s * 1000),
     )
-    return Leader(opened.log, opened.snapshots, clock, identity, on_append=_count)
+    return Leader(
+        opened.log, opened.snapshots, clock, identity, on_append=_count, sync_clock=clock.sync
+    )
 
 
 class Service:
     """The running service: its objects, and the order in which they start and stop."""
 
     def __init__(
-        self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
+        self,
+        settings: Settings,
+        opened: Store,
+        seen: Runnable,
+        writer: Leader,
+        clock: DatabaseClock,
     ) -> None:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
@@ -260,6 +273,7 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.monitors.clock_monitor import ClockMonitor
         from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.read_model_projector import ReadModelProjector
@@ -290,6 +304,7 @@ class Service:
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
@@ -417,6 +432,7 @@ class Service:
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="state verifier"),
+            asyncio.create_task(self.clock_monitor.run(), name="clock monitor"),
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
@@ -514,7 +530,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
                 "the database role of the service could change the log",
                 extra={"may": excess, "hint": hint},
             )
-        clock = SystemClock()
+        clock = database_clock(opened)
+        await clock.sync()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)
