@@ -27,6 +27,7 @@ from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -61,6 +62,7 @@ class Store(msgspec.Struct):
     """All adapters of one database."""
 
     url: str
+    keys: LogKeys
     log: PostgresEventLog
     snapshots: PostgresSnapshots
     inputs: PostgresDecisionInputs
@@ -132,19 +134,23 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
         )
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
+            keys=keys,
             log=PostgresEventLog(url),
-            snapshots=PostgresSnapshots(writing),
+            snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit, SystemClock()),
+            as_of=HistoricalState(
+                history_log, PostgresSnapshots(reading, keys), audit, SystemClock()
+            ),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -268,7 +274,7 @@ class Service:
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
         writer.history.anchor = seen
-        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
+        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
+    anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
     listen: Annotated[str, Meta(description="HOST:PORT to listen on.")] = "127.0.0.1:8888"
     advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
