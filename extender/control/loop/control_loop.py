@@ -88,6 +88,7 @@ class ControlLoop:
         """
         terms, pace = self._leader.terms, SlicePace(self._clock)
         self._appends.begin()
+        await self._observer.approach(pace)
         await self._reconciler.reconcile()
         await self._reconciler.record_rejections()
         await pace.yield_if_due()  # calls of kube-scheduler come first between the steps

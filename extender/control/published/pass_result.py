@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.core.log.reservation_state import Reservation
-from extender.core.model.cluster_view import ClusterView, forest_after
+from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pod_groups import Forest
+from extender.runtime.cooperative_yield import SlicePace
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,8 @@ class PublishedPass:
 
     def __init__(self) -> None:
         self._observation = Observation()
+        # a view and its trees: the published ones, or some on the way to the next
+        self._base = (self._observation.view, self._observation.forest)
         self._result = PassResult()
 
     @property
@@ -66,9 +69,16 @@ class PublishedPass:
         """Publish a view with its trees, of which only changed ones are built again, and return both."""
         before = self._observation
         if before.view is not view:
-            forest = forest_after(before.view, before.forest, view)
+            forest = forest_after(*self._base, view)
+            self._base = (view, forest)
             self._observation = msgspec.structs.replace(before, view=view, forest=forest)
         return self._observation
+
+    async def approach(self, view: ClusterView, pace: SlicePace) -> None:
+        """Build the trees of a view with many more or fewer groups in slices, so that `observe` has little to do."""
+        for base in forest_steps(*self._base, view):
+            self._base = base
+            await pace.yield_if_due()
 
     def mark_compared(self, view: ClusterView) -> None:
         """Publish that all differences between a view and the log are in the log."""

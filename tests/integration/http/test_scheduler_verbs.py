@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.composition import read_wire_pod
-from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.errors import RequestRejected
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy
 from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -387,7 +387,7 @@ async def test_bind_answers_the_barrier(served):
 async def test_a_fault_of_the_api_server_is_an_error_text(served):
     """A fault behind bind is an error text, never a 500."""
     served.stage.cluster.fault = lambda verb, _: (
-        ClusterUnavailable("503 of the API server") if verb == "bind" else None
+        RequestRejected("422 of the API server") if verb == "bind" else None
     )
     calls = [
         {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid,
@@ -395,7 +395,7 @@ async def test_a_fault_of_the_api_server_is_an_error_text(served):
         for pod in (served.stage.cluster.pod("g-0"), served.stage.cluster.pod("g-1"))
     ]  # fmt: skip
     answers = await asyncio.gather(*(served.ask("bind", call) for call in calls))
-    assert all("503 of the API server" in answer["Error"] for answer in answers), answers
+    assert all("422 of the API server" in answer["Error"] for answer in answers), answers
 
 
 async def test_an_ordinary_pod_is_bound_by_kube_scheduler_alone(served):
