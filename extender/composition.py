@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from extender.control.log.leader import Leader
+    from extender.core.log.anchors import Anchor
+    from extender.ports.verification_ports import SliceResult
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +259,7 @@ class Service:
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
+        from extender.control.monitors.log_verifier import LogVerifier
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
         from extender.control.monitors.state_verifier import StateVerifier
@@ -266,6 +269,7 @@ class Service:
         from extender.http.scheduler.leader_proxy import LeaderProxy
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
+        from extender.runtime.worker_process import NICE, WorkerProcess
 
         self.settings = settings
         self.cluster = seen
@@ -273,8 +277,11 @@ class Service:
         self.barriers = BindBarriers(
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
-        writer.history.anchor = seen
+        writer.history.anchor, writer.history.keys = seen, opened.keys
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
+        self.verification = WorkerProcess(nice=NICE)
+        verify_next = functools.partial(self._verify_slice, opened.url)
+        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
@@ -306,9 +313,20 @@ class Service:
         )
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
         self.forwarder = LeaderProxy(writer, settings)
-        self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.query_process = QueryProcess(
+            ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
+        )
         self.worker = PlanQueryWorker()
         self.app = self._application(opened, clock)
+
+    async def _verify_slice(
+        self, url: str, anchors: Sequence[Anchor] | None, most: int
+    ) -> SliceResult:
+        """Verify the next events of the log in the process for that; see `LogVerifier`."""
+        from extender.verification_worker import verify_slice
+
+        key_file = self.settings.anchor_key_file
+        return await self.verification.run(verify_slice, url, key_file, anchors, most)
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return the HTTP application."""
@@ -379,6 +397,7 @@ class Service:
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
+            asyncio.create_task(self.verifier.run(), name="log verifier"),
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
             asyncio.create_task(self.trees.run(), name="trees"),
@@ -402,6 +421,7 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.query_process.close()
             self.worker.stop()
+            self.verification.stop()
             self.parts.planner.stop()
             self.parts.termination_reasons.stop()
             await self.cluster.stop()

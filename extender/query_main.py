@@ -22,6 +22,7 @@ from extender.http.web.query_process import QueryProcessOptions, QueryTurns, ser
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import NICE, initialize_worker
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -45,12 +46,13 @@ def main() -> None:
     initialize_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
-    uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
+    keys = read_keys(given.anchor_key_file, "--anchor-key-file")
+    uvloop.run(_answer(given.database_url, keys, socket.socket(fileno=given.listening)))
 
 
-async def _answer(url: str, listening: socket.socket) -> None:
+async def _answer(url: str, keys: LogKeys, listening: socket.socket) -> None:
     reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
-    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading)
+    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         feed, as_of = (
             EventStream(followed_log, audit),

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from extender.core.log.interval_rows import IntervalRow
+from extender.core.log.tampering import LogFinding
 from extender.core.model.ids import Epoch, Position
 
 
@@ -22,6 +23,14 @@ class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     authentic: (
         bool | None
     )  # it has the HMAC of one of the keys; None: it has none, or there is no key
+
+
+class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slice of a verification found, and all slices of the pass before it."""
+
+    position: Position  # up to which the log was verified
+    more: bool  # the pass goes on
+    findings: tuple[LogFinding, ...]
 
 
 class LogEvidence(Protocol):

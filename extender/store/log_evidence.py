@@ -21,7 +21,7 @@ from extender.core.log.interval_rows import (
     IntervalRow,
     PlacementRow,
     PreemptionRow,
-    VictimRow,
+    VictimStatusRow,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
@@ -60,7 +60,7 @@ TABLES: Final[Mapping[type[IntervalRow], _Table]] = {
         "placement", {"pod_uid": "text", "from_position": "bigint"}, "from_position"
     ),
     GangRow: _Table("gang_state", {"gang_uid": "text", "from_position": "bigint"}, "from_position"),
-    VictimRow: _Table("victim", {"position": "bigint", "pod_uid": "text"}, "position"),
+    VictimStatusRow: _Table("victim", {"position": "bigint", "pod_uid": "text"}, "position"),
     PreemptionRow: _Table("preemption", {"position": "bigint"}, "position"),
 }
 
@@ -219,7 +219,7 @@ def _key(row: IntervalRow) -> tuple[object, ...]:
     return (type(row), *(getattr(row, name) for name in TABLES[type(row)].key))
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 -- a column of any type
     """Return a column in the form that computed rows have."""
     if name == "resources" and isinstance(value, str):
         return msgspec.json.decode(value)

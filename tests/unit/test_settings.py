@@ -126,6 +126,7 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
     "listen": ("0.0.0.0:8889", "0.0.0.0"),
     "advertise_url": ("http://10.0.0.1:8888", None),
     "identity": ("replica-1", None),

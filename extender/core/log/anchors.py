@@ -8,7 +8,7 @@ at a higher position than a later one is always kept: the log lost its end betwe
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
@@ -87,6 +87,30 @@ def with_anchor(anchors: Sequence[Anchor], new: Anchor) -> tuple[Anchor, ...]:
         if one.position > following.position:  # the log lost its end here
             kept.update((index, index + 1))
     return tuple(every[index] for index in sorted(kept))[-ANCHORS_MAX:]
+
+
+def sort_by_trust(
+    anchors: Sequence[Anchor], check: Callable[[Anchor], SignatureState] | None
+) -> tuple[tuple[Anchor, ...], tuple[tuple[Anchor, SignatureState], ...]]:
+    """Return the anchors to believe, and those that were not published by the service, with the state of their signature.
+
+    Args:
+        anchors: In the order of their publication.
+        check: Returns the state of a signature; None: there is no key, and all are believed.
+
+    Anchors without a signature are believed when they are older than the first signed one.
+    """
+    if check is None:
+        return tuple(anchors), ()
+    trusted, others, signed_before = [], [], False
+    for anchor in anchors:
+        state = check(anchor)
+        signed_before |= state == "valid"
+        if state == "valid" or (state == "unsigned" and not signed_before):
+            trusted.append(anchor)
+        else:
+            others.append((anchor, state))
+    return tuple(trusted), tuple(others)
 
 
 def encode_anchors(anchors: Sequence[Anchor]) -> dict[str, str]:

@@ -81,7 +81,7 @@ class GangRow(msgspec.Struct, eq=False):
     to_at_us: int | None = None
 
 
-class VictimRow(msgspec.Struct, eq=False):
+class VictimStatusRow(msgspec.Struct, eq=False):
     """A row of `gx.victim`, in the order of its columns."""
 
     position: int
@@ -112,10 +112,10 @@ class PreemptionRow(msgspec.Struct, eq=False):
     outcome: str | None = None
     ended_position: int | None = None
     ended_at_us: int | None = None
-    victims: list[VictimRow] = []
+    victims: list[VictimStatusRow] = []
 
 
-IntervalRow = PlacementRow | GangRow | VictimRow | PreemptionRow
+IntervalRow = PlacementRow | GangRow | VictimStatusRow | PreemptionRow
 
 
 def _text(text: str) -> str:
@@ -134,7 +134,7 @@ class IntervalRows:
         self._superseded: dict[tuple[str, str, str], list[PlacementRow]] = {}
         self._gangs: dict[str, GangRow] = {}  # the open row of each gang
         self._pending: dict[str, PreemptionRow] = {}  # by gang
-        self._victims: dict[str, list[tuple[PreemptionRow, VictimRow]]] = {}  # by pod
+        self._victims: dict[str, list[tuple[PreemptionRow, VictimStatusRow]]] = {}  # by pod
         self.begun = {"placement": 0, "gang_state": 0, "preemption": 0, "victim": 0}
         self.completed: list[IntervalRow] = []
 
@@ -398,7 +398,7 @@ class IntervalRows:
             _ended(before, event, "replaced")
             self._complete(before)
         victims = {
-            _text(pod.uid): VictimRow(
+            _text(pod.uid): VictimStatusRow(
                 position=event.position,
                 pod_uid=_text(pod.uid),
                 pod=_text(pod.pod),

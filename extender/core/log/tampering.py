@@ -39,7 +39,7 @@ ADVICE: Final[Mapping[TamperKind, str]] = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One place where the log, or what is stored beside it, is not what it was."""
 
     kind: TamperKind

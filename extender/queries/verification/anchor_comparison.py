@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from extender.core.log.anchors import Anchor
-from extender.core.log.tampering import Finding
+from extender.core.log.anchors import Anchor, SignatureState, sort_by_trust
+from extender.core.log.tampering import LogFinding
 from extender.core.model.ids import Epoch, Position
 from extender.runtime.log_keys import LogKeys
 
@@ -19,7 +19,7 @@ class RecordedLoss(msgspec.Struct, frozen=True):
     epoch: Epoch
 
 
-class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the log, and what identifies it."""
 
     position: Position
@@ -36,21 +36,10 @@ class AnchorComparison:
     """
 
     def __init__(self, anchors: Sequence[Anchor], keys: LogKeys) -> None:
-        self.forged: list[Finding] = []
-        self.unsigned = 0  # trusted without a signature
-        self.trusted: list[Anchor] = []
+        self.trusted, others = sort_by_trust(anchors, keys.check if keys.key_ids else None)
+        self.forged = [_forged(anchor, state, keys) for anchor, state in others]
+        self.unsigned = sum(not keys.key_ids or not anchor.signature for anchor in self.trusted)
         self._found: dict[int, bool] = {}  # by index in `trusted`
-        signed_before = False
-        for anchor in anchors:
-            state = keys.check(anchor) if keys.key_ids else "unsigned"
-            if state == "valid":
-                signed_before = True
-            elif not keys.key_ids or (state == "unsigned" and not signed_before):
-                self.unsigned += 1
-            else:
-                self.forged.append(_forged(anchor, state, keys))
-                continue
-            self.trusted.append(anchor)
 
     def between(self, after: Position, until: Position) -> Iterator[tuple[int, Anchor]]:
         """Yield index and anchor of those at positions after `after`, up to `until`."""
@@ -62,10 +51,9 @@ class AnchorComparison:
         """Record whether the log has the hash of an anchor at its position."""
         self._found[index] = found
 
-    def findings(self, end: LogEnd, losses: Sequence[RecordedLoss]) -> Iterator[Finding]:
+    def findings(self, end: VerifiedEnd, losses: Sequence[RecordedLoss]) -> Iterator[LogFinding]:
         """Yield what anchors prove about a log that was compared up to its end."""
         yield from self.forged
-        last_matching = 0
         judged = [
             (index, anchor)
             for index, anchor in enumerate(self.trusted)
@@ -77,7 +65,7 @@ class AnchorComparison:
             return
         if end.position == 0:
             newest = max(anchor.position for _, anchor in differing)
-            yield Finding(
+            yield LogFinding(
                 kind="log-truncated",
                 position=0,
                 message=f"the log is empty; it had {newest} events when its end was published",
@@ -85,7 +73,7 @@ class AnchorComparison:
             return
         others = [a for _, a in differing if a.first and a.first != end.first]
         if others:
-            yield Finding(
+            yield LogFinding(
                 kind="other-database",
                 position=1,
                 message="the first event is not that of the log whose end was published",
@@ -95,7 +83,7 @@ class AnchorComparison:
         for _, anchor in [
             (i, a) for i, a in inside if any(b.position >= a.position for b in self._later(i))
         ]:
-            yield Finding(
+            yield LogFinding(
                 kind="forged-anchor",
                 position=anchor.position,
                 message="an anchor that was published later and at a higher position matches the log, this one does not",
@@ -105,7 +93,7 @@ class AnchorComparison:
         ]
         if rewritten:
             first = min(anchor.position for anchor in rewritten)
-            yield Finding(
+            yield LogFinding(
                 kind="rewritten",
                 position=last_matching + 1,
                 message=(
@@ -118,7 +106,7 @@ class AnchorComparison:
             newest = max(anchor.position for anchor in beyond)
             epoch = max(anchor.epoch for anchor in beyond)
             if end.lease_epoch < epoch:
-                yield Finding(
+                yield LogFinding(
                     kind="older-copy",
                     position=end.position + 1,
                     message=(
@@ -127,7 +115,7 @@ class AnchorComparison:
                     ),
                 )
             else:
-                yield Finding(
+                yield LogFinding(
                     kind="tail-deleted",
                     position=end.position + 1,
                     message=(
@@ -145,7 +133,7 @@ class AnchorComparison:
     def _excused(self, index: int, losses: Sequence[RecordedLoss]) -> bool:
         """Return whether a recorded loss of history explains why the log does not have an anchor.
 
-        The loss must be covered by an anchor that was published after it and that the log has: otherwise whoever changes the
+        The loss must be covered by an anchor that was published after it and that the log has: otherwise one who changes the
         log could add the record of a loss.
         """
         anchor = self.trusted[index]
@@ -159,11 +147,11 @@ class AnchorComparison:
         )
 
 
-def _forged(anchor: Anchor, state: str, keys: LogKeys) -> Finding:
+def _forged(anchor: Anchor, state: SignatureState, keys: LogKeys) -> LogFinding:
     accepted = ", ".join(keys.key_ids)
     text = {
         "unsigned": "an anchor without a signature was published after signed ones",
         "unknown key": f"an anchor is signed by key {anchor.key}, which is not one of {accepted}",
         "invalid": f"the signature of an anchor by key {anchor.key} is wrong: its fields were changed",
     }[state]
-    return Finding(kind="forged-anchor", position=anchor.position, message=text)
+    return LogFinding(kind="forged-anchor", position=anchor.position, message=text)

@@ -19,18 +19,18 @@ from extender.core.log.interval_rows import (
     IntervalRows,
     PlacementRow,
     PreemptionRow,
-    VictimRow,
+    VictimStatusRow,
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.log.tampering import Finding
+from extender.core.log.tampering import LogFinding
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import EventLog, LogMark, LogPage
 from extender.ports.verification_ports import LogEvidence, StoredSnapshot
 from extender.queries.verification.anchor_comparison import (
     AnchorComparison,
-    LogEnd,
+    VerifiedEnd,
     RecordedLoss,
 )
 from extender.runtime.log_keys import LogKeys
@@ -48,13 +48,13 @@ ROWS_AT_ONCE = 1000
 FIXED = {
     PlacementRow: PlacementRow.__struct_fields__[:13],
     GangRow: GangRow.__struct_fields__[:11],
-    VictimRow: VictimRow.__struct_fields__[:6],
+    VictimStatusRow: VictimStatusRow.__struct_fields__[:6],
     PreemptionRow: PreemptionRow.__struct_fields__[:7],
 }
 TABLES = {
     PlacementRow: "placement",
     GangRow: "gang_state",
-    VictimRow: "victim",
+    VictimStatusRow: "victim",
     PreemptionRow: "preemption",
 }
 
@@ -65,7 +65,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     position: Position  # up to which the log was verified
     anchors: int  # compared
     unsigned: int  # of them, trusted without a signature
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     losses: tuple[Position, ...]  # positions of recorded losses of history
 
 
@@ -95,7 +95,7 @@ class LogVerification:
         self._first = b""
         self._epoch = Epoch(0)
         self._losses: list[RecordedLoss] = []
-        self._findings: list[Finding] = []
+        self._findings: list[LogFinding] = []
         self._snapshots: list[tuple[Position, str]] = []
         self._pruned_us = 0
         self._projected = Position(0)  # interval rows are compared up to here
@@ -139,7 +139,7 @@ class LogVerification:
         self._end = (await self._log.head()).position
         self._begun = True
 
-    def _report(self, finding: Finding) -> None:
+    def _report(self, finding: LogFinding) -> None:
         if len(self._findings) < FINDINGS_MAX:
             self._findings.append(finding)
 
@@ -163,7 +163,7 @@ class LogVerification:
     def _break(self, kind: str, position: int, text: str) -> None:
         self._broken = True
         finding = {"kind": kind, "position": position, "message": text}
-        self._report(msgspec.convert(finding, Finding))
+        self._report(msgspec.convert(finding, LogFinding))
 
     async def _take(self, page: LogPage) -> None:
         """Take a page whose hashes form a chain."""
@@ -191,7 +191,7 @@ class LogVerification:
         for event in events:
             if event.epoch < self._epoch:
                 text = f"its epoch is {event.epoch}, the event before it has epoch {self._epoch}"
-                self._report(Finding(kind="forged-epoch", position=event.position, message=text))
+                self._report(LogFinding(kind="forged-epoch", position=event.position, message=text))
             self._epoch = event.epoch
             if isinstance(event.data, HistoryTruncated):
                 self._losses.append(RecordedLoss(event.position, event.epoch))
@@ -218,7 +218,7 @@ class LogVerification:
         for position, digest in wanted.items():
             if digest not in stored:
                 text = f"the input {digest} of the decision is not stored, or was changed; nothing was pruned since then"
-                self._report(Finding(kind="missing-input", position=position, message=text))
+                self._report(LogFinding(kind="missing-input", position=position, message=text))
 
     async def _compare_snapshot(self, position: Position, codec: str) -> None:
         stored = await self._evidence.snapshot(position, codec)
@@ -229,7 +229,7 @@ class LogVerification:
             return  # of a history that was lost: never used
         text = await asyncio.to_thread(self._snapshot_fault, stored)
         if text:
-            self._report(Finding(kind="forged-snapshot", position=position, message=text))
+            self._report(LogFinding(kind="forged-snapshot", position=position, message=text))
 
     def _snapshot_fault(self, stored: StoredSnapshot) -> str:
         if not stored.intact:
@@ -253,7 +253,7 @@ class LogVerification:
                 text = row_fault(row, stored, fixed_only=fixed_only, position=self._projected)
                 if text:
                     position = getattr(row, "from_position", 0) or getattr(row, "position", 0)
-                    finding = Finding(kind="forged-projection", position=position, message=text)
+                    finding = LogFinding(kind="forged-projection", position=position, message=text)
                     self._report(finding)
 
     async def _finish(self) -> None:
@@ -261,7 +261,7 @@ class LogVerification:
         lease = await self._evidence.lease_epoch()
         if not self._broken:
             await self._compare_open_rows()
-            end = LogEnd(position=self._end, first=self._first, lease_epoch=lease)
+            end = VerifiedEnd(position=self._end, first=self._first, lease_epoch=lease)
             for finding in self._anchors.findings(end, self._losses):
                 self._report(finding)
         else:
@@ -273,20 +273,20 @@ class LogVerification:
         known = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
         if lease < known and not older:
             text = f"the lease has epoch {lease}, epoch {known} was held before"
-            self._report(Finding(kind="forged-epoch", position=self.position, message=text))
+            self._report(LogFinding(kind="forged-epoch", position=self.position, message=text))
 
     async def _compare_open_rows(self) -> None:
         """Compare the rows that are open at the end, and count those that should not be there."""
         if self._projected > self._end:
             text = f"the interval tables were made from events up to position {self._projected}, the log ends at {self._end}"
-            self._report(Finding(kind="forged-projection", position=self._end, message=text))
+            self._report(LogFinding(kind="forged-projection", position=self._end, message=text))
             return
         await self._compare_rows(list(self._rows.open_rows()), fixed_only=True)
         counts = await self._evidence.row_counts(self._projected)
         for table, begun in self._rows.begun.items():
             if counts.get(table, 0) > begun:
                 text = f"gx.{table} has {counts[table]} rows, the log has the begin of {begun}"
-                self._report(Finding(kind="forged-projection", position=0, message=text))
+                self._report(LogFinding(kind="forged-projection", position=0, message=text))
 
 
 def row_fault(

@@ -11,7 +11,7 @@ from extender.core.log.interval_rows import (
     IntervalRows,
     PlacementRow,
     PreemptionRow,
-    VictimRow,
+    VictimStatusRow,
 )
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
@@ -23,7 +23,7 @@ TABLES = {
     "placement": PlacementRow,
     "gang_state": GangRow,
     "preemption": PreemptionRow,
-    "victim": VictimRow,
+    "victim": VictimStatusRow,
 }
 
 

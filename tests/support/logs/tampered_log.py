@@ -31,7 +31,8 @@ class FilledLog:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.keys: LogKeys = parse_keys(make_key()[0], "test")
+        self.key = make_key()[0]
+        self.keys: LogKeys = parse_keys(self.key, "test")
         self.anchors: tuple[Anchor, ...] = ()
         self.decision = Position(0)
 
