@@ -30,8 +30,8 @@ from extender.ports.log_ports import EventLog, LogMark, LogPage
 from extender.ports.verification_ports import LogEvidence, StoredSnapshot
 from extender.queries.verification.anchor_comparison import (
     AnchorComparison,
-    VerifiedEnd,
     RecordedLoss,
+    VerifiedEnd,
 )
 from extender.runtime.log_keys import LogKeys
 from extender.snapshots.state_loader import (

@@ -358,11 +358,10 @@ def test_many_groups_are_reached_in_steps(shape) -> None:
     view = seen(shape(2_200))
     for before, after in ((ClusterView(), view), (view, ClusterView())):
         forest = forest_of(before)
-        here, count = before, 0
-        for here, forest in forest_steps(before, forest, after):
-            count += 1
-            assert forest == forest_of(here)
-        assert count == 4
+        steps = list(forest_steps(before, forest, after))
+        assert all(found == forest_of(here) for here, found in steps)
+        assert len(steps) == 4
+        here, forest = steps[-1]
         assert abs(len(here.groups) - len(after.groups)) == 200
         assert forest_after(here, forest, after) == forest_of(after)
     assert list(forest_steps(view, forest_of(view), with_group(view, leaf("fresh")))) == []
