@@ -12,7 +12,7 @@
 -- The embedded server runs both files at every start.
 --
 -- In this database, large objects, advisory locks, pg_sleep and pg_notify are taken from PUBLIC, so that who only reads
--- leaves nothing behind and blocks nobody; gx_owner keeps what the functions of schema gx and migrations use. What no
+-- leaves nothing behind and blocks no other session; gx_owner keeps what the functions of schema gx and migrations use. What no
 -- grant can take away: the statements NOTIFY and LISTEN, and locks of the tables that a query reads.
 
 DO $do$
