@@ -144,6 +144,7 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
     "authentication": ("kubernetes", "basic"),
     "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
