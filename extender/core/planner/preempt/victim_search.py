@@ -12,11 +12,13 @@ claims or volumes do not exist are left out: kube-scheduler rejects them on ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
+from extender.core.model.visibility import Visibility, name_for
 from extender.core.model.wording import counted
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import join_names, make_plan
@@ -85,6 +87,8 @@ class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
     cause: NoPreemptionCause
     reasons: tuple[str, ...]
     search: SearchEffort
+    # `reasons` for readers of the namespace of the tree only; empty: they name nothing of another namespace
+    reduced: tuple[str, ...] = ()
 
 
 PreemptionVerdict: TypeAlias = PreemptionPlan | NoPreemption
@@ -161,11 +165,9 @@ def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable)
     return ""
 
 
-def _none(
-    cause: NoPreemptionCause, text: str, nodes: int, *more: str, proved: bool = True
-) -> NoPreemption:
+def _none(cause: NoPreemptionCause, text: str, nodes: int, *, proved: bool = True) -> NoPreemption:
     return NoPreemption(
-        cause=cause, reasons=(text, *more), search=SearchEffort(nodes=nodes, exhausted=proved)
+        cause=cause, reasons=(text,), search=SearchEffort(nodes=nodes, exhausted=proved)
     )
 
 
@@ -210,7 +212,7 @@ class _Decision:
         if not eviction_view.units:
             what = "no other unit" if source.spared else "no unit"
             text = f"{what} of lower priority than {source.priority} runs or holds capacity"
-            return _none("impossible", text, self.nodes, *self._spared_reasons())
+            return self._impossible(lambda _: text)
         if all_gone.solution is None or (extras and most <= free):
             if not all_gone.proved:
                 return self._not_found("which units to evict")
@@ -245,23 +247,42 @@ class _Decision:
 
     def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:
         """Return that evicting all units is not enough: how much could be placed then, and why not more."""
-        units = self.eviction_view.units
-        whom = f"{EVICTING}every lower-priority unit ({len(units)})"
-        if len(units) == 1:
-            whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
-        if extras:
-            text = f"{whom} frees capacity for no further member"
-            return _none("impossible", text, self.nodes, *self._spared_reasons())
-        text = f"{whom} yields {best_partial(all_gone, self._with_minimum)}"
-        return _none("impossible", text, self.nodes, *self._spared_reasons(), *diagnose(all_gone))
+        what = "frees capacity for no further member"
+        if not extras:
+            what = f"yields {best_partial(all_gone, self._with_minimum)}"
+        more = () if extras else diagnose(all_gone)
+        return self._impossible(lambda readers: f"{self._all_units(readers)} {what}", more)
 
-    def _spared_reasons(self) -> tuple[str, ...]:
+    def _impossible(
+        self, text_for: Callable[[Visibility], str], more: tuple[str, ...] = ()
+    ) -> NoPreemption:
+        """Return that no eviction is enough, in words for all readers and for those of the namespace of the tree."""
+        namespace = self.request.root.key.namespace
+        reasons, reduced = (
+            (text_for(readers), *self._spared_reasons(readers), *more)
+            for readers in (Visibility.all(), Visibility.of((namespace,)))
+        )
+        return NoPreemption(
+            cause="impossible",
+            reasons=reasons,
+            search=SearchEffort(nodes=self.nodes, exhausted=True),
+            reduced=reduced if reduced != reasons else (),
+        )
+
+    def _all_units(self, readers: Visibility) -> str:
+        """Return the words for the eviction of all units; a single one is named."""
+        units = self.eviction_view.units
+        if len(units) != 1:
+            return f"{EVICTING}every lower-priority unit ({len(units)})"
+        (unit,) = units
+        name = name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+        return f"{EVICTING}{name}, the only lower-priority unit,"
+
+    def _spared_reasons(self, readers: Visibility) -> tuple[str, ...]:
         """Return a reason that names the units left out, or nothing."""
-        names = self.eviction_view.source.spared
+        names = [name_for(readers, name) for name in self.eviction_view.source.spared]
         return (
-            (f"left alone, for it had them evicted before: {join_names(list(names))}",)
-            if names
-            else ()
+            (f"left alone, for it had them evicted before: {join_names(names)}",) if names else ()
         )
 
     def _with_minimum(self, minimum: int) -> Solved:
