@@ -46,6 +46,7 @@ def test_every_field_is_a_variable():
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
     odd |= {
         "preemption": "False",
+        "show_names_across_namespaces": "True",
         "eviction_method": "eviction-api",
         "unschedulable_gates": "remove",
     }

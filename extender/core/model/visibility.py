@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 
-class Visibility(msgspec.Struct, frozen=True):
+class Visibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The namespaces whose objects a reader sees whole. Equal visibilities have equal answers: it is the key of caches."""
 
     everything: bool

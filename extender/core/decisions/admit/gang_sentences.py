@@ -14,6 +14,7 @@ from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
+from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for
@@ -145,13 +146,6 @@ def pending_sentences(
     else:
         answer = refused_answer(who, decision)
     return Sentences(answer=answer, reasons=rest, help=decision.help)
-
-
-def reduced_decision(decision: LastDecision, readers: Visibility) -> LastDecision:
-    """Return a decision without names that readers of its namespace do not see."""
-    if readers.everything or not decision.reasons_reduced:
-        return decision
-    return msgspec.structs.replace(decision, reasons=decision.reasons_reduced)
 
 
 def _first(reasons: Iterable[str]) -> str:

@@ -72,6 +72,8 @@ class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     alternatives: tuple[VictimAlternative, ...]
     reasons: tuple[str, ...]  # for users
     search: SearchEffort
+    # `reasons` for readers of the namespace of the tree only; empty: they name nothing of another namespace
+    reduced: tuple[str, ...] = ()
     # by unit: why it is evicted although it would fit beside the plan (SPEC L34)
     doubts: dict[str, str] = {}
 
@@ -275,7 +277,7 @@ class _Decision:
         if len(units) != 1:
             return f"{EVICTING}every lower-priority unit ({len(units)})"
         (unit,) = units
-        name = name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+        name = _name_of(unit, readers)
         return f"{EVICTING}{name}, the only lower-priority unit,"
 
     def _spared_reasons(self, readers: Visibility) -> tuple[str, ...]:
@@ -320,6 +322,13 @@ class _Decision:
         doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
         source = self.eviction_view.source
+        reasons, reduced = (
+            (
+                *self._reasons(victims, superseded, readers),
+                *self._doubt_reasons(victims, doubts, readers),
+            )
+            for readers in (Visibility.all(), Visibility.of((self.request.root.key.namespace,)))
+        )
         return PreemptionPlan(
             victims=victims,
             doubts=doubts,
@@ -328,8 +337,9 @@ class _Decision:
             plan=answer,
             cost=best.cost,
             alternatives=self._alternatives(best, made),
-            reasons=(*self._reasons(victims, superseded), *self._doubt_reasons(doubts)),
+            reasons=reasons,
             search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
+            reduced=reduced if reduced != reasons else (),
         )
 
     def _planned(self, best: VictimSet, reprieve: Reprieve, wanted: int) -> tuple[VictimSet, Plan]:
@@ -384,20 +394,26 @@ class _Decision:
     # --- texts -------------------------------------------------------------------------------------
 
     def _reasons(
-        self, victims: tuple[PlanUnit, ...], superseded: tuple[PlanUnit, ...]
+        self,
+        victims: tuple[PlanUnit, ...],
+        superseded: tuple[PlanUnit, ...],
+        readers: Visibility,
     ) -> tuple[str, ...]:
         lines = []
         if victims:
             pods = sum(len(u.pods) for u in victims)
-            names = join_names([u.name for u in victims])
+            names = join_names([_name_of(u, readers) for u in victims])
             lines.append(f"frees capacity by evicting {names} ({counted(pods, 'pod')})")
         if superseded:
-            names = join_names([u.name for u in superseded])
+            names = join_names([_name_of(u, readers) for u in superseded])
             lines.append(f"uses capacity reserved for {names}")
         return tuple(lines)
 
-    def _doubt_reasons(self, doubts: dict[str, str]) -> list[str]:
-        return [f"{name} is not put back: {reason}" for name, reason in doubts.items()]
+    def _doubt_reasons(
+        self, victims: tuple[PlanUnit, ...], doubts: dict[str, str], readers: Visibility
+    ) -> list[str]:
+        named = {unit.name: _name_of(unit, readers) for unit in victims}
+        return [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
 
     def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
         """List the other sets that were considered, the cheapest first, then the domains without any."""
@@ -431,6 +447,10 @@ class _Decision:
         rows = made.gone[self.eviction_view.unit]
         nodes = np.unique(self.eviction_view.node[rows]).tolist()
         return "nodes " + join_names([self.eviction_view.fleet.nodes[n].name for n in nodes])
+
+
+def _name_of(unit: PlanUnit, readers: Visibility) -> str:
+    return name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
 
 
 def _minimum(made: Plan, solved: Solved) -> Solution:
