@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
     listen: Annotated[str, Meta(description="HOST:PORT to listen on.")] = "127.0.0.1:8888"
     advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
+    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address and where the cluster is manifests, else kubernetes.")] = ""
+    api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
@@ -57,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
@@ -134,7 +137,7 @@ def all_settings() -> tuple[Setting, ...]:
     for field in msgspec.structs.fields(Settings):
         kind, meta = get_args(hints[field.name])
         listed = get_origin(kind) is tuple
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        choices = tuple(filter(None, get_args(kind))) if get_origin(kind) is Literal else ()
         found.append(
             Setting(
                 name=field.name,
@@ -204,7 +207,9 @@ def origin_of(
 def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that depend on the machine or on `listen`, by setting."""
     host, port = settings.host_port
+    reads_all = bool(settings.cluster) or host in LOOPBACK
     return {
+        "authentication": "none" if reads_all else "kubernetes",
         "data_dir": default_data_dir(variables),
         "identity": f"{socket.gethostname()}:{port}",
         "advertise_url": http_url(host, port),
@@ -328,7 +333,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+    for name in (
+        "replacement_ttl_s",
+        "max_filter_body_bytes",
+        "max_preempt_body_bytes",
+        "max_new_gangs_per_minute",
+    ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)
@@ -345,6 +355,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
             f"{names['barrier_timeout_s']}: {settings.barrier_timeout_s} leaves no time to bind within "
             f"{names['bind_timeout_s']} {settings.bind_timeout_s}; lower the first or raise the second "
             "(and httpTimeout of the bind entry with it)"
+        )
+        raise BadInput(msg)
+    if settings.authentication == "kubernetes" and settings.cluster:
+        msg = (
+            f"{names['authentication']}: kubernetes needs a kube-apiserver that reviews tokens, and "
+            f"{names['cluster']} names manifests; use none"
         )
         raise BadInput(msg)
     checked_url(settings.server, names["server"], Settings().server)

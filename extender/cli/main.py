@@ -77,6 +77,10 @@ COMMANDS = {
         "extender.cli.commands.config_command:config",
         "Print every setting: its value, its default, where the value is from, and what it does. Takes the options of serve.",
     ),
+    "certs": (
+        "extender.cli.certificates.certs_command:certs",
+        "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
+    ),
     "verify": (
         "extender.cli.commands.history_commands:verify",
         "Verify the hash chain of the whole log. Exit 1 when it is broken.",

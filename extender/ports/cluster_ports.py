@@ -13,7 +13,7 @@ from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pods import PodEnd
-from extender.ports.log_ports import PublishedLogHead
+from extender.ports.log_ports import PublishedAnchors
 
 
 class ReleasingGangs(Protocol):
@@ -86,7 +86,7 @@ class ControlPlane(Protocol):
         ...
 
 
-class Cluster(PublishedLogHead, Protocol):
+class Cluster(PublishedAnchors, Protocol):
     """The view of a cluster, and the writes of the service to it."""
 
     def view(self) -> ClusterView:

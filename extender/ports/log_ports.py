@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from extender.core.log.anchors import Anchor
 from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
@@ -70,6 +71,19 @@ class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeline: str = ""
 
 
+class LogPage(list[RecordedEvent]):
+    """Consecutive events of the log, whose hashes were verified.
+
+    Args:
+        events: In order.
+        chain: Hash of the last one; of the position before them if there is none.
+    """
+
+    def __init__(self, events: Iterable[RecordedEvent], chain: bytes) -> None:
+        super().__init__(events)
+        self.chain = chain
+
+
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The lease row."""
 
@@ -113,8 +127,10 @@ class EventLog(Protocol):
         """Return the lease row; None if the lease was never held."""
         ...
 
-    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
-        """Write events at the end of the log, all or none, durable on return.
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
+        """Write events at the end of the log, all or none, durable on return; return the hash of the last one.
+
+        The hash was computed by this process, on that of the grant; it was not read back.
 
         `events` continue the log without a gap and carry `grant.epoch`; concurrent calls are batched
         in call order. After an unknown outcome the caller acquires a new grant and looks the events up by
@@ -147,7 +163,7 @@ class EventLog(Protocol):
 
     def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[RecordedEvent]]:
+    ) -> AsyncIterator[LogPage]:
         """Read pages of events in order, verifying the hash chain on the way.
 
         Raises:
@@ -155,7 +171,7 @@ class EventLog(Protocol):
         """
         ...
 
-    def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
+    def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         """Read pages of events without end: existing ones, then new ones (notification and polling)."""
         ...
 
@@ -247,19 +263,19 @@ class IntervalProjection(Protocol):
         ...
 
 
-class PublishedLogHead(Protocol):
-    """Where the log head is published: outside the database, so that a restored older database is noticed."""
+class PublishedAnchors(Protocol):
+    """Where anchors are published: outside the database, so that an older or a rewritten database is detected."""
 
-    async def published(self) -> LogMark | None:
-        """Return the mark that was published last; None if there is none.
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the anchors in the order of their publication; empty if there is none.
 
         Raises:
             ClusterUnavailable: No answer; try again.
         """
         ...
 
-    async def publish(self, mark: LogMark) -> None:
-        """Replace the published mark.
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Replace the published anchors; the last one is the end of the log.
 
         Raises:
             ClusterUnavailable: Unknown outcome; publish again.

@@ -15,6 +15,7 @@ import yaml
 from tests.controlplane.objects import BIND, MEMBER, a_pod
 from tests.controlplane.plane import native_switches
 from tests.e2e.scenarios.service import ROOT
+from tests.support.certificates import point_at
 from tests.support.service.manifest_builders import a_group
 
 Object = dict[str, Any]
@@ -106,12 +107,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shipped_config(url: str, file: str = "scheduler-config") -> Object:
-    """Return a configuration of deploy/kubernetes, pointed at a service."""
-    data: Object = yaml.safe_load((ROOT / "deploy" / "kubernetes" / f"{file}.yaml").read_text())
-    for entry in data["extenders"]:
-        entry["urlPrefix"] = f"{url}/scheduler"
-    data["leaderElection"] = {"leaderElect": False}
-    return data
+    """Return a configuration of deploy/kubernetes, pointed at a service that is called without TLS, on loopback."""
+    text = (ROOT / "deploy" / "kubernetes" / f"{file}.yaml").read_text()
+    return point_at(yaml.safe_load(text), url)
 
 
 def _stock(_url: str) -> Object:

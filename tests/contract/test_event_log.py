@@ -271,8 +271,18 @@ async def test_only_the_bad_call_of_a_batch_fails(log):
     outcomes = await asyncio.gather(
         *(log.append(script.grant, events) for events in calls), return_exceptions=True
     )
-    assert [type(outcome) for outcome in outcomes] == [type(None), DuplicateEvent, HeadMoved]
+    assert [type(outcome) for outcome in outcomes] == [bytes, DuplicateEvent, HeadMoved]
     assert (await log.head()).position == 4
+
+
+async def test_an_append_returns_the_hash_of_its_last_event(log):
+    """Each call its own, also where they are written together; pages that are read have that of their last event, too."""
+    script = Script(await take(log))
+    calls = [script.some(2), script.some(1), script.some(3)]
+    hashes = await asyncio.gather(*(log.append(script.grant, events) for events in calls))
+    assert hashes == [(await log.at(events[-1].position)).chain for events in calls]
+    assert [page.chain async for page in log.read()][-1] == hashes[-1]
+    assert (await anext(log.follow(after=Position(0)))).chain == hashes[-1]
 
 
 async def test_what_no_log_may_hold_is_refused(log):

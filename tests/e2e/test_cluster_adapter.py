@@ -16,13 +16,13 @@ import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection
+from extender.core.log.anchors import Anchor
 from extender.core.log.control_plane_features import NAME, SchedulerGates, features_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid, Position
 from extender.core.model.pod_groups import composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import LogMark
 from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS
 from tests.controlplane.api import Api, ApiError
@@ -315,15 +315,17 @@ async def test_the_end_of_the_log_is_published(cluster: KubernetesCluster, api: 
     """Created, replaced and read back with our rights; what another client has spoiled counts as nothing."""
     config_map = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
     await api.delete("/api/v1/namespaces/gang-extender/configmaps")
-    assert await cluster.published() is None
+    assert await cluster.published() == ()
+    anchors: tuple[Anchor, ...] = ()
     for position in (7, 3):
-        mark = LogMark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
-        await cluster.publish(mark)
-        assert await cluster.published() == mark
+        chain = bytes([position]) * 32
+        anchors += (Anchor(position=Position(position), epoch=Epoch(2), chain=chain),)
+        await cluster.publish(anchors)
+        assert await cluster.published() == anchors
     await api.patch(config_map, {"data": {"epoch": "none"}})
-    assert await cluster.published() is None
+    assert await cluster.published() == ()
     await api.patch(config_map, {"data": None})
-    assert await cluster.published() is None
+    assert await cluster.published() == ()
     await api.delete("/api/v1/namespaces/gang-extender/configmaps")
 
 
@@ -344,7 +346,7 @@ async def test_without_the_right_it_is_not_known_what_was_published(
 
         await eventually(refused)
         with pytest.raises(ClusterUnavailable, match="configmaps"):
-            await cluster.publish(LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
+            await cluster.publish([Anchor(position=Position(1), epoch=Epoch(1), chain=bytes(32))])
     finally:
         plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / "rbac.yaml"))
 

@@ -19,6 +19,7 @@ from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
+from tests.support.certificates import certificate_folder, files_of, point_at
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 KEPT = ("namespace", "crds")
@@ -467,13 +468,18 @@ async def test_the_deployment_is_accepted(plane: ControlPlane, installed: Api) -
         assert "Warning" not in applied.stderr
 
 
-async def test_the_scheduler_takes_its_configuration(plane: ControlPlane, installed: Api) -> None:
-    """The file as it is, but for the kubeconfig; an ordinary pod is bound with no extender there."""
+async def test_the_scheduler_takes_its_configuration(
+    plane: ControlPlane, installed: Api, tmp_path: Path
+) -> None:
+    """The file as it is, but for the paths of kubeconfig and certificates; an ordinary pod is bound with no extender there."""
     text = (DEPLOY / "kubernetes" / "scheduler-config.yaml").read_text(encoding="utf-8")
     config = yaml.safe_load(text)
     assert config["leaderElection"]["leaderElect"] is True
+    url = config["extenders"][0]["urlPrefix"].removesuffix("/scheduler")
+    files = files_of(certificate_folder(tmp_path))
+    elected = {"leaderElection": config["leaderElection"]}
     await installed.create(a_node("n1"))
-    plane.start_scheduler(text)
+    plane.start_scheduler(point_at(config, url, files) | elected)
     pod = await installed.create(a_pod("ordinary"))
     began = time.monotonic()
 

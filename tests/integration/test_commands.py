@@ -32,6 +32,7 @@ RUN = {
     "report": ((), "pending-namespaces"),
     "trees": (("-o", "json", "--server", "{server}"), "[]"),
     "config": ((), "postgresql://"),
+    "certs": (("{folder}/certificates",), "client-kube-scheduler.crt"),
     "verify": ((), "no gap, chain unbroken"),
     "db prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
 }

@@ -13,7 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from kubernetes_asyncio.config import incluster_config
 
+from extender.cli.certificates.certificate_folder import NAMES, SERVER_NAME
 from extender.cluster.crd import render_confinement, render_crds, render_limits
 from extender.cluster.write import pod_writer
 from extender.composition import DRAIN_S, TAKEN_WITHIN_S
@@ -189,13 +191,99 @@ def test_names_in_manifests_are_those_of_the_code() -> None:
         (managed,) = entry["managedResources"]
         assert managed["ignoredByScheduler"] is True
         assert managed["name"] in policy
-        assert entry["urlPrefix"] == "http://127.0.0.1:8888/scheduler"
+        assert entry["urlPrefix"] == "https://127.0.0.1:8888/scheduler"
         assert entry["nodeCacheCapable"] is True
         assert entry["ignorable"] is False
     verbs, binder = config["extenders"]
     assert (verbs["httpTimeout"], binder["httpTimeout"]) == ("2s", "60s")
     assert "bindVerb" not in verbs
     assert set(binder) & {"filterVerb", "prioritizeVerb", "preemptVerb"} == set()
+
+
+SCHEDULER_FILES = {"certFile": "client.crt", "keyFile": "client.key", "caFile": "ca.crt"}
+SECRET_KEYS = {"certFile": "tls.crt", "keyFile": "tls.key", "caFile": "ca.crt"}
+NODE_FOLDER = "/etc/kubernetes/gang-extender"
+
+
+@pytest.mark.parametrize("name", ["scheduler-config", "scopes/marker-resource", "scopes/contended-resource", "scopes/everything"])  # fmt: skip
+def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(name: str) -> None:
+    """EXTENDER.md 1.1: enableHTTPS without a CA would check no certificate, and insecure none either."""
+    (config,) = documents(name)
+    tls = {field: f"{NODE_FOLDER}/{file}" for field, file in SCHEDULER_FILES.items()}
+    for entry in config["extenders"]:
+        assert entry["urlPrefix"].startswith("https://")
+        assert entry["enableHTTPS"] is True
+        assert entry["tlsConfig"] == tls | {"serverName": SERVER_NAME}
+    assert SERVER_NAME in NAMES
+
+
+def test_the_extender_mounts_what_its_settings_name() -> None:
+    """Certificates from the Secret that `certs` and cert-manager make; only the service has a token, that of kube-apiserver."""
+    pod = documents("deployment")[0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    for setting, key in {
+        "TLS_CERT_FILE": "tls.crt", "TLS_PRIVATE_KEY_FILE": "tls.key", "CLIENT_CA_FILE": "ca.crt"
+    }.items():  # fmt: skip
+        assert environment[f"GANG_EXTENDER_{setting}"] == f"{mounts['tls']}/{key}"
+    assert volumes["tls"]["secret"] == {"secretName": "gang-extender-tls", "defaultMode": 0o440}
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    assert environment["GANG_EXTENDER_LISTEN"].endswith(":8888")
+    assert environment["GANG_EXTENDER_API_LISTEN"].endswith(":8443")
+    assert environment["GANG_EXTENDER_AUTHENTICATION"] == "kubernetes"
+    check_token(pod, container)
+    (migrate,) = pod["initContainers"]
+    assert {one["name"] for one in migrate["volumeMounts"]} == {"data", "tmp"}
+
+
+def check_token(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """Check that a token with an end is where the client libraries look for it."""
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "token")
+    token, authority, namespace = volume["projected"]["sources"]
+    assert token == {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    assert authority["configMap"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert namespace["downwardAPI"]["items"][0]["path"] == "namespace"
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "token")
+    assert f"{mount['mountPath']}/token" == incluster_config.SERVICE_TOKEN_FILENAME
+    assert f"{mount['mountPath']}/ca.crt" == incluster_config.SERVICE_CERT_FILENAME
+    assert mount["readOnly"] is True
+
+
+def test_cert_manager_makes_the_same_secrets() -> None:
+    """By the schemas of cert-manager; with the names, uses and holders of `gang-extender certs`."""
+    schemas = json.loads((ROOT / "tests/golden/cert_manager/specs.v1.21.2.json").read_text())
+    found = documents("cert-manager/certificates")
+    for one in found:
+        assert one["apiVersion"] == "cert-manager.io/v1"
+        assert one["metadata"]["namespace"] == "gang-extender"
+        jsonschema.validate(one["spec"], _closed(schemas[one["kind"]]))
+    specs = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "Certificate"}
+    assert {name: spec["secretName"] for name, spec in specs.items()} == {
+        name: name for name in specs
+    }
+    server, client = specs["gang-extender-tls"], specs["gang-extender-scheduler-client"]
+    assert (server["commonName"], client["commonName"]) == (SERVER_NAME, "system:kube-scheduler")
+    assert {*server["dnsNames"], *server["ipAddresses"]} == set(NAMES)
+    assert server["usages"] == ["digital signature", "server auth", "client auth"]
+    assert client["usages"] == ["digital signature", "client auth"]
+    assert "dnsNames" not in client
+    (issuer,) = (one["spec"] for one in found if one["spec"].get("ca"))
+    assert issuer["ca"]["secretName"] == specs["gang-extender-ca"]["secretName"]
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema that takes no field that it does not name, as kube-apiserver with strict validation."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(one) for name, one in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def test_the_barrier_fits_between_back_off_and_timeout() -> None:
@@ -216,7 +304,7 @@ def test_a_replica_that_ends_has_time_to_send_its_calls_on() -> None:
     grace_s = float(environment["GANG_EXTENDER_SHUTDOWN_GRACE_S"])
     assert float(environment["GANG_EXTENDER_BARRIER_TIMEOUT_S"]) < grace_s
     assert grace_s < pod["terminationGracePeriodSeconds"]
-    assert environment["GANG_EXTENDER_ADVERTISE_URL"] == "http://$(POD_IP):8888"
+    assert environment["GANG_EXTENDER_ADVERTISE_URL"] == "https://$(POD_IP):8888"
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert spec["minReadySeconds"] > DRAIN_S, "found by callers before the next one ends"
@@ -237,9 +325,9 @@ def test_probes_and_places_of_the_replicas() -> None:
         for probe in ("startup", "liveness", "readiness")
     }
     assert paths == {
-        "startup": {"path": "/livez", "port": "http"},
-        "liveness": {"path": "/livez", "port": "http"},
-        "readiness": {"path": "/readyz", "port": "http"},
+        "startup": {"path": "/livez", "port": "https", "scheme": "HTTPS"},
+        "liveness": {"path": "/livez", "port": "https", "scheme": "HTTPS"},
+        "readiness": {"path": "/readyz", "port": "https", "scheme": "HTTPS"},
     }
     readiness, liveness = container["readinessProbe"], container["livenessProbe"]
     unready_s = readiness["periodSeconds"] * readiness.get("failureThreshold", 3)
@@ -252,7 +340,9 @@ def test_probes_and_places_of_the_replicas() -> None:
     assert apart["labelSelector"]["matchLabels"] == spec["selector"]["matchLabels"] == labels
     (service,) = documents("service")
     assert service["spec"]["selector"] == labels
-    assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"] == "http"
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"verbs": 8888, "https": 8443}
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
 
 
 def test_the_role_asks_for_no_star() -> None:
@@ -301,10 +391,26 @@ def test_the_second_scheduler_serves_the_members_as_the_first_does() -> None:
     role = of_kind("scheduler.yaml", "Role")
     assert role["rules"][0]["resourceNames"] == ["gang-scheduler"]
     service = documents("service")[0]
-    name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
-    url = f"http://{name}.{service['metadata']['namespace']}.svc:{port}/scheduler"
+    name, port = service["metadata"]["name"], service["spec"]["ports"][1]["port"]
+    host = f"{name}.{service['metadata']['namespace']}.svc"
+    assert host in NAMES
+    url = f"https://{host}:{port}/scheduler"
     assert {entry["urlPrefix"] for entry in second["extenders"]} == {url}
     assert "gang-extender.dev/pool" in json.dumps(added)
+
+
+def test_the_second_scheduler_presents_the_certificate_of_kube_scheduler() -> None:
+    """Its Secret has the files under the names that the configuration has; only its own token, with an end."""
+    pod = of_kind("scheduler.yaml", "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert mounts["client"] == NODE_FOLDER
+    (volume,) = (one["secret"] for one in pod["volumes"] if one["name"] == "client")
+    assert volume["secretName"] == "gang-extender-scheduler-client"
+    items = [{"key": SECRET_KEYS[name], "path": file} for name, file in SCHEDULER_FILES.items()]
+    assert volume["items"] == items
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    check_token(pod, container)
 
 
 def test_the_second_scheduler_is_placed_by_the_first_and_outside_of_the_pool() -> None:

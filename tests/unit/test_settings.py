@@ -52,6 +52,7 @@ def test_every_field_is_a_variable():
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     odd["server"] = "http://localhost:8888"
+    odd |= {"authentication": "kubernetes", "api_server_tokens": "False"}
     odd["keepalive_timeout_s"] = "97"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
@@ -129,6 +130,8 @@ VALUES = {
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
     "listen": ("0.0.0.0:8889", "0.0.0.0"),
     "advertise_url": ("http://10.0.0.1:8888", None),
+    "authentication": ("kubernetes", "basic"),
+    "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
@@ -267,7 +270,9 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name not in ("preemption", "server")])
+@pytest.mark.parametrize(
+    "name", [name for name in REFUSED if name not in ("preemption", "api_server_tokens", "server")]
+)
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]
@@ -315,3 +320,28 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
     )
     environ = {f"{PREFIX}{part}{end}": "x" for part in ("", "METRICS_") for end in ends}
     assert unknown_variables(environ) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "none"),
+        ({"listen": "[::1]:8888"}, "none"),
+        ({"listen": "0.0.0.0:8888"}, "kubernetes"),
+        ({"listen": "10.0.0.1:8888"}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",)}, "none"),
+        ({"authentication": "kubernetes"}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "authentication": "none"}, "none"),
+    ],
+)
+def test_who_may_read_follows_from_the_listener(given, found):
+    """Every client of this machine, or of a cluster of manifests; beyond loopback only with a token."""
+    assert load({}, **given).authentication == found
+
+
+def test_manifests_review_no_tokens():
+    """The message names both settings."""
+    with pytest.raises(
+        BadInput, match=r"^--authentication: kubernetes .* --cluster names manifests"
+    ):
+        load({}, authentication="kubernetes", cluster=("a.yaml",))

@@ -46,6 +46,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("Members of a namespace that were terminated yesterday",
          "report terminations -n team-a --since yesterday --until today"),
     ),
+    "certs": (
+        ("For a service that is called by two addresses, valid for 90 days",
+         "certs pki --name 10.0.0.7 --name extender.example.com --days 90"),
+        ("Again with the same names, before they end; kube-scheduler needs no new ca.crt",
+         "certs pki --renew"),
+        ("With a certificate for one more client", "certs pki --renew --client prometheus"),
+    ),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
+from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
@@ -36,6 +37,7 @@ from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
@@ -45,7 +47,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import Clock, LogMark
+from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
@@ -231,6 +233,14 @@ class KubernetesCluster:
         """Return the port to workload objects."""
         return self._workloads
 
+    def access_reviews(self, *, api_server_tokens: bool) -> KubernetesAccessReviews:
+        """Return the port to the rights of readers.
+
+        Args:
+            api_server_tokens: Whether tokens for the API server itself are accepted too.
+        """
+        return KubernetesAccessReviews(self._server, api_server_tokens=api_server_tokens)
+
     @property
     def control_plane(self) -> Self:
         """Return what reads the features of kube-apiserver and kube-scheduler."""
@@ -287,13 +297,13 @@ class KubernetesCluster:
         """Post a Binding; see the port."""
         await self._pods.bind(binding)
 
-    async def published(self) -> LogMark | None:
-        """Read the published log head; see the port."""
+    async def published(self) -> tuple[Anchor, ...]:
+        """Read the published anchors; see the port."""
         return await self._log_head.published()
 
-    async def publish(self, mark: LogMark) -> None:
-        """Publish the log head; see the port."""
-        await self._log_head.publish(mark)
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors; see the port."""
+        await self._log_head.publish(anchors)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

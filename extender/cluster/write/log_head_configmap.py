@@ -1,4 +1,4 @@
-"""Publish the log head in a ConfigMap, which the service may write and the administrator of the database may not.
+"""Publish anchors in a ConfigMap, which the service may write and the administrator of the database may not.
 
 Owns that one object, `gang-extender-log` in our namespace, and its format. It must not judge what it
 reads. Note: an unreadable object counts as nothing published and is logged as an error, so that it does
@@ -8,6 +8,7 @@ not prevent the start of the service.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -16,9 +17,8 @@ import msgspec
 
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.pod_writer import fault_of
+from extender.core.log.anchors import Anchor, decode_anchors, encode_anchors
 from extender.core.model.errors import ClusterUnavailable
-from extender.core.model.ids import Epoch, Position
-from extender.ports.log_ports import LogMark
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP as NAME
 from extender.ports.written_names import NAMESPACE
 
@@ -28,40 +28,20 @@ OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/names
 WHAT: Final = "the end of the log in ConfigMap"
 
 
-class PublishedHead(msgspec.Struct, frozen=True):
-    """A log mark as it is published, all fields as text."""
-
-    position: str
-    epoch: str
-    hash: str
-
-
 class _ConfigMap(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def published_form(mark: LogMark) -> PublishedHead:
-    """Return the published form of a log mark."""
-    return PublishedHead(str(mark.position), str(mark.epoch), mark.chain.hex())
-
-
-def read_mark(body: bytes, where: str) -> LogMark | None:
-    """Return the mark of a published form; None if it is empty, or cannot be read (logged as an error)."""
+def read_anchors(body: bytes, where: str) -> tuple[Anchor, ...]:
+    """Return the anchors of published data; empty if there are none, or if they cannot be read (logged as an error)."""
     try:
-        found = msgspec.json.decode(body, type=PublishedHead | None)
-        if found is None:
-            return None
-        return LogMark(
-            position=Position(int(found.position)),
-            epoch=Epoch(int(found.epoch)),
-            chain=bytes.fromhex(found.hash),
-        )
-    except (msgspec.MsgspecError, ValueError) as problem:
+        return decode_anchors(body)
+    except ValueError as problem:  # msgspec's errors are ValueErrors
         logger.error(  # noqa: TRY400 -- the message names the problem
             "the published end of the log is not readable and is not compared",
             extra={"where": where, "reason": str(problem)},
         )
-        return None
+        return ()
 
 
 def own_namespace() -> str:
@@ -79,24 +59,24 @@ class LogHeadConfigMap:
         self._server = server
         self._folder = f"/api/v1/namespaces/{namespace or own_namespace()}/configmaps"
 
-    async def published(self) -> LogMark | None:
-        """Return the published log head; see the port."""
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the published anchors; see the port."""
         path = f"{self._folder}/{NAME}"
         try:
             body = await self._server.call(Request(method="GET", path=path))
         except ApiResponse as refusal:
             if refusal.status == HTTPStatus.NOT_FOUND:
-                return None
+                return ()
             raise self._fault(refusal) from refusal
         try:
             found = msgspec.json.decode(body, type=_ConfigMap)
         except msgspec.MsgspecError as problem:
             raise ClusterUnavailable(f"{WHAT} {path}: {problem}") from problem
-        return read_mark(bytes(found.data), path)
+        return read_anchors(bytes(found.data), path)
 
-    async def publish(self, mark: LogMark) -> None:
-        """Replace the published log head; see the port."""
-        data = {"data": msgspec.to_builtins(published_form(mark))}
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Replace the published anchors; see the port."""
+        data = {"data": encode_anchors(anchors)}
         try:
             try:
                 await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))

@@ -48,7 +48,7 @@ class AppendPipeline:
         clock: Clock,
         answer_within_s: float,
         *,
-        on_commit: Callable[[Sequence[RecordedEvent]], None],
+        on_commit: Callable[[Sequence[RecordedEvent], bytes], None],
         on_failure: Callable[[ExtenderError], None],
         on_mismatch: Callable[[CorruptLog], None],
     ) -> None:
@@ -58,7 +58,8 @@ class AppendPipeline:
             event_log: Where the events are appended.
             clock: Stamps the events.
             answer_within_s: Seconds that a caller waits for its append.
-            on_commit: Called after the events of an append have become part of the committed state.
+            on_commit: Called with the events of an append, and the hash of the last one, after they have become part of the
+                committed state. The hash is empty when the answer to the append was lost.
             on_failure: Called when an append failed, written or not; `settle` or `fail` must follow.
             on_mismatch: Called when a durable append does not continue the committed state; `fail` must follow.
         """
@@ -133,13 +134,13 @@ class AppendPipeline:
             if (before is not None and not await before) or append not in self._in_flight:
                 return  # settled together with the append before it
             append.sent.set_result(True)
-            await self._log.append(grant, append.events)
+            chain = await self._log.append(grant, append.events)
         except ExtenderError as error:
             if append in self._in_flight:  # otherwise it was settled or failed meanwhile
                 self._on_failure(error)
         else:
             try:
-                self._commit(append)
+                self._commit(append, chain)
             except CorruptLog as error:
                 log.exception("memory does not continue the log")
                 self._on_mismatch(error)
@@ -147,7 +148,7 @@ class AppendPipeline:
             if not append.sent.done():
                 append.sent.set_result(False)
 
-    def _commit(self, append: _InFlightAppend) -> None:
+    def _commit(self, append: _InFlightAppend, chain: bytes) -> None:
         """Make a durable append part of the committed state; appends end in the order in which they began.
 
         Raises:
@@ -162,7 +163,7 @@ class AppendPipeline:
         del self._in_flight[append]
         if not append.done.done():
             append.done.set_result(None)
-        self._on_commit(append.events)
+        self._on_commit(append.events, chain)
 
     def settle(self, found: Container[str]) -> None:
         """Commit the appends in flight that are in the log, and fail the others with StoreUnavailable.
@@ -175,7 +176,7 @@ class AppendPipeline:
         """
         for append in list(self._in_flight):
             if all(event.event_id in found for event in append.events):
-                self._commit(append)
+                self._commit(append, b"")
         self.fail(StoreUnavailable, "the append did not happen; decide again")
 
     def fail(self, error: type[ExtenderError], text: str) -> None:

@@ -12,15 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 
 from extender.control.log.history_guard import HistoryGuard
-from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.log_ports import Clock, EventLog, LeaseRecord, LogHead, LogMark, Snapshots
+from extender.ports.log_ports import (
+    Clock,
+    EventLog,
+    LeaseRecord,
+    LogHead,
+    LogMark,
+    LogPage,
+    Snapshots,
+)
 from extender.snapshots.state_loader import fold_from, load_state
 
 log = logging.getLogger(__name__)
@@ -29,7 +36,7 @@ BEHIND_MS = 5_000  # a replica that is further behind is not ready and does not 
 AGAIN_S = 0.2  # after a log that could not be read
 PAUSE_S = 1.0  # after a log that could not be folded: another history, or events of a later version
 
-Pages = Callable[[Position], AsyncIterator[Sequence[RecordedEvent]]]
+Pages = Callable[[Position], AsyncIterator[LogPage]]
 
 
 class Follower:
@@ -115,6 +122,7 @@ class Follower:
 
     async def _load(self) -> None:
         asked_ms = self._clock.monotonic_ms()
+        await self._history.compare_seen()
         head = await self._log.head()
         try:
             state = await load_state(self._log, self._snapshots, until=head.position)
@@ -126,12 +134,11 @@ class Follower:
         self._mark = LogMark(position=head.position, epoch=state.epoch, chain=head.chain)
         self._current_ms, self._problem = asked_ms, ""
 
-    def _fold(self, page: Sequence[RecordedEvent]) -> None:
+    def _fold(self, page: LogPage) -> None:
         self.state = fold(self.state, page)
-        for event in page:
-            self._history.observe_committed(event)
+        self._history.observe_followed(page)
         last = page[-1]
-        self._mark = LogMark(position=last.position, epoch=last.epoch, event_id=last.event_id)
+        self._mark = LogMark(position=last.position, epoch=last.epoch, chain=page.chain)
 
     def _invalidate(self, reason: str) -> None:
         self._mark, self._current_ms, self._problem = None, None, reason

@@ -1,10 +1,13 @@
-"""Detect that the log has lost events, from what this process has seen and from the published log head.
+"""Detect that the log has lost events or was rewritten, from what this process has seen and from published anchors.
 
 A database may be restored from a backup, or replaced by a standby that lagged: it is then an older copy of
-itself, and nothing in it shows that. So the last committed event and the highest epoch are remembered, and the
-log head is published where the administrator of the database cannot write (EVENTSTORE 3). Each new leader
-compares them with the log. The published head lags by seconds, so it proves a loss only when the log lacks that
-position or has another event there.
+itself, and nothing in it shows that. Its owner can also change an event and compute all later hashes again. So the
+last committed event, its hash and the highest epoch are remembered, and anchors are published where the administrator
+of the database cannot write (EVENTSTORE 3). Each new leader compares them with the log. The newest anchor lags by
+seconds, so it proves a loss only when the log lacks that position or has another event or hash there.
+
+What is published is the hash that this process computed for an event of its own, never one that was read from the
+database: otherwise a leader would publish what was rewritten behind its back.
 
 Note: evidence of an epoch before the newest `HistoryTruncated` does not count. That loss was detected and
 compared then, by this process or another one.
@@ -12,12 +15,24 @@ compared then, by this process or another one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.core.log.anchors import Anchor
 from extender.core.log.events import HistoryTruncated, RecordedEvent, TruncationEvidence
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
-from extender.ports.log_ports import EventLog, LeaseGrant, LogMark, PublishedLogHead
+from extender.ports.log_ports import (
+    EventLog,
+    LeaseGrant,
+    LogHead,
+    LogMark,
+    LogPage,
+    PublishedAnchors,
+)
 
-OLDER_COPY = "the log is an older copy of the one that this process wrote"
+OLDER_COPY = "the log is not the one that this process wrote: it is an older copy, or was rewritten"
 
 
 class HistoryGuard:
@@ -26,13 +41,15 @@ class HistoryGuard:
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
         self._seen: LogMark | None = None  # the last committed event that this process knows
-        self._published: LogMark | None = None
+        self._lost: LogMark | None = None  # followed by this process, and not in the log any more
+        self.appended: LogMark | None = None  # the last event of this process, with its hash
+        self.anchors: tuple[Anchor, ...] = ()  # as they were published last
         self._forgotten_epoch: Epoch | None = (
             None  # an epoch that the lease row does not know any more
         )
         self.epoch = Epoch(0)  # the highest known epoch
         self.unrecorded: HistoryTruncated | None = None  # detected, and not in the log yet
-        self.anchor: PublishedLogHead | None = None
+        self.anchor: PublishedAnchors | None = None
 
     def observe_grant(self, grant: LeaseGrant) -> None:
         """Record the epoch of a granted lease; a lower previous epoch means that the lease row is older."""
@@ -44,28 +61,55 @@ class HistoryGuard:
         """Record an epoch that was read from the lease row."""
         self.epoch = max(self.epoch, epoch)
 
-    def observe_committed(self, event: RecordedEvent) -> None:
-        """Record the newest committed event, which was appended or followed by this process."""
-        self._seen = LogMark(position=event.position, epoch=event.epoch, event_id=event.event_id)
+    def observe_appended(self, event: RecordedEvent, chain: bytes) -> None:
+        """Record the newest event that this process has appended.
+
+        Args:
+            event: The event.
+            chain: Its hash as this process computed it; empty when the answer to the append was lost, see `confirm`.
+        """
+        self._observe(event, chain)
+        self.appended = self._seen if chain else None
+
+    def observe_followed(self, page: LogPage) -> None:
+        """Record the newest events that this process has followed; the hash of the last one was verified."""
+        for event in page:
+            self._observe(event, page.chain if event is page[-1] else b"")
+
+    def _observe(self, event: RecordedEvent, chain: bytes) -> None:
+        self._seen = LogMark(
+            position=event.position, epoch=event.epoch, event_id=event.event_id, chain=chain
+        )
         if isinstance(event.data, HistoryTruncated):
             self.unrecorded = None
 
+    async def compare_seen(self) -> None:
+        """Remember the last followed event if the log does not have it any more; the log is followed anew.
+
+        Raises:
+            StoreUnavailable: Try again.
+        """
+        if self._lost is None and self._seen is not None and not await self._log.holds(self._seen):
+            self._lost = self._seen
+
     async def read_published(self, grant: LeaseGrant) -> bool:
-        """Read the published log head; return False when the grant needs a higher epoch than it has.
+        """Read the published anchors; return False when the grant needs a higher epoch than it has.
 
         Raises:
             ClusterUnavailable: Try again.
         """
-        found = await self.anchor.published() if self.anchor is not None else None
-        self._published = found
-        if found is None or found.epoch < grant.epoch:
+        self.anchors = await self.anchor.published() if self.anchor is not None else ()
+        epoch = self.anchors[-1].epoch if self.anchors else Epoch(0)
+        if epoch < grant.epoch:
             return True
-        self._forgotten_epoch = max(self._forgotten_epoch or found.epoch, found.epoch)
-        self.epoch = max(self.epoch, found.epoch)
+        self._forgotten_epoch = max(self._forgotten_epoch or epoch, epoch)
+        self.epoch = max(self.epoch, epoch)
         return False
 
     async def intact(self) -> bool:
         """Return whether the log still has the last event that this process knows, and its lease row is not older.
+
+        Event and hash are compared: the hash covers all events before it, so a log that was rewritten has another one.
 
         Raises:
             StoreUnavailable: Try again.
@@ -73,6 +117,35 @@ class HistoryGuard:
         return self._forgotten_epoch is None and (
             self._seen is None or await self._log.holds(self._seen)
         )
+
+    async def verified_chain(self, head: LogHead) -> bytes:
+        """Return the hash at the head of an intact log, computed from the last event that this process knows.
+
+        Args:
+            head: The head as the database has it, after appends whose answers were lost.
+
+        Raises:
+            CorruptLog: The hashes do not continue those that this process knows.
+            StoreUnavailable: Try again.
+        """
+        seen = self._seen
+        if seen is None or not seen.chain or head.position <= seen.position:
+            return seen.chain if seen is not None and head.position == seen.position else b""
+        chain = b""
+        async for page in self._log.read(after=seen.position, until=head.position):
+            chain = page.chain
+        return chain
+
+    def confirm(self, head: LogHead, chain: bytes) -> None:
+        """Record the hash of the last event, whose append got no answer and which was found in the log.
+
+        Args:
+            head: The head that was verified.
+            chain: What `verified_chain` returned for it.
+        """
+        if self._seen is not None and self._seen.position == head.position and chain:
+            self._seen = msgspec.structs.replace(self._seen, chain=chain)
+            self.appended = self._seen
 
     async def compare(self, grant: LeaseGrant, state: ReservationState) -> HistoryTruncated | None:
         """Compare the log, folded to `state`, with all evidence; return the loss, or None.
@@ -82,8 +155,8 @@ class HistoryGuard:
         """
         missing: list[tuple[LogMark, TruncationEvidence]] = []
         marks: tuple[tuple[LogMark | None, TruncationEvidence], ...] = (
-            (self._seen, "memory"),
-            (self._published, "published"),
+            (self._lost or self._seen, "memory"),
+            (_mark(self.anchors), "published"),
         )
         for mark, evidence in marks:
             if mark is None or mark.epoch < state.truncated_epoch:
@@ -95,12 +168,33 @@ class HistoryGuard:
         self._forgotten_epoch = None
         if missing:
             mark, evidence = max(missing, key=lambda m: m[0].position)
-            self.unrecorded = _truncated(grant, mark, evidence)
-        self._seen = None  # later events continue the log as it was found
+            self.unrecorded = await self._truncated(grant, mark, evidence)
+        self._lost = self.appended = None
+        # later events continue the log as it was found
+        head = grant.head
+        self._seen = LogMark(position=head.position, epoch=grant.epoch, chain=head.chain)
         return self.unrecorded
 
+    async def _truncated(
+        self, grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence
+    ) -> HistoryTruncated:
+        """Return the event that records a loss."""
+        by_id = msgspec.structs.replace(mark, chain=b"")
+        rehashed = bool(mark.event_id) and await self._log.holds(by_id)
+        return _truncated(grant, mark, evidence, "another hash" if rehashed else "another event")
 
-def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -> HistoryTruncated:
+
+def _mark(anchors: Sequence[Anchor]) -> LogMark | None:
+    """Return the newest anchor as a mark of the log."""
+    if not anchors:
+        return None
+    newest = anchors[-1]
+    return LogMark(position=newest.position, epoch=newest.epoch, chain=newest.chain)
+
+
+def _truncated(
+    grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence, differs: str
+) -> HistoryTruncated:
     found = grant.head
     if evidence == "epoch":
         text = (
@@ -112,7 +206,7 @@ def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -
         what = (
             f"the log ends at {found.position}"
             if found.position < mark.position
-            else "the log has another event there"
+            else f"the log has {differs} there"
         )
         text = f"position {mark.position} of epoch {mark.epoch} was {whose}, {what}"
     return HistoryTruncated(

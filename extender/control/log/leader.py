@@ -142,8 +142,8 @@ class Leader(LeaderRole):
             raise NotLeading(self.recovery_reason)
         return self.appends.start(drafts, self.lease.grant, after)
 
-    def _on_commit(self, events: Sequence[RecordedEvent]) -> None:
-        self.history.observe_committed(events[-1])
+    def _on_commit(self, events: Sequence[RecordedEvent], chain: bytes) -> None:
+        self.history.observe_appended(events[-1], chain)
         self._on_append(events)
         self.wakeup.wake()
 

@@ -1,12 +1,18 @@
-"""Publish the log head where the administrator of the database cannot write (EVENTSTORE 3)."""
+"""Publish anchors where the administrator of the database cannot write (EVENTSTORE 3).
+
+Note: only hashes that this process computed for its own events are published. The database is not asked what its end is,
+because its owner may have rewritten it.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from extender.control.log.leader import Leader
+from extender.core.log.anchors import Anchor, with_anchor
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
-from extender.ports.log_ports import Clock, EventLog, LogMark, PublishedLogHead
+from extender.core.model.ids import Position
+from extender.ports.log_ports import Clock, EventLog, LogMark, PublishedAnchors
 from extender.runtime.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -20,7 +26,7 @@ class LogHeadPublisher:
     """Publishes while this process leads: at the start of an epoch, and when the log has grown."""
 
     def __init__(
-        self, leader: Leader, event_log: EventLog, anchor: PublishedLogHead, clock: Clock
+        self, leader: Leader, event_log: EventLog, anchor: PublishedAnchors, clock: Clock
     ) -> None:
         self._leader = leader
         self._log = event_log
@@ -54,20 +60,36 @@ class LogHeadPublisher:
         return fresh >= EVERY_EVENTS or (fresh > 0 and waited_ms >= EVERY_MS)
 
     async def publish(self) -> None:
-        """Publish the log head once, unless the log is an older copy.
+        """Publish the end of the log once, unless the log is an older copy or was rewritten.
 
         Raises:
             ClusterUnavailable: Not published, or the outcome is unknown.
-            StoreUnavailable: The log head could not be read.
+            StoreUnavailable: The log could not be compared.
         """
+        history = self._leader.history
+        mark = history.appended
         epoch = self._leader.epoch
-        head = await self._log.head()
-        if not await self._leader.history.intact() or not self._leader.may_act():
-            return  # an older copy must not be published; the leader detects it
-        mark = LogMark(position=head.position, epoch=epoch, chain=head.chain)
-        await self._anchor.publish(mark)
-        self._last = mark
+        if mark is None:
+            return  # this process has appended nothing yet
+        if not await history.intact() or not self._leader.may_act():
+            return  # the leader detects it
+        new = Anchor(
+            position=mark.position,
+            epoch=epoch,
+            chain=mark.chain,
+            first=await self._first_hash(mark),
+        )
+        anchors = with_anchor(history.anchors, new)
+        await self._anchor.publish(anchors)
+        history.anchors, self._last = anchors, mark
         log.info(
             "end of the log published",
             extra={"position": mark.position, "hash": mark.chain.hex(), "epoch": epoch},
         )
+
+    async def _first_hash(self, mark: LogMark) -> bytes:
+        """Return the hash at position 1, which identifies the log; empty if it is not there."""
+        if mark.position == 1:
+            return mark.chain
+        first = await self._log.at(Position(1))
+        return first.chain if first is not None else b""

@@ -56,7 +56,7 @@ class Settlement:
 
     async def _settle(self) -> None:
         try:
-            grant, found = await self._look_up()
+            grant, found, chain = await self._look_up()
             self._appends.settle(found)
         except (LeaseHeld, Fenced, NotLeading, CorruptLog) as error:
             self._leader.lose(str(error))
@@ -67,12 +67,17 @@ class Settlement:
                 f"the log ends at position {grant.head.position}, the state in memory at {position}"
             )
             return
+        self._leader.history.confirm(grant.head, chain)
         self._leader.become("leading", "")
         # Its own task: if this append fails too, a new settlement must be able to start.
         self._recording = asyncio.create_task(self._leader.record_lease(grant), name="record lease")
 
-    async def _look_up(self) -> tuple[LeaseGrant, Container[str]]:
-        """Acquire the lease and look the events up, until the log answers; return the grant and the ids found."""
+    async def _look_up(self) -> tuple[LeaseGrant, Container[str], bytes]:
+        """Acquire the lease and look the events up, until the log answers.
+
+        Returns:
+            The grant, the ids found, and the hash at the head of the log, computed from the last event known here.
+        """
         pause_s = PAUSE_S
         while True:
             try:
@@ -80,10 +85,11 @@ class Settlement:
                 found = await self._log.find(self._appends.event_ids())
                 if not await self._leader.history.intact():
                     raise NotLeading(OLDER_COPY)
+                chain = await self._leader.history.verified_chain(grant.head)
             except StoreUnavailable as error:
                 self._leader.explain(str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
             else:
                 self._leader.lease.activate()
-                return grant, found
+                return grant, found, chain

@@ -42,15 +42,13 @@ from extender.core.decisions.verbs.preempt_verb_input import encode
 from extender.core.log.control_plane_features import features_summary
 from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
 from extender.core.model.errors import (
-    ClusterUnavailable,
     NotLeading,
     NotReady,
-    RequestRejected,
     StoreUnavailable,
 )
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
-from extender.ports.cluster_ports import Binding, Cluster, PodRef
+from extender.ports.cluster_ports import Cluster, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.settings import Settings
 
@@ -162,13 +160,19 @@ class ExtenderService:
     def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
         """Answer /filter from memory.
 
+        Args:
+            pod: As the call has it. Of a pod that the informers know, only the UID is used. The answer about another
+                pod is made from the call, and changes no state.
+            offered: The nodes that kube-scheduler offers.
+
         Raises:
             NotReady: Not leading, not synced, or not reconciled.
         """
         self._require_ready()
         view, state = self._cluster.view(), self._leader.committed
-        known = view.pods.get(pod.uid, pod)
-        reservation = reservation_of(state, pod.uid)
+        observed = view.pods.get(pod.uid)
+        known = observed or pod
+        reservation = reservation_of(state, pod.uid) if observed is not None else None
         result, forest = self._published.result, self._published.observation.forest
         commits = known.shape.commits
         held_back = commits and reservation is not None and result.held_back(reservation)
@@ -210,11 +214,15 @@ class ExtenderService:
         """Answer /preempt; a preemption of a whole unit is in the log before the answer.
 
         Raises:
-            NotReady: Not leading, not synced, not reconciled, or the preemption could not be appended.
+            NotReady: Not leading, not synced, not reconciled, the informers do not know the pod, or the preemption
+                could not be appended.
         """
         self._require_ready()
         view, state = self._cluster.view(), self._leader.pending_state
-        known = view.pods.get(pod.uid, pod)
+        known = view.pods.get(pod.uid)
+        if known is None:
+            msg = _not_seen(pod.path)
+            raise NotReady(msg)
         choice = answer_without_choice(view, state, known)
         if choice is not None:
             return choice.candidates
@@ -256,7 +264,7 @@ class ExtenderService:
     async def bind(
         self, ref: PodRef, node: NodeName, alive: Callable[[], bool], age_ms: int = 0
     ) -> str:
-        """Answer /bind: members at their barrier, other pods at once. Return the error text, or an empty string.
+        """Answer /bind for members, at their barrier. Return the error text, or an empty string.
 
         Args:
             ref: The pod.
@@ -270,9 +278,13 @@ class ExtenderService:
             return str(error)
         pod = self._cluster.view().pods.get(ref.uid)
         if pod is None:
-            return f"cannot answer now: pod {ref.namespace}/{ref.name} has not been seen yet"
+            return _not_seen(f"{ref.namespace}/{ref.name}")
         if pod.group is None:
-            return await self._bind_ordinary(ref, node)
+            return (
+                f"pod {pod.path} names no group, so kube-scheduler binds it: remove the resource gang-extender.dev/bind "
+                "from it, or name its group when it is created"
+            )
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         call = BindCall(
             pod=ref,
             node=node,
@@ -282,9 +294,6 @@ class ExtenderService:
         )
         return await self._barriers.bind(call)
 
-    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
-        try:
-            await self._cluster.bind(Binding(pod=ref, node=node))
-        except (RequestRejected, ClusterUnavailable) as error:
-            return str(error)
-        return ""
+
+def _not_seen(path: str) -> str:
+    return f"cannot answer now: pod {path} has not been seen yet"

@@ -6,19 +6,24 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTEND
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from extender.http.access.review_cache import ReviewCache
 from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi_route import OpenApiRoute
+from extender.http.web.access_control import AccessControl
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
+from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0  # of the query process, whose only client is the service
@@ -41,13 +46,19 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     questions: tuple[Routed, ...]  # everything under /v1
     end_streams: Callable[[], None]  # called when the server begins to stop
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
+    reviews: AccessReviews | None = None  # who may read; None: every client
+    namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
 
 
 def application(parts: ApplicationParts, settings: Settings) -> web.Application:
     """Return the application with all routes."""
     connections = ConnectionLimits(settings)
     limits = RequestLimits(settings, parts.cluster_size, connections)
-    app = web.Application(middlewares=[problems, limits.middleware()])
+    checks: list[Middleware] = []
+    if parts.reviews is not None:
+        cache = ReviewCache(parts.reviews, time.monotonic)
+        checks = [AccessControl(cache, parts.namespaces, connections).middleware()]
+    app = web.Application(middlewares=[problems, *checks, limits.middleware()])
     app[CONNECTIONS] = connections
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.log.visible_state import visible_state
 from extender.core.model.cluster_view import ClusterView
@@ -27,6 +29,7 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
+    turn_finding,
     which,
 )
 from extender.queries.explain.member_checks import (
@@ -77,6 +80,7 @@ class ExplainService:
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
         node_groups: Of the cluster autoscaler; empty: not known.
+        turns: Returns why trees wait for their turn in the control loop, by the UID of the root.
     """
 
     def __init__(
@@ -86,7 +90,9 @@ class ExplainService:
         clock: Clock,
         plan: Callable[[bytes, Visibility], Awaitable[PlanResult]],
         node_groups: tuple[NodeGroupSpec, ...] = (),
+        turns: Callable[[], Mapping[GangUid, SearchTurn | NewGangLimit]] = dict,
     ) -> None:
+        self._turns = turns
         self._cluster = cluster
         self._state = state
         self._clock = clock
@@ -201,7 +207,10 @@ class ExplainService:
         status = gang_status(gang, made_for) if gang is not None else None
         finding = gang_finding(view, state, tree, status)
         conflict: tuple[str, ...] = ()
-        if finding.plan_needed:
+        turn = self._turns().get(tree.root.uid)
+        if finding.plan_needed and turn is not None:
+            finding = turn_finding(spaced(tree.root.key), turn, gang)
+        elif finding.plan_needed:
             verdict = await self._planned(tree, now.readers)
             finding = planned_finding(
                 spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)

@@ -48,10 +48,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class _Call:
     """One queued call of `append`."""
 
-    __slots__ = ("done", "grant", "images", "rows", "size")
+    __slots__ = ("chain", "done", "grant", "images", "rows", "size")
 
     def __init__(
-        self, grant: LeaseGrant, events: Sequence[RecordedEvent], done: asyncio.Future[None]
+        self, grant: LeaseGrant, events: Sequence[RecordedEvent], done: asyncio.Future[bytes]
     ) -> None:
         self.grant = grant
         encoded = [encode_event(event) for event in events]
@@ -59,12 +59,13 @@ class _Call:
         self.images = [row_image for _, row_image in encoded]
         self.size = sum(map(len, self.images))
         self.done = done
+        self.chain = EMPTY_CHAIN  # hash of its last event, once it was sent
 
     def settle(self, fault: ExtenderError | None) -> None:
         if self.done.done():  # the caller gave up
             return
         if fault is None:
-            self.done.set_result(None)
+            self.done.set_result(self.chain)
         else:
             self.done.set_exception(fault)
 
@@ -95,10 +96,10 @@ class Appender:
 
     # Calls
 
-    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         """Queue events and wait for their commit; see `EventLog.append`."""
         if not events:
-            return
+            return self._tail_chain if grant.lease == self._lease else grant.head.chain
         _check(grant, events)
         loop = asyncio.get_running_loop()
         call = _Call(grant, events, loop.create_future())
@@ -108,7 +109,7 @@ class Appender:
         self._enqueue(call)
         overdue = loop.call_at(deadline, self._overdue, call)
         try:
-            await call.done
+            return await call.done
         finally:
             overdue.cancel()
 
@@ -264,9 +265,11 @@ class Appender:
         rows = [row for call in batch for row in call.rows]
         previous = head = self._tail_chain
         hashes = []
-        for row_image in (row_image for call in batch for row_image in call.images):
-            previous = link(previous, row_image)
-            hashes.append(previous)
+        for call in batch:
+            for row_image in call.images:
+                previous = link(previous, row_image)
+                hashes.append(previous)
+            call.chain = previous
         if len(rows) == 1:
             statement, given = APPEND_ONE, (*_values(rows[0]), previous)
         else:

@@ -15,6 +15,7 @@ import asyncpg
 
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog
+from extender.ports.log_ports import LogPage
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN, image, link, to_event
@@ -80,7 +81,7 @@ async def chain_at(fetch: Fetch, position: int) -> bytes:
 
 async def read_on_new_connection(
     url: str, *, after: int, until: int | None, page_events: int
-) -> AsyncIterator[Sequence[RecordedEvent]]:
+) -> AsyncIterator[LogPage]:
     """Yield the pages of `read_pages`, on a separate connection."""
     async with reading_connection(url, name="read") as connection:
         pages = read_pages(connection.fetch, after=after, until=until, page_events=page_events)
@@ -91,7 +92,7 @@ async def read_on_new_connection(
 
 async def read_pages(
     fetch: Fetch, *, after: int, until: int | None, page_events: int
-) -> AsyncGenerator[Sequence[RecordedEvent]]:
+) -> AsyncGenerator[LogPage]:
     """Yield pages up to the log head at the time of the call; see `EventLog.read`."""
     with our_faults("reading the log"):
         previous = await chain_at(fetch, after)
@@ -107,7 +108,8 @@ async def read_pages(
             last = min(after + page_events, end)
             if last < end:
                 fetching = asyncio.ensure_future(fetch(PAGE, last, end, page_events))
-            page, previous = verify(rows, after=after, previous=previous)
+            page = verify(rows, after=after, previous=previous)
+            previous = page.chain
             if after + len(page) != last:
                 raise CorruptLog(f"position {after + len(page) + 1} is missing")
             after = last
@@ -121,24 +123,19 @@ async def read_pages(
 
 async def next_page(
     connection: asyncpg.Connection, *, after: int, previous: bytes, page_events: int
-) -> tuple[Sequence[RecordedEvent], bytes]:
-    """Return at most a page of events after a position, and the hash of the last one."""
+) -> LogPage:
+    """Return at most a page of events after a position."""
     rows = await connection.fetch(PAGE, after, 2**62, page_events)
     return verify(rows, after=after, previous=previous)
 
 
-def verify(
-    rows: Sequence[asyncpg.Record], *, after: int, previous: bytes
-) -> tuple[list[RecordedEvent], bytes]:
+def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> LogPage:
     """Decode rows, and verify that their positions have no gap and their hashes form a chain.
 
     Args:
         rows: Result of `PAGE`.
         after: Position before the first row.
         previous: Hash at that position.
-
-    Returns:
-        The events, and the hash of the last one.
 
     Raises:
         CorruptLog: A position is missing or a hash is wrong; names the first such position.
@@ -155,4 +152,4 @@ def verify(
                 f"position {after}: the hash does not match; the row or its predecessor was altered"
             )
         events.append(to_event(row))
-    return events, previous
+    return LogPage(events, previous)

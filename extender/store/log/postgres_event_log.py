@@ -19,7 +19,7 @@ import asyncpg
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.log_ports import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark
+from extender.ports.log_ports import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark, LogPage
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import Appender, Limits, close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN
@@ -158,9 +158,9 @@ class PostgresEventLog:
 
     # Writing
 
-    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         """See `EventLog.append`."""
-        await self._appender.append(grant, events)
+        return await self._appender.append(grant, events)
 
     # Reading
 
@@ -198,7 +198,7 @@ class PostgresEventLog:
 
     def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[RecordedEvent]]:
+    ) -> AsyncIterator[LogPage]:
         """See `EventLog.read`. Up to `SHORT_EVENTS` are read without opening a new connection."""
         size = self._page_events
         if until is not None and until - after <= SHORT_EVENTS:
@@ -210,7 +210,7 @@ class PostgresEventLog:
             found: list[asyncpg.Record] = await connection.fetch(query, *values)
             return found
 
-    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
+    async def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         """Yield pages forever; reconnects when the database is unavailable.
 
         Raises:
@@ -231,13 +231,13 @@ class PostgresEventLog:
                     chain = seen
                     while True:
                         with our_faults("following the log"):
-                            page, chain = await next_page(
+                            page = await next_page(
                                 connection,
                                 after=position,
                                 previous=chain,
                                 page_events=self._page_events,
                             )
-                        failures = 0
+                        failures, chain = 0, page.chain
                         if page:
                             position = page[-1].position
                             yield page

@@ -30,6 +30,7 @@ from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
+from tests.support.certificates import Files, point_at
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 OURS = "gang-extender.dev/v1alpha1"
@@ -309,13 +310,11 @@ def native_gates(minor: str) -> dict[str, bool]:
     return native_switches(minor)["--feature-gates"]
 
 
-def scheduler_config(extender_url: str) -> dict[str, Any]:
-    """Return the configuration of deploy/, pointed at a test's server."""
-    data = yaml.safe_load((DEPLOY / "scheduler-config.yaml").read_text())
-    for entry in data["extenders"]:
-        entry["urlPrefix"] = f"{extender_url}/scheduler"
-    data["leaderElection"] = {"leaderElect": False}
-    return data
+def scheduler_config(
+    extender_url: str, files: Files | None = None, name: str = "scheduler-config"
+) -> dict[str, Any]:
+    """Return a configuration of deploy/, pointed at a test's server; with https it presents `files`."""
+    return point_at(yaml.safe_load((DEPLOY / f"{name}.yaml").read_text()), extender_url, files)
 
 
 @pytest.fixture

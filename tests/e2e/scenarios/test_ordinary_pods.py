@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.controlplane.objects import condition_of
 from tests.controlplane.waiting import create_priority_class, eventually
-from tests.e2e.scenarios.conftest import DEPLOY, Story, member
+from tests.e2e.scenarios.conftest import DEPLOY, Story, member, scheduler_config
 from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -29,11 +29,7 @@ def ordinary(name: str, requests: dict[str, Any], **spec: Any) -> dict[str, Any]
 
 def scope_config(scope: str, url: str) -> dict[str, Any]:
     """Return a scope's configuration, pointed at a test's server."""
-    data = yaml.safe_load((DEPLOY / "scopes" / f"{scope}.yaml").read_text())
-    for entry in data["extenders"]:
-        entry["urlPrefix"] = f"{url}/scheduler"
-    data["leaderElection"] = {"leaderElect": False}
-    return data
+    return scheduler_config(url, name=f"scopes/{scope}")
 
 
 async def use_scope(story: Story, scope: str) -> None:

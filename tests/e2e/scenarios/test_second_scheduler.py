@@ -19,6 +19,7 @@ from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member, real
 from tests.e2e.scenarios.test_ordinary_pods import CPU, GPU, of_daemonset, ordinary, refused
+from tests.support.certificates import point_at
 from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
@@ -34,10 +35,8 @@ def config_of(url: str) -> dict[str, Any]:
     """Return the configuration in the ConfigMap, pointed at a test's server."""
     documents = yaml.safe_load_all((FOLDER / "scheduler.yaml").read_text())
     text = next(d for d in documents if d["kind"] == "ConfigMap")["data"]["config.yaml"]
-    data: dict[str, Any] = yaml.safe_load(text)
-    for entry in data["extenders"]:
-        entry["urlPrefix"] = f"{url}/scheduler"
-    return data
+    shipped = yaml.safe_load(text)
+    return point_at(shipped, url) | {"leaderElection": shipped["leaderElection"]}
 
 
 def start(story: Story, name: str) -> Process:

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.feature_gate_reader import DryRunProber
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
@@ -21,6 +22,7 @@ from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter, read_pod
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import (
@@ -34,8 +36,8 @@ from extender.core.model.ids import (
     Position,
 )
 from extender.core.model.pod_groups import Group
+from extender.ports.access_ports import AccessRight, Caller
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import LogMark
 from extender.ports.workload_ports import GroupLink
 from extender.ports.written_names import DISRUPTION_TARGET, EXPLAINED
 from extender.ports.written_names import SCHEDULED as SCHEDULED_OF
@@ -185,10 +187,10 @@ class Uses:
         yield Use("link a built-in group", right, lambda: trees.link_group(link))
 
     def _on_others(self) -> Iterator[Use]:
-        mark = LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32))
+        anchor = Anchor(position=Position(1), epoch=Epoch(1), chain=bytes(32))
         maps = {verb: ("", "configmaps", verb) for verb in ("get", "patch", "create")}
         first = frozenset({maps["patch"], maps["create"]})
-        yield Use("publish the end of the log", first, lambda: self._head.publish(mark))
+        yield Use("publish the end of the log", first, lambda: self._head.publish([anchor]))
         yield Use("read the end of the log", frozenset({maps["get"]}), self._head.published)
         events = {verb: ("events.k8s.io", "events", verb) for verb in ("create", "patch")}
         yield Use("write an Event", frozenset({events["create"]}), partial(self._event, 1))
@@ -197,6 +199,14 @@ class Uses:
         kinds |= {"compositepodgroups"} if "builtin-composite" in self._stored else set()
         probe = {("", "pods", "create")} | {(BUILTIN_GROUP, kind, "create") for kind in kinds}
         yield Use("try full objects", frozenset(probe), self._probe)
+        reviews = KubernetesAccessReviews(self._server)
+        token, subject = (
+            ("authentication.k8s.io", "tokenreviews", "create"),
+            ("authorization.k8s.io", "subjectaccessreviews", "create"),
+        )
+        yield Use("review a token", frozenset({token}), partial(reviews.authenticate, "invented"))
+        wanted = partial(reviews.authorize, Caller(user="ann"), AccessRight("list"))
+        yield Use("review a right", frozenset({subject}), wanted)
 
     def _reads(self) -> Iterator[Use]:
         paths = {(group, name): path for name, (group, path) in READS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.composition import read_wire_pod
-from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.errors import RequestRejected
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy
 from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -106,7 +107,7 @@ SCHEMAS = {"filter": FILTER, "prioritize": PRIORITIZE, "bind": BIND, "preempt": 
 class Served:
     """A stage behind the real aiohttp application."""
 
-    def __init__(self, *objects, **rest):
+    def __init__(self, *objects, reviews=None, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeEventQueries(stage.database)
@@ -136,6 +137,8 @@ class Served:
                 lambda: ClusterSize(
                     len(stage.cluster.view().nodes), len(stage.cluster.view().pods)
                 ),
+                reviews,
+                lambda: [key.namespace for key in stage.cluster.view().groups],
             ),
             stage.settings,
         )
@@ -203,6 +206,10 @@ async def test_every_recorded_call_is_answered_by_the_schema(mode):
         for call in recorded(mode):
             verb, request = call["verb"], call["request"]
             verbs.add(verb)
+            if verb == "preempt":  # of a pod that the informers do not know
+                status, body = await served.post(verb, request)
+                assert (status, b"has not been seen yet" in body) == (503, True)
+                continue
             answer = await served.ask(verb, request)
             if verb == "filter":
                 names_mode = request["Nodes"] is None
@@ -342,7 +349,7 @@ async def test_a_pod_that_the_informers_know_is_not_converted(served, name):
 
 
 async def test_a_pod_that_the_informers_do_not_know_is_converted_once_per_call(served):
-    """A member and an ordinary pod that came a moment ago are judged by the body of the call, as ever."""
+    """Filter judges a pod that came a moment ago by the body of the call; preempt, which would change state, waits."""
     with_victims(served)
     member = {"metadata": {"name": "g-9", "namespace": "default", "uid": "new",
                            "labels": {GROUP_LABEL: "g"}}, "spec": {}}  # fmt: skip
@@ -354,8 +361,13 @@ async def test_a_pod_that_the_informers_do_not_know_is_converted_once_per_call(s
     assert answer["NodeNames"] == ["n0", "n1"]
     bodies = calls_about(served, "vip")
     stranger = {**bodies["preempt"]["Pod"], "metadata": {"name": "vip-2", "namespace": "default"}}
-    again = await served.ask("preempt", {**bodies["preempt"], "Pod": stranger})
-    assert again["NodeNameToMetaVictims"] == META
+    before = served.stage.leader.committed.position
+    status, body = await served.post("preempt", {**bodies["preempt"], "Pod": stranger})
+    assert (status, body) == (
+        503,
+        b"cannot answer now: pod default/vip-2 has not been seen yet\n",
+    )
+    assert served.stage.leader.committed.position == before
     assert served.converted == ["g-9", "new", "vip-2"]
 
 
@@ -376,10 +388,38 @@ async def test_bind_answers_the_barrier(served):
 
 async def test_a_fault_of_the_api_server_is_an_error_text(served):
     """A fault behind bind is an error text, never a 500."""
-    served.stage.cluster.fault = lambda verb, _: ClusterUnavailable("503 of the API server")
+    served.stage.cluster.fault = lambda verb, _: (
+        RequestRejected("422 of the API server") if verb == "bind" else None
+    )
+    calls = [
+        {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid,
+         "Node": served.stage.reserved_node(pod.name)}
+        for pod in (served.stage.cluster.pod("g-0"), served.stage.cluster.pod("g-1"))
+    ]  # fmt: skip
+    answers = await asyncio.gather(*(served.ask("bind", call) for call in calls))
+    assert all("422 of the API server" in answer["Error"] for answer in answers), answers
+
+
+async def test_an_ordinary_pod_is_bound_by_kube_scheduler_alone(served):
+    """Whatever the call has: no Binding of a pod that names no group, with what would help (issue 22, C2 b)."""
     alien = served.stage.cluster.pod("alien")
     args = {"PodName": "alien", "PodNamespace": "default", "PodUID": alien.uid, "Node": "n0"}
-    assert (await served.ask("bind", args))["Error"] == "503 of the API server"
+    answer = await served.ask("bind", args)
+    assert answer["Error"].startswith("pod default/alien names no group")
+    assert served.stage.cluster.did("bind") == []
+
+
+async def test_bind_takes_only_the_uid_from_a_call(served):
+    """A call with the UID of one pod and the name of another binds the pod of the UID."""
+    pods = [served.stage.cluster.pod(name) for name in ("g-0", "g-1")]
+    calls = [
+        {"PodName": "alien", "PodNamespace": "kube-system", "PodUID": pod.uid,
+         "Node": served.stage.reserved_node(pod.name)}
+        for pod in pods
+    ]  # fmt: skip
+    answers = await asyncio.gather(*(served.ask("bind", call) for call in calls))
+    assert [answer["Error"] for answer in answers] == ["", ""]
+    assert sorted(name for name, _ in served.stage.cluster.did("bind")) == [p.path for p in pods]
 
 
 BROKEN = {

@@ -34,6 +34,7 @@ from extender.ports.log_ports import (
     LeaseRecord,
     LogHead,
     LogMark,
+    LogPage,
     Snapshot,
 )
 from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation, PodPlacement
@@ -165,9 +166,9 @@ class FakeEventLog:
         if (grant.epoch, grant.lease) != (self.database.epoch, self.database.lease):
             raise Fenced(f"epoch {grant.epoch} does not own the log any more")
 
-    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         if not events:
-            return
+            return self.database.head.chain
         first, before = events[0].position, 0
         for offset, event in enumerate(events):
             if (
@@ -187,7 +188,7 @@ class FakeEventLog:
             lost = self._lost.pop(0) if self._lost else ""
             if lost == "append":
                 raise StoreUnavailable("the fake lost the append")
-            self._write(grant, rows)
+            last = self._write(grant, rows)
             if lost == "answer":
                 raise StoreUnavailable("the fake lost the answer")
         except StoreUnavailable:
@@ -195,8 +196,9 @@ class FakeEventLog:
             raise
         async with db.appended:
             db.appended.notify_all()
+        return last
 
-    def _write(self, grant: LeaseGrant, rows: Sequence) -> None:
+    def _write(self, grant: LeaseGrant, rows: Sequence) -> bytes:
         db = self.database
         self._fence(grant)
         if rows[0].position != db.head.position + 1:
@@ -220,6 +222,7 @@ class FakeEventLog:
         for row in rows:
             digest = chain(digest, row)
             db.rows.append((row, digest))
+        return digest
 
     async def holds(self, mark: LogMark) -> bool:
         db = await self._answering()
@@ -249,17 +252,17 @@ class FakeEventLog:
 
     async def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[RecordedEvent]]:
+    ) -> AsyncIterator[LogPage]:
         db = await self._answering()
         if after > db.head.position:
             raise CorruptLog(f"position {after} is not in the log; part of its history is lost")
         end = db.head.position if until is None else min(until, db.head.position)
         while after < end:
             last = min(after + self._page_events, end)
-            yield [to_event(row) for row, _ in db.rows[after:last]]
+            yield LogPage([to_event(row) for row, _ in db.rows[after:last]], db.rows[last - 1][1])
             after = Position(last)
 
-    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
+    async def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         while True:
             async for page in self.read(after=after):
                 after = page[-1].position

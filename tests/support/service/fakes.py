@@ -27,6 +27,7 @@ from extender.control.loop.planner_pool import PlannerPool
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.log.preemption_state import claimed_on
 from extender.core.model.cluster_view import (
@@ -46,7 +47,6 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import LogMark
 from extender.runtime.worker_process import WorkerProcess
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
@@ -119,7 +119,7 @@ class FakeCluster:
         self.calls: list[tuple[str, str, str]] = []
         self.bindings: list[Binding] = []
         self.notices: list[K8sEvent] = []
-        self.mark: LogMark | None = None
+        self.anchors: tuple[Anchor, ...] = ()
         self.ended: dict[PodUid, PodEnd] = {}
         self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
         self.go = asyncio.Event()
@@ -302,13 +302,13 @@ class FakeCluster:
         self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
         self._notify()
 
-    async def published(self) -> LogMark | None:
+    async def published(self) -> tuple[Anchor, ...]:
         await self._asked("published", "")
-        return self.mark
+        return self.anchors
 
-    async def publish(self, mark: LogMark) -> None:
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
         await self._asked("publish", "")
-        self.mark = mark
+        self.anchors = tuple(anchors)
 
     async def set_finalizers(self, wanted: FinalizerChange) -> None:
         await self._asked("set_finalizers", wanted.group.path)
@@ -423,8 +423,9 @@ class Stage:
         return self
 
     async def one_pass(self) -> None:
-        """Run one pass of the control loop, as `ControlLoop.run` does."""
+        """Run one pass of the control loop, and the searches that it began, as `ControlLoop.run` does."""
         await self.control_loop.run_pass()
+        await self.control_loop.search(within_s=60)
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
@@ -477,9 +478,15 @@ class Stage:
     def bind(
         self, name: str, node: str = "", alive: Callable[[], bool] = lambda: True
     ) -> asyncio.Task[str]:
-        """Call the bind verb as kube-scheduler would, beside the test."""
+        """Bind as kube-scheduler would, beside the test: a member by the bind verb, another pod by a Binding of its own."""
         where = NodeName(node) if node else self.reserved_node(name)
+        if self.cluster.pod(name).group is None:
+            return self.start(self._bind_ordinary(self.ref(name), where))
         return self.start(self.extender_service.bind(self.ref(name), where, alive))
+
+    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
+        await self.cluster.bind(Binding(pod=ref, node=node))
+        return ""
 
 
 def check_state(state: Any) -> None:

@@ -1,25 +1,26 @@
-"""Publish the log head in a file beside the journal, as a ConfigMap does on a cluster."""
+"""Publish anchors in a file beside the journal, as a ConfigMap does on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from extender.cluster.write.log_head_configmap import published_form, read_mark
+from extender.cluster.write.log_head_configmap import read_anchors
+from extender.core.log.anchors import Anchor, encode_anchors
 from extender.core.model.errors import ClusterUnavailable
-from extender.ports.log_ports import LogMark
 
 
 class LogHeadFile:
-    """The file with the published log head."""
+    """The file with the published anchors."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def published(self) -> LogMark | None:
-        """Return the published log head; None if none was published.
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the published anchors; empty if none was published.
 
         Raises:
             ClusterUnavailable: The file exists but cannot be read.
@@ -27,20 +28,20 @@ class LogHeadFile:
         try:
             body = await asyncio.to_thread(self._path.read_bytes)
         except FileNotFoundError:
-            return None
+            return ()
         except OSError as fault:
             raise ClusterUnavailable(f"{self._path}: {fault}") from fault
-        return read_mark(body, str(self._path))
+        return read_anchors(body, str(self._path))
 
-    async def publish(self, mark: LogMark) -> None:
-        """Publish the log head; the file is replaced atomically.
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors; the file is replaced atomically.
 
         Raises:
             ClusterUnavailable: The file cannot be written.
         """
         new = self._path.with_suffix(".new")
         try:
-            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(published_form(mark)))
+            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(encode_anchors(anchors)))
             new.replace(self._path)
         except OSError as fault:
             raise ClusterUnavailable(f"{self._path}: {fault}") from fault

@@ -54,6 +54,7 @@ from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
@@ -61,7 +62,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
-from extender.ports.log_ports import Clock, LogMark
+from extender.ports.log_ports import Clock
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -69,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1  # a change is seen after at most two polls
 
-LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `PublishedHead`
+LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `core.log.anchors`
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
@@ -141,6 +142,9 @@ class ManifestCluster:
         self._polling: asyncio.Task[None] | None = None
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
+
+    def access_reviews(self, *, api_server_tokens: bool) -> None:
+        """Return None: files have no rights of readers."""
 
     # --- life
 
@@ -428,13 +432,13 @@ class ManifestCluster:
             if found.node != node:
                 raise _refused(pod, f"is bound to {found.node}, not to {node}")
 
-    async def published(self) -> LogMark | None:
-        """Return the published log head; see `LogHeadFile`."""
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the published anchors; see `LogHeadFile`."""
         return await self._log_head.published()
 
-    async def publish(self, mark: LogMark) -> None:
-        """Publish the log head; see `LogHeadFile`."""
-        await self._log_head.publish(mark)
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors; see `LogHeadFile`."""
+        await self._log_head.publish(anchors)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

@@ -419,14 +419,13 @@ async def test_stopping_answers_every_call():
         assert await call == "cannot answer now: stopping"
 
 
-async def test_pods_outside_all_groups_are_bound_at_once():
-    """The bind verb may be called for every pod; refusals and faults are answered, not raised."""
-    async with await admitted(a_pod("alone"), a_pod("unlucky")) as stage:
-        assert await stage.bind("alone", "n0") == ""
-        stage.cluster.fault = lambda verb, name: (
-            ClusterUnavailable("503") if verb == "bind" else None
-        )
-        assert await stage.bind("unlucky", "n0") == "503"
+async def test_pods_outside_all_groups_are_not_bound():
+    """The configuration of kube-scheduler does not send them; the refusal has what would help."""
+    async with await admitted(a_pod("alone")) as stage:
+        ref = stage.ref("alone")
+        error = await stage.extender_service.bind(ref, "n0", lambda: True)
+        assert "names no group, so kube-scheduler binds it: remove the resource" in error
+        assert stage.cluster.did("bind") == []
 
 
 async def test_an_unready_service_binds_nothing():

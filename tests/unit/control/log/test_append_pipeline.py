@@ -28,7 +28,7 @@ class Pipeline(AppendPipeline):
             log,
             FakeClock(),
             answer_within_s,
-            on_commit=self.commits.append,
+            on_commit=lambda events, chain: self.commits.append(events),
             on_failure=self.failures.append,
             on_mismatch=self.mismatches.append,
         )

@@ -124,7 +124,7 @@ async def test_a_restart_notices_by_what_was_published(stage):
     backup = stage.database.copy()
     await stage.leader.append([draft("lost"), draft("lost-too")])
     await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
-    published = stage.cluster.mark
+    published = stage.cluster.anchors[-1]
     assert published.position == 3
     assert published.chain == stage.database.head.chain
     await stage.killed()
@@ -154,7 +154,7 @@ async def test_an_epoch_that_was_published_is_not_used_again(stage):
     await stage.leader.lease.acquire()
     await stage.leader.lease.acquire()
     await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
-    assert stage.cluster.mark.epoch == 3
+    assert stage.cluster.anchors[-1].epoch == 3
     await stage.killed()
     async with Stage(
         database=FakeDatabase(stage.clock.now_us), clock=stage.clock, cluster=stage.cluster
@@ -282,7 +282,7 @@ async def test_an_older_copy_is_not_published(stage):
     await publisher.publish()
     stage.database.restore(backup)
     await publisher.publish()
-    assert stage.cluster.mark.position == 2
+    assert stage.cluster.anchors[-1].position == 2
 
 
 async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):

@@ -1,0 +1,266 @@
+"""The folder of `gang-extender certs`: which files it has, how they are made, renewed and read.
+
+A CA (`ca.crt`, `ca.key`), the server (`server.crt`, `server.key`) and each client (`client-NAME.crt`, `client-NAME.key`).
+New files are written beside the old ones and then moved over them, so that a reader finds the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from extender.cli.certificates.certificate_authority import (
+    CertificatePair,
+    Period,
+    Subject,
+    alternative_name,
+    client_certificate,
+    common_name_of,
+    names_of,
+    new_authority,
+    server_certificate,
+)
+from extender.core.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+
+CA, SERVER = "ca", "server"
+AUTHORITY_DAYS = 3650
+# Common names of clients by the NAME of their files, where the two differ.
+COMMON_NAMES = {"kube-scheduler": "system:kube-scheduler"}
+SERVER_NAME = "gang-extender"
+# The calls of kube-scheduler, and those that a replica forwards to the leader.
+CLIENTS = ("kube-scheduler", SERVER_NAME)
+# On the same machine, and by the Service of deploy/kubernetes/service.yaml.
+NAMES = (
+    "localhost", "127.0.0.1", "::1",
+    SERVER_NAME, "gang-extender.gang-extender", "gang-extender.gang-extender.svc", "gang-extender.gang-extender.svc.cluster.local",
+)  # fmt: skip
+KEY_MODE, CERTIFICATE_MODE = 0o600, 0o644
+_CLIENT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
+
+
+class WrittenCertificate(msgspec.Struct, frozen=True):
+    """One certificate of the folder."""
+
+    certificate: str  # path
+    key: str  # path
+    common_name: str
+    names: tuple[str, ...]  # DNS names and IP addresses of a server
+    valid_until: datetime
+    kept: bool = False  # the CA of an earlier run
+
+
+class CertificateFolder:
+    """A folder that has the certificates of one installation."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the folder; nothing is read or made yet."""
+        self.folder = folder
+
+    def certificate(self, name: str) -> Path:
+        """Return the path of a certificate: of `ca`, `server` or `client-NAME`."""
+        return self.folder / f"{name}.crt"
+
+    def key(self, name: str) -> Path:
+        """Return the path of its private key."""
+        return self.folder / f"{name}.key"
+
+    def create(
+        self,
+        now: datetime,
+        days: int,
+        names: Iterable[str] = (),
+        clients: Iterable[str] = (),
+        *,
+        force: bool = False,
+    ) -> list[WrittenCertificate]:
+        """Make a new CA and all certificates, and return what was written: the CA, the server, the clients.
+
+        Args:
+            now: The current time, with offset.
+            days: How long the certificates of server and clients are valid; the CA is valid for ten years, or as long.
+            names: DNS names and IP addresses of the server, besides `NAMES`.
+            clients: Names of clients, besides `CLIENTS`.
+            force: Whether files that are there are replaced.
+
+        Raises:
+            BadInput: A name is invalid, files are there already, or the folder cannot be written.
+        """
+        wanted = _clients(clients)
+        _check_names(names)
+        found = [
+            path
+            for name in (CA, SERVER, *wanted)
+            for path in (self.certificate(name), self.key(name))
+            if path.exists()
+        ]
+        if found and not force:
+            msg = (
+                f"{found[0]} is there already; --renew replaces the certificates of server and clients and keeps the CA, "
+                "--force makes everything anew, also the CA (then every client needs a new certificate and the new ca.crt)"
+            )
+            raise BadInput(msg)
+        authority = new_authority(Period(now, now + timedelta(days=max(days, AUTHORITY_DAYS))))
+        period = Period(now, now + timedelta(days=days))
+        issued = self._issue(authority, period, (*NAMES, *names), wanted, {})
+        return self._write({CA: authority, **issued})
+
+    def renew(
+        self, now: datetime, days: int, names: Iterable[str] = (), clients: Iterable[str] = ()
+    ) -> list[WrittenCertificate]:
+        """Issue the certificates of server and clients again, by the CA and for the keys that are there.
+
+        The server keeps its names and every client of the folder its own. A certificate is valid at most as long as the
+        CA. Because keys stay, each certificate is replaced in one step: no reader finds it with the key of another.
+
+        Args:
+            now: The current time, with offset.
+            days: How long they are valid.
+            names: More names of the server.
+            clients: More clients.
+
+        Raises:
+            BadInput: There is no CA, it has ended or cannot be read, a name is invalid, or the folder cannot be written.
+        """
+        _check_names(names)
+        authority = self._authority()
+        end = authority.certificate.not_valid_after_utc
+        if end <= now:
+            msg = f"{self.certificate(CA)}: this CA was valid until {end:%Y-%m-%d}; --force makes everything anew"
+            raise BadInput(msg)
+        path = self.certificate(SERVER)
+        there = names_of(read_certificate(path)) if path.exists() else NAMES
+        wanted = _clients(clients)
+        for file in sorted(self.folder.glob("client-*.crt")):
+            wanted.setdefault(file.stem, common_name_of(read_certificate(file)))
+        period = Period(now, min(now + timedelta(days=days), end))
+        keys = {
+            name: _private_key(self.key(name))
+            for name in (SERVER, *wanted)
+            if self.key(name).exists()
+        }
+        issued = self._issue(authority, period, (*there, *names), wanted, keys)
+        ours = _described(self, CA, authority, kept=True)
+        return [ours, *self._write(issued)]
+
+    def _issue(
+        self,
+        authority: CertificatePair,
+        period: Period,
+        names: Iterable[str],
+        clients: dict[str, str],
+        keys: dict[str, CertificateIssuerPrivateKeyTypes],
+    ) -> dict[str, CertificatePair]:
+        subject = Subject(SERVER_NAME, keys.get(SERVER))
+        return {SERVER: server_certificate(authority, subject, names, period)} | {
+            name: client_certificate(authority, Subject(common_name, keys.get(name)), period)
+            for name, common_name in clients.items()
+        }
+
+    def _authority(self) -> CertificatePair:
+        for path in (self.certificate(CA), self.key(CA)):
+            if not path.exists():
+                msg = f"{path} is not there; --renew needs the CA that signed the certificates, without it a new CA is made"
+                raise BadInput(msg)
+        certificate = read_certificate(self.certificate(CA))
+        key = _private_key(self.key(CA))
+        if key.public_key() != certificate.public_key():
+            raise BadInput(f"{self.key(CA)}: not the key of {self.certificate(CA)}")
+        return CertificatePair(certificate, key)
+
+    def _write(self, pairs: dict[str, CertificatePair]) -> list[WrittenCertificate]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            new = {}
+            for name, pair in pairs.items():
+                new[self.key(name)] = _beside(self.key(name), pair.key_pem(), KEY_MODE)
+                path = self.certificate(name)
+                new[path] = _beside(path, pair.certificate_pem(), CERTIFICATE_MODE)
+            for path, written in new.items():  # all at once: a full disk has left the old files
+                written.replace(path)
+        except OSError as error:
+            msg = f"{error.filename or self.folder}: cannot be written: {error.strerror}; give a folder that this user may write"
+            raise BadInput(msg) from error
+        return [_described(self, name, pair) for name, pair in pairs.items()]
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the first certificate of a file.
+
+    Raises:
+        BadInput: It cannot be read, or has no certificate.
+    """
+    try:
+        return x509.load_pem_x509_certificate(_read(path))
+    except ValueError as error:
+        raise BadInput(f"{path}: not a certificate in PEM: {error}") from error
+
+
+def _private_key(path: Path) -> CertificateIssuerPrivateKeyTypes:
+    try:
+        key = serialization.load_pem_private_key(_read(path), password=None)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path}: not a private key in PEM without a password: {error}") from error
+    return cast("CertificateIssuerPrivateKeyTypes", key)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _beside(path: Path, content: bytes, mode: int) -> Path:
+    """Write a new file beside another, and return its path."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)  # of a run that was killed
+    # Created with its mode: a key is at no moment readable by others.
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    return new
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            alternative_name(name)
+        except BadInput as error:
+            raise BadInput(f"--name: {error}") from error
+
+
+def _clients(names: Iterable[str]) -> dict[str, str]:
+    """Return the common names of clients by the names of their files, without suffix."""
+    found: dict[str, str] = {}
+    for name in (*CLIENTS, *names):
+        if not _CLIENT.fullmatch(name) or len(name) > 64:  # noqa: PLR2004 -- a common name
+            msg = f"--client: {name!r} is not a name of up to 64 letters, digits and .:_- between them, for example prometheus"
+            raise BadInput(msg)
+        common_name = COMMON_NAMES.get(name, name)
+        stem = f"client-{name.replace(':', '-')}"
+        if found.setdefault(stem, common_name) != common_name:
+            raise BadInput(f"--client: {name!r} and {found[stem]!r} would both be {stem}.crt")
+    return found
+
+
+def _described(
+    folder: CertificateFolder, name: str, pair: CertificatePair, *, kept: bool = False
+) -> WrittenCertificate:
+    return WrittenCertificate(
+        certificate=str(folder.certificate(name)),
+        key=str(folder.key(name)),
+        common_name=common_name_of(pair.certificate),
+        names=names_of(pair.certificate),
+        valid_until=pair.certificate.not_valid_after_utc,
+        kept=kept,
+    )
