@@ -119,7 +119,7 @@ WALK = {
     "/v1/reports": [""],
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
-# The answers of these name no tenant, whoever asks.
+# The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
 PLANNED = [
