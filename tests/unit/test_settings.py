@@ -135,6 +135,7 @@ VALUES = {
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
     "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
+    "token_file": ("/token", None),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
@@ -167,7 +168,7 @@ VALUES = {
 }
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
 # that is a flag of those who ask a service
-ON_SERVE = [name for name in VALUES if name != "server"]
+ON_SERVE = [name for name in VALUES if name not in ("server", "token_file")]
 
 
 def flag_of(name):

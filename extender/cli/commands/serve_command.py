@@ -16,7 +16,7 @@ from extender.core.model.errors import BadInput
 from extender.settings import Settings, http_url
 
 log = logging.getLogger(__name__)
-OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
+OF_OTHER_COMMANDS = ("server", "token_file")  # of a service to query
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 
