@@ -346,7 +346,14 @@ class Service:
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(
-                ExplainService(self.cluster, self.leader, clock, plans.plan, groups),
+                ExplainService(
+                    self.cluster,
+                    self.leader,
+                    clock,
+                    plans.plan,
+                    groups,
+                    searches=lambda: self.parts.exchange.published.searches,
+                ),
                 self.query_process.fetch,
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),

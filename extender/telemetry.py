@@ -15,6 +15,8 @@ from extender.core.planner.preempt.victim_search import NoPreemption, Preemption
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
+SEARCHING_MAX = 100  # namespaces with a series of their own
+
 
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
@@ -111,6 +113,13 @@ class Metrics:
             "Plans that used up their search budget.",
             registry=self.registry,
         )
+        self.search_seconds = Counter(
+            f"{prefix}_search_seconds",
+            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: other.",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self._searching: set[str] = set()
         self.podgroup_preemption_attempts = Counter(
             f"{prefix}_podgroup_preemption_attempts",
             "Searches for victims, by result.",
@@ -242,6 +251,13 @@ class Metrics:
         self.tree_search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
             self.tree_search_budget_exhausted.inc()
+
+    def searched(self, namespace: str, took_ms: int) -> None:
+        """Count what the planner process spent for trees of a namespace."""
+        if len(self._searching) < SEARCHING_MAX:
+            self._searching.add(namespace)
+        label = namespace if namespace in self._searching else "other"
+        self.search_seconds.labels(label).inc(took_ms / 1000)
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""

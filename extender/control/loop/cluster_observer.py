@@ -9,6 +9,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.pod_groups import Forest
 from extender.ports.cluster_ports import Cluster
+from extender.runtime.cooperative_yield import SlicePace
 
 
 class ClusterObserver:
@@ -34,6 +35,10 @@ class ClusterObserver:
     def forest(self) -> Forest:
         """Return the trees of the last observation."""
         return self._published.observation.forest
+
+    async def approach(self, pace: SlicePace) -> None:
+        """Build the trees of very many new groups in slices, before `observe`."""
+        await self._published.approach(self._cluster.view(), pace)
 
     def observe(self) -> tuple[ClusterView, Forest, ReservationState]:
         """Publish the newest view and its trees; return both, and the pending state with its predicted losses."""

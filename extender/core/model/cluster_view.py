@@ -7,7 +7,8 @@ the pods by the leaf that they name. It does not contain reservations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -57,6 +58,7 @@ class GroupChange(msgspec.Struct, frozen=True, gc=False):
     number: int  # of known changes up to this one
 
 
+GROUPS_AT_ONCE = 500  # added or removed groups whose trees are built in one slice
 CHANGES_KEPT = 1_000  # before all are compared again; also the depth of the chain of changes
 NOTHING = Usage()
 _T = TypeVar("_T")
@@ -311,6 +313,42 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
         forest, view.groups, stayed, members, max_children=view.max_children
     )
     return updated or forest_of(view)
+
+
+def forest_steps(
+    before: ClusterView, forest: Forest, view: ClusterView
+) -> Iterator[tuple[ClusterView, Forest]]:
+    """Yield views on the way from one to another, and their forests, where many groups were added or removed.
+
+    Args:
+        before: An earlier view.
+        forest: Its forest.
+        view: A later one.
+
+    Returns:
+        Each view has the pods of `before` and up to GROUPS_AT_ONCE more of the changes of groups. Nothing where
+        that is about all; `forest_after` of the last one makes the rest.
+    """
+    if abs(len(view.groups) - len(before.groups)) <= GROUPS_AT_ONCE:
+        return
+    _, moved = _group_changes(before, view)
+    # parents first: groups that wait for a parent join their tree all at once when it comes
+    keys = sorted(moved, key=lambda key: key.kind)
+    for start in range(0, len(keys) - GROUPS_AT_ONCE, GROUPS_AT_ONCE):
+        part = keys[start : start + GROUPS_AT_ONCE]
+        groups = before.groups.mutate()
+        for key in part:
+            group = view.groups.get(key)
+            if group is not None:
+                groups[key] = group
+            else:
+                del groups[key]
+        before = msgspec.structs.replace(before, groups=groups.finish(), last_change=None)
+        pods_of = functools.partial(_pods_of, before)
+        forest = forest_with_moves(
+            forest, before.groups, part, pods_of, max_children=view.max_children
+        )
+        yield before, forest
 
 
 def _group_changes(before: ClusterView, view: ClusterView) -> tuple[list[Group], set[GroupKey]]:

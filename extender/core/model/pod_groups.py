@@ -24,7 +24,7 @@ CHILDREN_MAX = (
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
-INVALID_CHAINS = frozenset({"B6", "B7", "E15"})
+INVALID_CHAINS = frozenset({"B6", "B7", "B16", "E15"})
 PODS_DIFFER = (
     "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
 )
@@ -109,6 +109,9 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: TreeProblem
 
 
+_Order = tuple[int, str, GroupKind]  # the order of the children of one parent
+
+
 class Forest(msgspec.Struct, frozen=True, kw_only=True):
     """All trees of a cluster, and the groups that belong to no tree."""
 
@@ -116,9 +119,13 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     root_of: Mapping[GroupKey, GroupKey]  # any group of a tree -> its root
     orphans: Mapping[GroupKey, Orphan]
     populated: Mapping[GroupKey, Tree]  # those of the trees that have members
+    # parent in a tree -> its children beyond the number that is allowed (B16); they are orphans
+    surplus: Mapping[GroupKey, Sequence[_Order]] = {}
+    # name of a parent -> the orphans that name it; it may exist or not
+    waiting: Mapping[GroupKey, frozenset[GroupKey]] = {}
 
 
-def _stored_order(group: Group) -> tuple[int, str, str]:
+def _stored_order(group: Group) -> _Order:
     return (group.created_us, group.key.name, group.key.kind)
 
 
@@ -261,23 +268,41 @@ def _joined(
     chains: Mapping[GroupKey, _Chain],
     pods_of: Callable[[GroupKey], Iterable[Pod]],
     max_children: int,
+    outside: Mapping[GroupKey, Orphan] | None = None,
+    rest: Mapping[GroupKey, Sequence[_Order]] | None = None,
 ) -> Forest:
-    """Return the forest of some groups: whole trees, and orphans."""
+    """Return the forest of some groups: whole trees, and orphans.
+
+    Args:
+        some: The groups.
+        chains: Of each of them.
+        pods_of: Returns the pods of a leaf.
+        max_children: As for `build_forest`.
+        outside: The orphans that are not in `some`.
+        rest: By parent, surplus children outside of `some`, which come after those in `some`.
+    """
     by_gang: dict[GroupKey, list[Group]] = {}
     orphans: dict[GroupKey, Orphan] = {}
-    root_of: dict[GroupKey, GroupKey] = {}
     children: dict[GroupKey, list[Group]] = {}
+    rooted: list[Group] = []
     for key, group in some.items():
         chain = chains[key]
         if chain.root is None:
             assert chain.problem is not None
             orphans[key] = Orphan(group=group, problem=chain.problem)
             continue
-        root_of[key] = chain.root
-        by_gang.setdefault(chain.root, []).append(group)
+        rooted.append(group)
         if group.parent is not None:
             parent = composite_key(key.namespace, group.parent)
             children.setdefault(parent, []).append(group)
+    surplus, dropped = _without_surplus(rooted, children, max_children, outside or {}, rest or {})
+    orphans |= dropped
+    root_of: dict[GroupKey, GroupKey] = {}
+    for group in rooted:
+        root_key = chains[group.key].root
+        if root_key is not None and group.key not in dropped:
+            root_of[group.key] = root_key
+            by_gang.setdefault(root_key, []).append(group)
     trees = {}
     for root_key, found in by_gang.items():
         kids = {
@@ -290,9 +315,93 @@ def _joined(
             for group in found
             if group.key.kind == "PodGroup"
         }
-        trees[root_key] = _judged(some[root_key], kids, pods, max_children)
+        trees[root_key] = _judged(some[root_key], kids, pods, surplus, max_children)
     populated = {key: tree for key, tree in trees.items() if tree.has_members}
-    return Forest(trees=trees, root_of=root_of, orphans=orphans, populated=populated)
+    return Forest(
+        trees=trees,
+        root_of=root_of,
+        orphans=orphans,
+        populated=populated,
+        surplus=surplus,
+        waiting=_waiting_after({}, (), orphans.values()),
+    )
+
+
+def _waiting_after(
+    waiting: Mapping[GroupKey, frozenset[GroupKey]],
+    gone: Iterable[Orphan],
+    come: Iterable[Orphan],
+) -> Mapping[GroupKey, frozenset[GroupKey]]:
+    """Return the orphans by parent after some went and others came."""
+    gone_by, come_by = _by_parent(gone), _by_parent(come)
+    found = dict(waiting)
+    for parent in gone_by.keys() | come_by.keys():
+        keys = found.get(parent, frozenset()).difference(gone_by.get(parent, ()))
+        keys = keys.union(come_by.get(parent, ()))
+        if keys:
+            found[parent] = keys
+        else:
+            found.pop(parent, None)
+    return found
+
+
+def _by_parent(orphans: Iterable[Orphan]) -> dict[GroupKey, list[GroupKey]]:
+    found: dict[GroupKey, list[GroupKey]] = {}
+    for orphan in orphans:
+        key, parent = orphan.group.key, orphan.group.parent
+        if parent is not None:
+            found.setdefault(composite_key(key.namespace, parent), []).append(key)
+    return found
+
+
+def _without_surplus(
+    rooted: Iterable[Group],
+    children: dict[GroupKey, list[Group]],
+    max_children: int,
+    outside: Mapping[GroupKey, Orphan],
+    rest: Mapping[GroupKey, Sequence[_Order]],
+) -> tuple[dict[GroupKey, Sequence[_Order]], dict[GroupKey, Orphan]]:
+    """Remove from `children` those beyond the allowed number, and what is below them.
+
+    A tree is invalid then (B16), but not larger than permitted: it is judged at each change of one of its groups.
+
+    Returns:
+        The surplus by parent, in stored order, of parents that stay; and the removed groups with their problem.
+    """
+    removed: dict[GroupKey, Orphan] = {}
+    surplus: dict[GroupKey, Sequence[_Order]] = {}
+    below: list[tuple[Group, TreeProblem]] = []
+    if outside:
+        for parent in [key for key in children if key in outside]:
+            problem = outside[parent].problem
+            below += [(kid, problem) for kid in children.pop(parent)]
+    if rest or any(len(kids) > max_children for kids in children.values()):
+        level = [group.key for group in rooted if group.parent is None]
+        while level:
+            parent = level.pop()
+            kids = sorted(children.get(parent, ()), key=_stored_order)
+            if len(kids) > max_children or parent in rest:
+                kids, beyond = kids[:max_children], kids[max_children:]
+                children[parent] = kids
+                orders = [*map(_stored_order, beyond), *rest.get(parent, ())]
+                surplus[parent] = tuple(sorted(orders))
+                problem = surplus_problem(parent, max_children)
+                below += [(kid, problem) for kid in beyond]
+            level += [kid.key for kid in kids if kid.key.kind == "CompositePodGroup"]
+    while below:
+        group, problem = below.pop()
+        removed[group.key] = Orphan(group=group, problem=problem)
+        below += [(kid, problem) for kid in children.pop(group.key, ())]
+    return surplus, removed
+
+
+def surplus_problem(parent: GroupKey, max_children: int) -> TreeProblem:
+    """Return the problem of a parent with too many children, which the children beyond the number share (B16)."""
+    text = (
+        f"{parent} has more than {max_children} child groups: raise --max-children of serve "
+        "(GANG_EXTENDER_MAX_CHILDREN), or make several trees of it"
+    )
+    return TreeProblem("B16", text)
 
 
 def same_position(before: Group, group: Group) -> bool:
@@ -363,7 +472,9 @@ def forest_with_updates(
     trees, populated = dict(forest.trees), dict(forest.populated)
     for root_key in touched.keys() | fresh.keys():
         leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
-        tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves, max_children)
+        tree = _renewed(
+            trees[root_key], touched.get(root_key, ()), leaves, forest.surplus, max_children
+        )
         if tree is None:
             return None
         trees[root_key] = tree
@@ -372,13 +483,14 @@ def forest_with_updates(
         else:
             populated.pop(root_key, None)
     orphans = {**forest.orphans, **waiting} if waiting else forest.orphans
-    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans, populated=populated)
+    return msgspec.structs.replace(forest, trees=trees, orphans=orphans, populated=populated)
 
 
 def _renewed(
     tree: Tree,
     changed: Iterable[Group],
     members: Mapping[GroupKey, Iterable[Pod]],
+    surplus: Collection[GroupKey],
     max_children: int,
 ) -> Tree | None:
     """Return a tree with some groups and members as they are now; None where a group moved."""
@@ -402,7 +514,7 @@ def _renewed(
         pods = {**pods, **sorted_pods}
     root = now.get(tree.root.key, tree.root)
     if members or not all(_judged_alike(old, now[old.key]) for old in olds):
-        return _judged(root, children, pods, max_children)
+        return _judged(root, children, pods, surplus, max_children)
     groups = tuple(now.get(group.key, group) for group in tree.groups)
     return msgspec.structs.replace(tree, root=root, groups=groups, children=children)
 
@@ -427,53 +539,190 @@ def forest_with_moves(
     Returns:
         What `build_forest` returns, except that changes of groups outside `moved` are not applied.
     """
+    if forest.surplus:
+        forest, moved = _with_surplus_moves(forest, groups, moved, max_children)
+    if not moved:
+        return forest
+    after = _with_trees_anew(forest, groups, moved, pods_of, max_children)
+    if after is None:
+        after = _with_trees_anew(forest, groups, moved, pods_of, max_children, whole=True)
+        assert after is not None
+    return after
+
+
+def _with_surplus_moves(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    moved: Collection[GroupKey],
+    max_children: int,
+) -> tuple[Forest, Collection[GroupKey]]:
+    """Add and remove groups that are only surplus children before and after, which concerns no tree.
+
+    Returns:
+        The forest with these changes, and the other moved groups.
+    """
+    hanging = bool(_hanging(forest.waiting, moved))
+    gone: dict[GroupKey, set[_Order]] = {}
+    come: dict[GroupKey, list[Group]] = {}
+    others: list[GroupKey] = []
+    for key in moved:
+        group, orphan = groups.get(key), forest.orphans.get(key)
+        place = _surplus_parent(forest, orphan.group) if orphan is not None else None
+        is_surplus = place is not None and orphan is not None and orphan.problem.rule == "B16"
+        parent = _surplus_parent(forest, group) if group is not None else None
+        if (
+            key in forest.root_of
+            or (hanging and key.kind == "CompositePodGroup")
+            or (orphan is not None and not is_surplus)
+            or (group is not None and (parent is None or not _is_last(forest, parent, group)))
+            or (group is not None and isinstance(_above(group, groups), _Chain))
+        ):
+            others.append(key)
+            continue
+        if orphan is not None and place is not None:
+            gone.setdefault(place, set()).add(_stored_order(orphan.group))
+        if group is not None and parent is not None:
+            come.setdefault(parent, []).append(group)
+    surplus, orphans = dict(forest.surplus), dict(forest.orphans)
+    old: list[Orphan] = []
+    new: list[Orphan] = []
+    for parent in gone.keys() | come.keys():
+        left = gone.get(parent, set())
+        found = [order for order in surplus[parent] if order not in left]
+        found += map(_stored_order, come.get(parent, ()))
+        if not found:  # the parent has too many children no more
+            return forest, moved
+        problem = surplus_problem(parent, max_children)
+        found.sort()
+        surplus[parent] = tuple(found)
+        old += [orphans.pop(GroupKey(parent.namespace, name, kind)) for _, name, kind in left]
+        new += [Orphan(group=group, problem=problem) for group in come.get(parent, ())]
+    orphans |= {orphan.group.key: orphan for orphan in new}
+    waiting = _waiting_after(forest.waiting, old, new)
+    changed = msgspec.structs.replace(forest, surplus=surplus, orphans=orphans, waiting=waiting)
+    return changed, others
+
+
+def _tree_of(forest: Forest, key: GroupKey) -> Tree:
+    return forest.trees[forest.root_of[key]]
+
+
+def _surplus_parent(forest: Forest, group: Group) -> GroupKey | None:
+    """Return the parent of a group if it has too many children."""
+    if group.parent is None:
+        return None
+    parent = composite_key(group.key.namespace, group.parent)
+    return parent if parent in forest.surplus else None
+
+
+def _is_last(forest: Forest, parent: GroupKey, group: Group) -> bool:
+    """Return whether a group comes after all children of a parent that are in its tree."""
+    return _stored_order(group) > _stored_order(_tree_of(forest, parent).children[parent][-1])
+
+
+def _with_trees_anew(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    moved: Collection[GroupKey],
+    pods_of: Callable[[GroupKey], Iterable[Pod]],
+    max_children: int,
+    *,
+    whole: bool = False,
+) -> Forest | None:
+    """Return the forest with the affected trees built again.
+
+    Of the surplus children of a parent only so many are looked at as can come into the tree, if not `whole`.
+    None where that is not enough.
+    """
     loose = {key for key in moved if key not in forest.root_of}
-    loose |= _hanging(forest.orphans, moved)
-    cut = {forest.root_of[key] for key in moved if key in forest.root_of}
+    loose |= _hanging(forest.waiting, moved)
+    cut = _affected_roots(forest, groups, moved, loose)
     for tree in [forest.trees[root_key] for root_key in cut]:
         if any(problem.rule == "B7" for problem in tree.problems):  # groups below it are orphans
-            loose |= _hanging(forest.orphans, [group.key for group in tree.groups])
-    for key in loose.union(moved):  # also where a group hangs now that was in another tree before
-        group = groups.get(key)
-        if group is not None and group.parent is not None:
-            root_key = forest.root_of.get(composite_key(key.namespace, group.parent))
-            if root_key is not None:
-                cut.add(root_key)
+            loose |= _hanging(forest.waiting, [group.key for group in tree.groups])
+    rest: dict[GroupKey, Sequence[_Order]] = {}
+    known = {key for key in loose if key in forest.orphans}
+    for parent in [key for key in forest.surplus if forest.root_of[key] in cut]:
+        every = whole or parent in moved
+        near, far = _divided(forest, parent, len(forest.surplus[parent] if every else moved), known)
+        loose |= {*near, *_hanging(forest.waiting, near)}
+        if far:
+            rest[parent] = far
     for root_key in cut:
         loose |= {group.key for group in forest.trees[root_key].groups}
     some = {key: groups[key] for key in loose if key in groups}
     trees, root_of, orphans = dict(forest.trees), dict(forest.root_of), dict(forest.orphans)
-    populated = dict(forest.populated)
+    populated, surplus = dict(forest.populated), dict(forest.surplus)
+    for parent in [key for key in surplus if root_of[key] in cut]:
+        del surplus[parent]
     for root_key in cut:
         del trees[root_key]
         populated.pop(root_key, None)
+    gone: list[Orphan] = []
     for key in loose:
         root_of.pop(key, None)
-        orphans.pop(key, None)
-    anew = _joined(some, _chains(some.values(), groups), pods_of, max_children)
+        orphan = orphans.pop(key, None)
+        if orphan is not None:
+            gone.append(orphan)
+    anew = _joined(some, _chains(some.values(), groups), pods_of, max_children, orphans, rest)
+    if not rest.keys() <= anew.surplus.keys():
+        return None  # a parent itself has gone from its tree
     return Forest(
         trees=trees | dict(anew.trees),
         root_of=root_of | dict(anew.root_of),
         orphans=orphans | dict(anew.orphans),
         populated=populated | dict(anew.populated),
+        surplus=surplus | dict(anew.surplus),
+        waiting=_waiting_after(forest.waiting, gone, anew.orphans.values()),
     )
 
 
-def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
+def _affected_roots(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    moved: Collection[GroupKey],
+    loose: Collection[GroupKey],
+) -> set[GroupKey]:
+    """Return the roots of the trees to which groups belonged, or belong now, as children or as surplus children."""
+    cut = {forest.root_of[key] for key in moved if key in forest.root_of}
+    for key in {*loose, *moved}:  # also where a group hangs now that was in another tree before
+        for group in (groups.get(key), _orphaned(forest, key)):
+            if group is not None and group.parent is not None:
+                root_key = forest.root_of.get(composite_key(key.namespace, group.parent))
+                if root_key is not None:
+                    cut.add(root_key)
+    return cut
+
+
+def _orphaned(forest: Forest, key: GroupKey) -> Group | None:
+    orphan = forest.orphans.get(key)
+    return None if orphan is None else orphan.group
+
+
+def _divided(
+    forest: Forest, parent: GroupKey, count: int, loose: Collection[GroupKey]
+) -> tuple[list[GroupKey], Sequence[_Order]]:
+    """Return the surplus of a parent in two parts: the first `count` and those that are loose, and the others."""
+    orders = forest.surplus[parent]
+    near, far = list(orders[:count]), orders[count:]
+    if far and loose:
+        named = {(key.name, key.kind) for key in loose if key.namespace == parent.namespace}
+        near += [order for order in far if order[1:] in named]
+        far = [order for order in far if order[1:] not in named]
+    return [GroupKey(parent.namespace, name, kind) for _, name, kind in near], far
+
+
+def _hanging(
+    waiting: Mapping[GroupKey, frozenset[GroupKey]], moved: Collection[GroupKey]
+) -> set[GroupKey]:
     """Return the orphans below some composites, as far as chains of parents are followed."""
-    names = {key.name for key in moved if key.kind == "CompositePodGroup"}
-    if names.isdisjoint([orphan.group.parent for orphan in orphans.values()]):
-        return set()
-    below: dict[GroupKey, list[GroupKey]] = {}
-    for key, orphan in orphans.items():
-        if orphan.group.parent is not None:
-            parent = composite_key(key.namespace, orphan.group.parent)
-            below.setdefault(parent, []).append(key)
     found: set[GroupKey] = set()
     level: Collection[GroupKey] = moved
     for _ in range(DEPTH_MAX + 1):
-        level = {key for parent in level for key in below.get(parent, ())} - found
+        level = {key for parent in level for key in waiting.get(parent, ())} - found
         found |= level
+        if not level:
+            break
     return found
 
 
@@ -481,6 +730,7 @@ def _judged(
     root: Group,
     children: Mapping[GroupKey, tuple[Group, ...]],
     members: Mapping[GroupKey, tuple[Pod, ...]],
+    surplus: Collection[GroupKey],
     max_children: int,
 ) -> Tree:
     order: list[Group] = []
@@ -492,7 +742,7 @@ def _judged(
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
     # a tree that is too large has no other problems: finding them would cost as much as the tree is large
-    problems = [*_too_deep(depth_of), *_too_many_children(children, max_children)]
+    problems = [*_too_deep(depth_of), *_too_many_children(children, surplus, max_children)]
     if not problems:
         if len(order) > 1:
             problems += _several_workloads(order)
@@ -544,16 +794,11 @@ def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[TreeProblem]:
 
 
 def _too_many_children(
-    children: Mapping[GroupKey, tuple[Group, ...]], most: int
+    children: Mapping[GroupKey, tuple[Group, ...]], surplus: Collection[GroupKey], most: int
 ) -> list[TreeProblem]:
-    return [
-        TreeProblem(
-            "B16",
-            f"{key} has {len(kids)} child groups, at most {most} are allowed: raise --max-children of serve "
-            "(GANG_EXTENDER_MAX_CHILDREN), or make several trees of it",
-        )
-        for key, kids in sorted((k, v) for k, v in children.items() if len(v) > most)
-    ]
+    if not surplus:
+        return []
+    return [surplus_problem(key, most) for key in sorted(children) if key in surplus]
 
 
 def _several_workloads(order: list[Group]) -> list[TreeProblem]:

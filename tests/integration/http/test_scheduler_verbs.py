@@ -401,7 +401,7 @@ async def test_a_fault_of_the_api_server_is_an_error_text(served):
 
 
 async def test_an_ordinary_pod_is_bound_by_kube_scheduler_alone(served):
-    """Whatever the call says: no Binding of a pod that names no group, with what would help (issue 22, C2 b)."""
+    """Whatever the call has: no Binding of a pod that names no group, with what would help (issue 22, C2 b)."""
     alien = served.stage.cluster.pod("alien")
     args = {"PodName": "alien", "PodNamespace": "default", "PodUID": alien.uid, "Node": "n0"}
     answer = await served.ask("bind", args)

@@ -418,8 +418,9 @@ class Stage:
         return self
 
     async def one_pass(self) -> None:
-        """Run one pass of the control loop, as `ControlLoop.run` does."""
+        """Run one pass of the control loop, and the searches that it began, as `ControlLoop.run` does."""
         await self.control_loop.run_pass()
+        await self.control_loop.search(within_s=60)
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
@@ -472,9 +473,15 @@ class Stage:
     def bind(
         self, name: str, node: str = "", alive: Callable[[], bool] = lambda: True
     ) -> asyncio.Task[str]:
-        """Call the bind verb as kube-scheduler would, beside the test."""
+        """Bind as kube-scheduler would, beside the test: a member by the bind verb, another pod by a Binding of its own."""
         where = NodeName(node) if node else self.reserved_node(name)
+        if self.cluster.pod(name).group is None:
+            return self.start(self._bind_ordinary(self.ref(name), where))
         return self.start(self.extender_service.bind(self.ref(name), where, alive))
+
+    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
+        await self.cluster.bind(Binding(pod=ref, node=node))
+        return ""
 
 
 def check_state(state: Any) -> None:

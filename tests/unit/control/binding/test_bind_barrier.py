@@ -420,9 +420,10 @@ async def test_stopping_answers_every_call():
 
 
 async def test_pods_outside_all_groups_are_not_bound():
-    """The configuration of kube-scheduler does not send them; the refusal says what would help."""
+    """The configuration of kube-scheduler does not send them; the refusal has what would help."""
     async with await admitted(a_pod("alone")) as stage:
-        error = await stage.bind("alone", "n0")
+        ref = stage.ref("alone")
+        error = await stage.extender_service.bind(ref, "n0", lambda: True)
         assert "names no group, so kube-scheduler binds it: remove the resource" in error
         assert stage.cluster.did("bind") == []
 

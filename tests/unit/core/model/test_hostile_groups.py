@@ -5,6 +5,7 @@ A user with the right to create groups may make cycles, chains, stars and orphan
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from extender.core.model.cluster_view import (
     ClusterView,
     forest_after,
     forest_of,
+    forest_steps,
     groups_above,
     with_group,
     with_pod,
@@ -284,10 +286,10 @@ steps = st.lists(
 
 
 @settings(max_examples=200)
-@given(steps, st.integers(1, 4))
-def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once) -> None:
-    """Groups come, go and move, alone or several between two looks."""
-    before = view = ClusterView()
+@given(steps, st.integers(1, 4), st.sampled_from([1, 2, CHILDREN_MAX]))
+def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once, max_children) -> None:
+    """Groups come, go and move, alone or several between two looks, also more than a parent may have."""
+    before = view = ClusterView(max_children=max_children)
     forest = forest_of(view)
     for number, change in enumerate(found):
         if isinstance(change, Group):
@@ -301,8 +303,68 @@ def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once) -> No
         if number % at_once == 0:
             forest = forest_after(before, forest, view)
             assert forest == forest_of(view)
-            check(forest, dict(view.groups.items()))
+            if max_children == CHILDREN_MAX:
+                check(forest, dict(view.groups.items()))
             before = view
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_more_children_than_a_parent_may_have_after_any_change(seed) -> None:
+    """Parents with a surplus: children come, go, move and change places with those beyond the number (SPEC B16)."""
+    rng = random.Random(seed)
+    surplus = 0
+    for _ in range(25):
+        before = view = ClusterView(max_children=rng.choice([1, 2, 3]))
+        forest = forest_of(view)
+        for _ in range(40):
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                view = _crowd(view, rng)
+            forest = forest_after(before, forest, view)
+            assert forest == forest_of(view)
+            for tree in forest.trees.values():
+                assert all(len(kids) <= view.max_children for kids in tree.children.values())
+            surplus += bool(forest.surplus)
+            before = view
+    assert surplus > 20
+
+
+def _crowd(view: ClusterView, rng: random.Random) -> ClusterView:
+    """Change one group or pod; most groups are children of a few parents."""
+    dice, created_us = rng.random(), rng.randint(0, 3)
+    if dice < 0.25 and view.groups:
+        return without_group(view, rng.choice(list(view.groups)))
+    if dice < 0.45:
+        name, parent = rng.choice("rabcde"), rng.choice([None, "r", "r", "a", "b"])
+        deleting = rng.random() < 0.1
+        return with_group(
+            view, composite(name, parent, created_us=created_us, deleting=deleting, deleted_us=1)
+        )
+    name = f"l{rng.randint(0, 9)}"
+    if dice < 0.9:
+        version = str(rng.randint(0, 2))
+        return with_group(
+            view,
+            leaf(name, rng.choice("rrabcd"), created_us=created_us, resource_version=version),
+        )
+    pod = Pod(
+        uid=PodUid(f"p{rng.randint(0, 5)}"), namespace=NS, name="p", shape=PodShape(), group=leaf_key(NS, name)
+    )  # fmt: skip
+    return with_pod(view, pod)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, lambda count: star(count)[::-1]])
+def test_many_groups_are_reached_in_steps(shape) -> None:
+    """Each step adds or removes a part, has the forest of its view, and little is left after the last."""
+    view = seen(shape(2_200))
+    for before, after in ((ClusterView(), view), (view, ClusterView())):
+        forest = forest_of(before)
+        steps = list(forest_steps(before, forest, after))
+        assert all(found == forest_of(here) for here, found in steps)
+        assert len(steps) == 4
+        here, forest = steps[-1]
+        assert abs(len(here.groups) - len(after.groups)) == 200
+        assert forest_after(here, forest, after) == forest_of(after)
+    assert list(forest_steps(view, forest_of(view), with_group(view, leaf("fresh")))) == []
 
 
 # --- one change among many -------------------------------------------------------------------------
