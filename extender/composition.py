@@ -267,6 +267,7 @@ class Service:
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
+        from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
 
@@ -308,13 +309,14 @@ class Service:
             settings=settings,
         )
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.forwarder = LeaderProxy(writer, settings)
+        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
         self.worker = PlanQueryWorker()
-        self.app = self._application(opened, clock)
+        self.apps = self._applications(opened, clock)
 
-    def _application(self, opened: Store, clock: Clock) -> web.Application:
-        """Return the HTTP application."""
+    def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
+        """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -326,7 +328,7 @@ class Service:
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
-        from extender.http.web.server import ApplicationParts, application
+        from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
@@ -373,7 +375,7 @@ class Service:
             if self.settings.authentication == "kubernetes"
             else None
         )
-        return application(
+        return applications(
             ApplicationParts(
                 verbs=verbs,
                 probes=probes,
@@ -384,6 +386,7 @@ class Service:
                 namespaces=namespaces,
             ),
             self.settings,
+            self.tls,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
@@ -391,7 +394,7 @@ class Service:
         from extender.http.web.server import listen
 
         self.query_process.open()
-        runner = await listen(self.app, self.settings)
+        runners = [await listen(app, self.settings) for app in self.apps]
         on_listening()
         await self.cluster.start()
         loops = {
@@ -413,6 +416,8 @@ class Service:
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
+        if self.tls is not None:
+            loops.add(asyncio.create_task(self.tls.run(), name="certificate files"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -423,7 +428,7 @@ class Service:
             waiting.cancel()
             self.forwarder.stop()
             await self.barriers.stop()
-            await runner.cleanup()
+            await asyncio.gather(*(runner.cleanup() for runner in runners))
             await self.forwarder.close()
             for task in loops:
                 task.cancel()

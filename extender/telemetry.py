@@ -84,12 +84,24 @@ class Metrics:
         )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
-            "Open connections of the listener.",
+            "Open connections of all listeners.",
             registry=self.registry,
         )
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
             "Bytes of the bodies of all open requests.",
+            registry=self.registry,
+        )
+        self.tls_reloads = Counter(
+            f"{prefix}_tls_reloads",
+            "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
+            ["files", "result"],
+            registry=self.registry,
+        )
+        self.tls_certificate_expires_in_seconds = Gauge(
+            f"{prefix}_tls_certificate_expires_in_seconds",
+            "Seconds until a certificate in use ends, by certificate: server, client, client-ca (the last of them).",
+            ["certificate"],
             registry=self.registry,
         )
         self.podgroup_schedule_attempts = Counter(

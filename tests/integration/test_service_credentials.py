@@ -90,7 +90,7 @@ def kubeconfig(path, **user):
         "clusters": [{"name": "k", "cluster": cluster}],
         "contexts": [
             {"name": "c", "context": {"cluster": "k", "user": "u"}},
-            {"name": "nobody", "context": {"cluster": "k", "user": "none"}},
+            {"name": "bare", "context": {"cluster": "k", "user": "none"}},
         ],
         "users": [{"name": "u", "user": user}, {"name": "none", "user": {}}],
     }
@@ -181,7 +181,7 @@ def test_a_service_that_is_named_alone_gets_no_token_of_the_kubeconfig(ask, serv
 def test_a_user_without_a_token_sends_one_of_an_account(ask, service, kubectl, tmp_path):
     """A kubeconfig with a client certificate: the message names the way, and the way works."""
     path = kubeconfig(tmp_path / "config", **{"client-certificate-data": "", "username": ""})
-    done = ask("--kubeconfig", path, "--context", "nobody")
+    done = ask("--kubeconfig", path, "--context", "bare")
     assert done.returncode == 2
     assert "has none (a client certificate is for the API server only); give --as-service-acc" in (
         done.stderr
