@@ -38,6 +38,7 @@ from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine, place_of
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
+from extender.store.log.lease_renewal import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -267,6 +268,7 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.log_verifier import LogVerifier
         from extender.control.monitors.read_model_projector import ReadModelProjector
@@ -276,6 +278,7 @@ class Service:
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
+        from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
         from extender.runtime.worker_process import NICE, WorkerProcess
@@ -289,8 +292,19 @@ class Service:
         writer.history.anchor, writer.history.keys = seen, opened.keys
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
         self.verification = WorkerProcess(nice=NICE)
-        verify_next = functools.partial(self._verify_slice, opened.url)
-        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
+        self.verifier = LogVerifier(
+            writer,
+            seen,
+            functools.partial(self._verify_slice, opened.url),
+            clock,
+            settings.identity,
+        )
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
@@ -320,13 +334,15 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.forwarder = LeaderProxy(writer, settings)
+        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
             ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
         )
         self.worker = PlanQueryWorker()
-        self.app = self._application(opened, clock)
+        self.apps = self._applications(opened, clock)
 
     async def _verify_slice(
         self, url: str, anchors: Sequence[Anchor] | None, most: int
@@ -337,8 +353,8 @@ class Service:
         key_file = self.settings.anchor_key_file
         return await self.verification.run(verify_slice, url, key_file, anchors, most)
 
-    def _application(self, opened: Store, clock: Clock) -> web.Application:
-        """Return the HTTP application."""
+    def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
+        """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -350,7 +366,7 @@ class Service:
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
-        from extender.http.web.server import ApplicationParts, application
+        from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
@@ -397,7 +413,7 @@ class Service:
             if self.settings.authentication == "kubernetes"
             else None
         )
-        return application(
+        return applications(
             ApplicationParts(
                 verbs=verbs,
                 probes=probes,
@@ -408,6 +424,7 @@ class Service:
                 namespaces=namespaces,
             ),
             self.settings,
+            self.tls,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
@@ -415,11 +432,12 @@ class Service:
         from extender.http.web.server import listen
 
         self.query_process.open()
-        runner = await listen(self.app, self.settings)
+        runners = [await listen(app, self.settings) for app in self.apps]
         on_listening()
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
             asyncio.create_task(self.control_loop.run(), name="control loop"),
             asyncio.create_task(self.parts.nominator.run(), name="nominations"),
             asyncio.create_task(self.parts.evictor.run(), name="evictions"),
@@ -438,6 +456,8 @@ class Service:
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
+        if self.tls is not None:
+            loops.add(asyncio.create_task(self.tls.run(), name="certificate files"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -448,7 +468,7 @@ class Service:
             waiting.cancel()
             self.forwarder.stop()
             await self.barriers.stop()
-            await runner.cleanup()
+            await asyncio.gather(*(runner.cleanup() for runner in runners))
             await self.forwarder.close()
             for task in loops:
                 task.cancel()
