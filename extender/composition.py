@@ -28,6 +28,7 @@ from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
@@ -152,9 +153,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(
-                history_log, PostgresSnapshots(reading, keys), audit, SystemClock()
-            ),
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -242,7 +241,12 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     )
 
 
-def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
+def database_clock(opened: Store) -> DatabaseClock:
+    """Return the clock of the service: by the clock of the machine until its first `sync`."""
+    return DatabaseClock(SystemClock(), opened.log.time_us)
+
+
+def leader(settings: Settings, opened: Store, clock: DatabaseClock) -> Leader:
     """Return the leader, which is the only writer of the log."""
     from extender.control.log.leader import Leader
     from extender.control.log.lease import LeaseIdentity
@@ -252,28 +256,29 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise_url,
         ttl_ms=int(settings.lease_duration_s * 1000),
     )
-    return Leader(opened.log, opened.snapshots, clock, identity, on_append=_count)
+    return Leader(
+        opened.log, opened.snapshots, clock, identity, on_append=_count, sync_clock=clock.sync
+    )
 
 
 class Service:
     """The running service: its objects, and the order in which they start and stop."""
 
     def __init__(
-        self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
+        self,
+        settings: Settings,
+        opened: Store,
+        seen: Runnable,
+        writer: Leader,
+        clock: DatabaseClock,
     ) -> None:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.binding.bind_barrier import BindBarriers
-        from extender.control.log.log_head_publisher import LogHeadPublisher
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
-        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
-        from extender.control.monitors.log_verifier import LogVerifier
-        from extender.control.monitors.read_model_projector import ReadModelProjector
-        from extender.control.monitors.reference_indexer import ReferenceIndexer
-        from extender.control.monitors.state_verifier import StateVerifier
         from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
@@ -281,7 +286,6 @@ class Service:
         from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
-        from extender.runtime.worker_process import NICE, WorkerProcess
 
         self.settings = settings
         self.cluster = seen
@@ -289,29 +293,13 @@ class Service:
         self.barriers = BindBarriers(
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
-        writer.history.anchor, writer.history.keys = seen, opened.keys
-        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
-        self.verification = WorkerProcess(nice=NICE)
-        self.verifier = LogVerifier(
-            writer,
-            seen,
-            functools.partial(self._verify_slice, opened.url),
-            clock,
-            settings.identity,
-        )
-        self.loop_monitor = EventLoopMonitor(
-            writer,
-            lambda: PostgresLeaseRenewal(opened.url),
-            clock,
-            int(settings.lease_duration_s * 1000),
-        )
-        self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
-        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self._watch_log(opened, clock)
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = StatusReporter(seen, self.leader, clock)
+        self.reporter = StatusReporter(
+            seen, self.leader, clock, show_names=settings.show_names_across_namespaces
+        )
         self.finalizers = FinalizerController(seen, self.leader)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         self.parts = loop_parts(
@@ -343,6 +331,34 @@ class Service:
         )
         self.worker = PlanQueryWorker()
         self.apps = self._applications(opened, clock)
+
+    def _watch_log(self, opened: Store, clock: DatabaseClock) -> None:
+        """Make what publishes, verifies and projects the log, and looks at clock and event loop."""
+        from extender.control.log.log_head_publisher import LogHeadPublisher
+        from extender.control.monitors.clock_monitor import ClockMonitor
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
+        from extender.control.monitors.log_verifier import LogVerifier
+        from extender.control.monitors.read_model_projector import ReadModelProjector
+        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.state_verifier import StateVerifier
+        from extender.runtime.worker_process import NICE, WorkerProcess
+
+        writer, seen, settings = self.leader, self.cluster, self.settings
+        writer.history.anchor, writer.history.keys = seen, opened.keys
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
+        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
+        self.verification = WorkerProcess(nice=NICE)
+        verify_next = functools.partial(self._verify_slice, opened.url)
+        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
+        self.projector = ReadModelProjector(writer, opened.projection)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
+        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
 
     async def _verify_slice(
         self, url: str, anchors: Sequence[Anchor] | None, most: int
@@ -446,6 +462,7 @@ class Service:
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="state verifier"),
+            asyncio.create_task(self.clock_monitor.run(), name="clock monitor"),
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
@@ -545,7 +562,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
                 "the database role of the service could change the log",
                 extra={"may": excess, "hint": hint},
             )
-        clock = SystemClock()
+        clock = database_clock(opened)
+        await clock.sync()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)

@@ -52,12 +52,13 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
     anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
-    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address and where the cluster is manifests, else kubernetes.")] = ""
+    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address without TLS and where the cluster is manifests, else kubernetes.")] = ""
     api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
+    token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
@@ -71,6 +72,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
+    show_names_across_namespaces: Annotated[bool, Meta(description="Whether conditions, Events and messages on objects of one namespace name objects of another; false: kind, priority, size and the position in the log instead.")] = False
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
     max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
     max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0

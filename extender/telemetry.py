@@ -170,6 +170,22 @@ class Metrics:
             "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
             registry=self.registry,
         )
+        self.clock_offset_seconds = Gauge(
+            f"{prefix}_clock_offset_seconds",
+            "Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.",
+            registry=self.registry,
+        )
+        self.clock_steps = Counter(
+            f"{prefix}_clock_steps",
+            "Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.",
+            ["clock"],
+            registry=self.registry,
+        )
+        self.recorded_time_ahead_seconds = Gauge(
+            f"{prefix}_recorded_time_ahead_seconds",
+            "Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.",
+            registry=self.registry,
+        )
         self.events_appended = Counter(
             f"{prefix}_events_appended",
             "Events that this replica appended to the log, by type.",
