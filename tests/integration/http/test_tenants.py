@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
 from extender.core.model.visibility import Visibility
+from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_body import BODY
 from extender.http.responses.request_visibility import VISIBILITY
@@ -233,6 +234,10 @@ async def test_every_route_is_walked():
     """A new route of /v1 fails this test until the walk has it."""
     assert {o.path for o in OPERATIONS if o.method == "get"} == set(WALK)
     assert {o.path for o in OPERATIONS if o.method != "get"} == {"/v1/plan"}
+    # the application refuses a route that is not in this table
+    without_data = (RouteRight.OPEN, RouteRight.CERTIFICATE, RouteRight.METRICS)
+    walked = {*WALK, "/v1/plan", "/v1/openapi.json"}
+    assert {path for path, right in RIGHTS.items() if right not in without_data} == walked
 
 
 async def test_no_answer_has_a_name_of_another_tenant(served):

@@ -30,6 +30,18 @@ from tests.support.service.two_tenants import (
 NODES = tuple(f"n{number}" for number in range(6))
 
 
+# fields of events with Kind/namespace/name; the others have namespace/name
+WITH_KIND = (
+    "unit",
+    "units",
+    "units_spared",
+    "units_in_progress",
+    "taken_over_by",
+    "object",
+    "owner",
+)
+
+
 async def two_tenants_stage(**settings: Any) -> Stage:
     """Return a leading stage after preemptions in both directions, with waiting, running and broken trees of both.
 
@@ -135,7 +147,10 @@ def filled(kind: Any, tenant: str) -> Any:
 def _value(hint: Any, tenant: str, name: str) -> Any:
     origin = get_origin(hint)
     if hint is str or getattr(hint, "__supertype__", None) is str:
-        return "n0" if name == "node" else f"{tenant}/{tenant}-{name.replace('_', '-')}"
+        if name in ("node", "taken_over_nodes"):
+            return "n0"
+        path = f"{tenant}/{tenant}-{name.replace('_', '-')}"
+        return f"PodGroup/{path}" if name in WITH_KIND else path
     if hint is int or getattr(hint, "__supertype__", None) is int:
         return 0 if name == "shape" else 1
     if hint is bool:
