@@ -28,6 +28,7 @@ from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -37,6 +38,7 @@ from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine, place_of
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
+from extender.store.log.lease_renewal import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -145,7 +147,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit, SystemClock()),
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -233,7 +235,12 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     )
 
 
-def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
+def database_clock(opened: Store) -> DatabaseClock:
+    """Return the clock of the service: by the clock of the machine until its first `sync`."""
+    return DatabaseClock(SystemClock(), opened.log.time_us)
+
+
+def leader(settings: Settings, opened: Store, clock: DatabaseClock) -> Leader:
     """Return the leader, which is the only writer of the log."""
     from extender.control.log.leader import Leader
     from extender.control.log.lease import LeaseIdentity
@@ -243,14 +250,21 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise_url,
         ttl_ms=int(settings.lease_duration_s * 1000),
     )
-    return Leader(opened.log, opened.snapshots, clock, identity, on_append=_count)
+    return Leader(
+        opened.log, opened.snapshots, clock, identity, on_append=_count, sync_clock=clock.sync
+    )
 
 
 class Service:
     """The running service: its objects, and the order in which they start and stop."""
 
     def __init__(
-        self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
+        self,
+        settings: Settings,
+        opened: Store,
+        seen: Runnable,
+        writer: Leader,
+        clock: DatabaseClock,
     ) -> None:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
@@ -259,6 +273,8 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.monitors.clock_monitor import ClockMonitor
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.read_model_projector import ReadModelProjector
         from extender.control.monitors.reference_indexer import ReferenceIndexer
@@ -267,6 +283,7 @@ class Service:
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
+        from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
 
@@ -277,10 +294,17 @@ class Service:
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
         writer.history.anchor = seen
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
@@ -309,14 +333,16 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.forwarder = LeaderProxy(writer, settings)
+        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
         self.worker = PlanQueryWorker()
-        self.app = self._application(opened, clock)
+        self.apps = self._applications(opened, clock)
 
-    def _application(self, opened: Store, clock: Clock) -> web.Application:
-        """Return the HTTP application."""
+    def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
+        """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -328,7 +354,7 @@ class Service:
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
-        from extender.http.web.server import ApplicationParts, application
+        from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
@@ -375,7 +401,7 @@ class Service:
             if self.settings.authentication == "kubernetes"
             else None
         )
-        return application(
+        return applications(
             ApplicationParts(
                 verbs=verbs,
                 probes=probes,
@@ -386,6 +412,7 @@ class Service:
                 namespaces=namespaces,
             ),
             self.settings,
+            self.tls,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
@@ -393,11 +420,12 @@ class Service:
         from extender.http.web.server import listen
 
         self.query_process.open()
-        runner = await listen(self.app, self.settings)
+        runners = [await listen(app, self.settings) for app in self.apps]
         on_listening()
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
             asyncio.create_task(self.control_loop.run(), name="control loop"),
             asyncio.create_task(self.parts.nominator.run(), name="nominations"),
             asyncio.create_task(self.parts.evictor.run(), name="evictions"),
@@ -406,6 +434,7 @@ class Service:
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="state verifier"),
+            asyncio.create_task(self.clock_monitor.run(), name="clock monitor"),
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
@@ -415,6 +444,8 @@ class Service:
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
+        if self.tls is not None:
+            loops.add(asyncio.create_task(self.tls.run(), name="certificate files"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -425,7 +456,7 @@ class Service:
             waiting.cancel()
             self.forwarder.stop()
             await self.barriers.stop()
-            await runner.cleanup()
+            await asyncio.gather(*(runner.cleanup() for runner in runners))
             await self.forwarder.close()
             for task in loops:
                 task.cancel()
@@ -501,7 +532,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
                 "the database role of the service could change the log",
                 extra={"may": excess, "hint": hint},
             )
-        clock = SystemClock()
+        clock = database_clock(opened)
+        await clock.sync()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)

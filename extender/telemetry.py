@@ -84,12 +84,30 @@ class Metrics:
         )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
-            "Open connections of the listener.",
+            "Open connections of all listeners.",
             registry=self.registry,
         )
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
             "Bytes of the bodies of all open requests.",
+            registry=self.registry,
+        )
+        self.tls_handshakes_failed = Counter(
+            f"{prefix}_tls_handshakes_failed",
+            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.tls_reloads = Counter(
+            f"{prefix}_tls_reloads",
+            "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
+            ["files", "result"],
+            registry=self.registry,
+        )
+        self.tls_certificate_expires_in_seconds = Gauge(
+            f"{prefix}_tls_certificate_expires_in_seconds",
+            "Seconds until a certificate in use ends, by certificate: server, client, client-ca (the last of them).",
+            ["certificate"],
             registry=self.registry,
         )
         self.podgroup_schedule_attempts = Counter(
@@ -152,6 +170,22 @@ class Metrics:
             "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
             registry=self.registry,
         )
+        self.clock_offset_seconds = Gauge(
+            f"{prefix}_clock_offset_seconds",
+            "Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.",
+            registry=self.registry,
+        )
+        self.clock_steps = Counter(
+            f"{prefix}_clock_steps",
+            "Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.",
+            ["clock"],
+            registry=self.registry,
+        )
+        self.recorded_time_ahead_seconds = Gauge(
+            f"{prefix}_recorded_time_ahead_seconds",
+            "Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.",
+            registry=self.registry,
+        )
         self.events_appended = Counter(
             f"{prefix}_events_appended",
             "Events that this replica appended to the log, by type.",
@@ -178,6 +212,17 @@ class Metrics:
             f"{prefix}_periodic_task_last_success_timestamp_seconds",
             "Unix time at which a periodic task last did its work without an error, by task.",
             ["task"],
+            registry=self.registry,
+        )
+        self.event_loop_delay_seconds = Histogram(
+            f"{prefix}_event_loop_delay_seconds",
+            "How late a task of the event loop ran that is due every 0.1 s.",
+            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
+            registry=self.registry,
+        )
+        self.lease_renewals_while_busy = Counter(
+            f"{prefix}_lease_renewals_while_busy",
+            "Renewals of the lease by the thread that renews it while the event loop is busy.",
             registry=self.registry,
         )
         self.leader = Gauge(

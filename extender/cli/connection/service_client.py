@@ -208,9 +208,10 @@ def ask_service(
     async def fetch() -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
         method = "GET" if body is None else "POST"
+        headers = {} if body is None else {"Content-Type": "application/json"}
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, url + path, data=body) as reply,
+            session.request(method, url + path, data=body, headers=headers) as reply,
         ):
             return reply.status, await reply.read()
 

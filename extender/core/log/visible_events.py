@@ -19,6 +19,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     BindBarrierTimedOut,
     CapacityMeasured,
+    ClockStepped,
     ControlPlaneFeaturesDetected,
     DriftDetected,
     GangAdmitted,
@@ -62,6 +63,7 @@ SHARED_TYPES: Final = tuple(
         VictimGone,
         CapacityMeasured,
         ControlPlaneFeaturesDetected,
+        ClockStepped,
         HistoryTruncated,
         TreeCompiled,
         TreeRefused,
@@ -149,6 +151,7 @@ def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | No
             return _cancelled(data, readers)
         case (
             CapacityMeasured()
+            | ClockStepped()
             | ControlPlaneFeaturesDetected()
             | TreeCompiled()
             | TreeRefused()
@@ -181,7 +184,12 @@ def _of_others(
 def _of_no_gang(data: AnyEventData, readers: Visibility) -> AnyEventData | None:
     """Return the data of an event about no gang: about the cluster, or about a workload that the readers see."""
     match data:
-        case CapacityMeasured() | ControlPlaneFeaturesDetected() | HistoryTruncated():
+        case (
+            CapacityMeasured()
+            | ClockStepped()
+            | ControlPlaneFeaturesDetected()
+            | HistoryTruncated()
+        ):
             return data
         case TreeCompiled() | TreeRefused() | TreeRetired():
             return data if _sees(readers, data.workload) else None

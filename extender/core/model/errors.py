@@ -127,5 +127,9 @@ class RequestRejected(ExtenderError):
     """The API server rejected a request for good (404, 409, 422); do not repeat it."""
 
 
+class ClockAhead(ExtenderError):
+    """The time of an event is ahead of the clock of the database: read that clock, and decide again."""
+
+
 class InvariantBroken(ExtenderError):
     """An invariant of this program does not hold, which is a defect: log it and exit."""

@@ -26,11 +26,12 @@ from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
-from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.health import Probes
+from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_stream import EventStream
 from extender.queries.log.reports import REPORTS
@@ -117,11 +118,12 @@ WALK = {
         "?diff={middle}",
         "?diff={middle}&node={node}",
     ],
+    "/v1/readiness": [""],
     "/v1/reports": [""],
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
 # The answers of these name no tenant, for any caller.
-NAMELESS = {"/v1/nodes", "/v1/reports"}
+NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
 PLANNED = [
     a_group("planned", gang=6, namespace=OWN, priority=100_000),
@@ -169,7 +171,7 @@ async def serving(stage, url):
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(reading)
         feed = EventStream(log, reader)
-        as_of = HistoricalState(log, PostgresSnapshots(reading), reader, stage.clock)
+        as_of = HistoricalState(log, PostgresSnapshots(reading), reader)
         plan = live_plans(stage).plan
         app = web.Application(middlewares=[problems, as_caller])
         for part in (
@@ -189,7 +191,9 @@ async def serving(stage, url):
             OpenApiRoute(),
         ):
             app.add_routes(part.routes())
-        routed = {route.resource.canonical for route in app.router.routes()} - {"/v1/openapi.json"}
+        app.add_routes(Probes(stage.extender_service, stage.leader).api_routes())
+        routed = {route.resource.canonical for route in app.router.routes()}
+        routed -= {"/v1/openapi.json", "/metrics"}
         assert routed == {operation.path for operation in OPERATIONS}
         async with TestClient(TestServer(app)) as client:
             yield client

@@ -10,6 +10,7 @@ import pytest
 from extender.core.log.events import (
     AnyEventData,
     CapacityMeasured,
+    ClockStepped,
     ControlPlaneFeaturesDetected,
     HistoryTruncated,
     PreemptionCancelled,
@@ -26,7 +27,7 @@ from tests.support.service.tenant_story import filled
 from tests.support.service.two_tenants import FOREIGN, OWN
 
 TYPES = get_args(AnyEventData)
-ABOUT_CLUSTER = (CapacityMeasured, ControlPlaneFeaturesDetected, HistoryTruncated)
+ABOUT_CLUSTER = (CapacityMeasured, ClockStepped, ControlPlaneFeaturesDetected, HistoryTruncated)
 READER = Visibility.of([OWN])
 # Of an event of an own gang: ids and texts of the own plan, which the test fills with the marker too.
 OWN_FIELDS = frozenset(
