@@ -13,7 +13,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailable
 from extender.core.model.pods import Pod
+from extender.ports.access_ports import AccessReviews
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
@@ -169,6 +170,14 @@ class Runnable(Cluster, Protocol):
     @property
     def workloads(self) -> Workloads:
         """Return the port to workload objects."""
+        ...
+
+    def access_reviews(self, *, api_server_tokens: bool) -> AccessReviews | None:
+        """Return the port to the rights of readers; None for manifests.
+
+        Args:
+            api_server_tokens: Whether tokens for the API server itself are accepted too.
+        """
         ...
 
     async def start(self) -> None:
@@ -339,7 +348,14 @@ class Service:
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
             ExplainApi(
-                ExplainService(self.cluster, self.leader, clock, plans.plan, groups),
+                ExplainService(
+                    self.cluster,
+                    self.leader,
+                    clock,
+                    plans.plan,
+                    groups,
+                    searches=lambda: self.parts.exchange.published.searches,
+                ),
                 self.query_process.fetch,
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
@@ -349,8 +365,26 @@ class Service:
             view = self.cluster.view()
             return ClusterSize(len(view.nodes), len(view.pods))
 
+        def namespaces() -> Iterator[str]:
+            state = self.leader.committed
+            yield from (key.namespace for key in self.cluster.view().groups)
+            yield from (gang.gang.partition("/")[0] for gang in state.gangs.values())
+
+        reviews = (
+            self.cluster.access_reviews(api_server_tokens=self.settings.api_server_tokens)
+            if self.settings.authentication == "kubernetes"
+            else None
+        )
         return applications(
-            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop, cluster_size),
+            ApplicationParts(
+                verbs=verbs,
+                probes=probes,
+                questions=query_handlers,
+                end_streams=self.query_process.stop,
+                cluster_size=cluster_size,
+                reviews=reviews,
+                namespaces=namespaces,
+            ),
             self.settings,
             self.tls,
         )

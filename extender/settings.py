@@ -18,7 +18,13 @@ from msgspec import Meta
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.planner.plan_types import SEARCH_BUDGET
-from extender.listener_settings import ListenerSettings, check_listeners, http_url
+from extender.listener_settings import (
+    ListenerSettings,
+    check_listeners,
+    http_url,
+    is_loopback,
+    listeners,
+)
 
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
@@ -45,10 +51,13 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
+    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address without TLS and where the cluster is manifests, else kubernetes.")] = ""
+    api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
+    token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
@@ -123,7 +132,7 @@ def all_settings() -> tuple[Setting, ...]:
     for field in msgspec.structs.fields(Settings):
         kind, meta = get_args(hints[field.name])
         listed = get_origin(kind) is tuple
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        choices = tuple(filter(None, get_args(kind))) if get_origin(kind) is Literal else ()
         found.append(
             Setting(
                 name=field.name,
@@ -193,7 +202,10 @@ def origin_of(
 def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that depend on the machine or on `listen`, by setting."""
     host, port = settings.host_port
+    api = listeners(settings)[-1]
+    reads_all = bool(settings.cluster) or (is_loopback(api.host) and not api.tls)
     return {
+        "authentication": "none" if reads_all else "kubernetes",
         "data_dir": default_data_dir(variables),
         "identity": f"{socket.gethostname()}:{port}",
         "advertise_url": http_url(host, port, tls=settings.has_tls),
@@ -312,6 +324,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
             f"{names['barrier_timeout_s']}: {settings.barrier_timeout_s} leaves no time to bind within "
             f"{names['bind_timeout_s']} {settings.bind_timeout_s}; lower the first or raise the second "
             "(and httpTimeout of the bind entry with it)"
+        )
+        raise BadInput(msg)
+    if settings.authentication == "kubernetes" and settings.cluster:
+        msg = (
+            f"{names['authentication']}: kubernetes needs a kube-apiserver that reviews tokens, and "
+            f"{names['cluster']} names manifests; use none"
         )
         raise BadInput(msg)
     checked_url(settings.server, names["server"], Settings().server)

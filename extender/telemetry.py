@@ -15,6 +15,8 @@ from extender.core.planner.preempt.victim_search import NoPreemption, Preemption
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
+SEARCHING_MAX = 100  # namespaces with a series of their own
+
 
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
@@ -68,6 +70,18 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.http_access = Counter(
+            f"{prefix}_http_access",
+            "Requests to /v1 and /metrics whose rights were checked, by outcome: allowed, unauthenticated (401), forbidden (403), unknown (503), ended (a stream whose right was taken away).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.access_reviews = Counter(
+            f"{prefix}_access_reviews",
+            "Reviews of a token or a right that this replica asked kube-apiserver for, by kind and answer; other requests are answered from earlier reviews.",
+            ["kind", "answer"],
+            registry=self.registry,
+        )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
             "Open connections of all listeners.",
@@ -117,6 +131,13 @@ class Metrics:
             "Plans that used up their search budget.",
             registry=self.registry,
         )
+        self.search_seconds = Counter(
+            f"{prefix}_search_seconds",
+            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: other.",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self._searching: set[str] = set()
         self.podgroup_preemption_attempts = Counter(
             f"{prefix}_podgroup_preemption_attempts",
             "Searches for victims, by result.",
@@ -248,6 +269,13 @@ class Metrics:
         self.tree_search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
             self.tree_search_budget_exhausted.inc()
+
+    def searched(self, namespace: str, took_ms: int) -> None:
+        """Count what the planner process spent for trees of a namespace."""
+        if len(self._searching) < SEARCHING_MAX:
+            self._searching.add(namespace)
+        label = namespace if namespace in self._searching else "other"
+        self.search_seconds.labels(label).inc(took_ms / 1000)
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""

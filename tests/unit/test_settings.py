@@ -53,6 +53,7 @@ def test_every_field_is_a_variable():
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     odd["server"] = "http://localhost:8888"
+    odd |= {"authentication": "kubernetes", "api_server_tokens": "False"}
     odd["keepalive_timeout_s"] = "97"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
@@ -143,10 +144,13 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "authentication": ("kubernetes", "basic"),
+    "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
     "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
+    "token_file": ("/token", None),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
@@ -194,7 +198,7 @@ NEEDS = (
 )
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
 # that is a flag of those who ask a service
-ON_SERVE = [name for name in VALUES if name != "server"]
+ON_SERVE = [name for name in VALUES if name not in ("server", "token_file")]
 
 
 def flag_of(name):
@@ -300,7 +304,11 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in REFUSED if name not in ("preemption", "insecure_plain_http", "server")],
+    [
+        name
+        for name in REFUSED
+        if name not in ("preemption", "insecure_plain_http", "api_server_tokens", "server")
+    ],
 )
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
@@ -349,3 +357,35 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
     )
     environ = {f"{PREFIX}{part}{end}": "x" for part in ("", "METRICS_") for end in ends}
     assert unknown_variables(environ) == {}
+
+
+PLAIN = {"insecure_plain_http": True}
+TLS = {"tls_cert_file": "/a.crt", "tls_private_key_file": "/a.key", "client_ca_file": "/ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "none"),
+        ({"listen": "[::1]:8888"}, "none"),
+        ({"listen": "0.0.0.0:8888", **PLAIN}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "api_listen": "127.0.0.1:8443", **PLAIN}, "none"),
+        ({"api_listen": "10.0.0.1:8443", **PLAIN}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",), **PLAIN}, "none"),
+        (TLS, "kubernetes"),
+        ({"cluster": ("a.yaml",), **TLS}, "none"),
+        ({"authentication": "kubernetes"}, "kubernetes"),
+        ({"authentication": "none", **TLS}, "none"),
+    ],
+)
+def test_who_may_read_follows_from_the_listener(given, found):
+    """Every client of this machine without TLS, or of a cluster of manifests; otherwise only with a token."""
+    assert load({}, **given).authentication == found
+
+
+def test_manifests_review_no_tokens():
+    """The message names both settings."""
+    with pytest.raises(
+        BadInput, match=r"^--authentication: kubernetes .* --cluster names manifests"
+    ):
+        load({}, authentication="kubernetes", cluster=("a.yaml",))

@@ -58,6 +58,18 @@ class QueryUnavailable(ExtenderError):
     """The query process is not available now; answer 503, the client tries again."""
 
 
+class Unauthenticated(ExtenderError):
+    """The request has no valid token; answer 401, the client needs another one."""
+
+
+class Forbidden(ExtenderError):
+    """The caller does not have the right; answer 403 with the right that is missing, and do not repeat the request."""
+
+
+class AccessUnknown(ExtenderError):
+    """It cannot be found out now whether the caller has the right; answer 503, the client tries again."""
+
+
 class BadQuantity(BadInput):
     """Kubernetes would not accept this resource quantity."""
 

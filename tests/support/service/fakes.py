@@ -418,8 +418,9 @@ class Stage:
         return self
 
     async def one_pass(self) -> None:
-        """Run one pass of the control loop, as `ControlLoop.run` does."""
+        """Run one pass of the control loop, and the searches that it began, as `ControlLoop.run` does."""
         await self.control_loop.run_pass()
+        await self.control_loop.search(within_s=60)
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
