@@ -51,6 +51,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
+    anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
     authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address without TLS and where the cluster is manifests, else kubernetes.")] = ""
     api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
@@ -65,6 +66,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
@@ -307,7 +309,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+    for name in (
+        "replacement_ttl_s",
+        "max_filter_body_bytes",
+        "max_preempt_body_bytes",
+        "max_new_gangs_per_minute",
+    ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
@@ -26,7 +27,7 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
-    searched_finding,
+    turn_finding,
     which,
 )
 from extender.queries.explain.member_checks import (
@@ -75,7 +76,7 @@ class ExplainService:
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
         node_groups: Of the cluster autoscaler; empty: not known.
-        searches: Returns why trees wait for a search of the control loop, by the UID of the root.
+        turns: Returns why trees wait for their turn in the control loop, by the UID of the root.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class ExplainService:
         clock: Clock,
         plan: Callable[[bytes], Awaitable[PlanResult]],
         node_groups: tuple[NodeGroupSpec, ...] = (),
-        searches: Callable[[], Mapping[GangUid, SearchTurn]] = dict,
+        turns: Callable[[], Mapping[GangUid, SearchTurn | NewGangLimit]] = dict,
     ) -> None:
-        self._searches = searches
+        self._turns = turns
         self._cluster = cluster
         self._state = state
         self._clock = clock
@@ -197,9 +198,9 @@ class ExplainService:
         status = gang_status(gang, made_for) if gang is not None else None
         finding = gang_finding(view, state, tree, status)
         conflict: tuple[str, ...] = ()
-        turn = self._searches().get(tree.root.uid)
+        turn = self._turns().get(tree.root.uid)
         if finding.plan_needed and turn is not None:
-            finding = searched_finding(spaced(tree.root.key), turn, gang)
+            finding = turn_finding(spaced(tree.root.key), turn, gang)
         elif finding.plan_needed:
             verdict = await self._planned(tree)
             finding = planned_finding(
