@@ -18,7 +18,13 @@ from msgspec import Meta
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.planner.plan_types import SEARCH_BUDGET
-from extender.listener_settings import ListenerSettings, check_listeners, http_url
+from extender.listener_settings import (
+    ListenerSettings,
+    check_listeners,
+    http_url,
+    is_loopback,
+    listeners,
+)
 
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
@@ -45,6 +51,9 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
+    anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
+    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address and where the cluster is manifests, else kubernetes.")] = ""
+    api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
@@ -56,11 +65,13 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
+    show_names_across_namespaces: Annotated[bool, Meta(description="Whether conditions, Events and messages on objects of one namespace name objects of another; false: kind, priority, size and the position in the log instead.")] = False
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
     max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
     max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
@@ -123,7 +134,7 @@ def all_settings() -> tuple[Setting, ...]:
     for field in msgspec.structs.fields(Settings):
         kind, meta = get_args(hints[field.name])
         listed = get_origin(kind) is tuple
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        choices = tuple(filter(None, get_args(kind))) if get_origin(kind) is Literal else ()
         found.append(
             Setting(
                 name=field.name,
@@ -193,7 +204,10 @@ def origin_of(
 def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that depend on the machine or on `listen`, by setting."""
     host, port = settings.host_port
+    api = listeners(settings)[-1]
+    reads_all = bool(settings.cluster) or (is_loopback(api.host) and not api.tls)
     return {
+        "authentication": "none" if reads_all else "kubernetes",
         "data_dir": default_data_dir(variables),
         "identity": f"{socket.gethostname()}:{port}",
         "advertise_url": http_url(host, port, tls=settings.has_tls),
@@ -295,7 +309,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+    for name in (
+        "replacement_ttl_s",
+        "max_filter_body_bytes",
+        "max_preempt_body_bytes",
+        "max_new_gangs_per_minute",
+    ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)
@@ -312,6 +331,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
             f"{names['barrier_timeout_s']}: {settings.barrier_timeout_s} leaves no time to bind within "
             f"{names['bind_timeout_s']} {settings.bind_timeout_s}; lower the first or raise the second "
             "(and httpTimeout of the bind entry with it)"
+        )
+        raise BadInput(msg)
+    if settings.authentication == "kubernetes" and settings.cluster:
+        msg = (
+            f"{names['authentication']}: kubernetes needs a kube-apiserver that reviews tokens, and "
+            f"{names['cluster']} names manifests; use none"
         )
         raise BadInput(msg)
     checked_url(settings.server, names["server"], Settings().server)

@@ -15,6 +15,8 @@ from extender.core.planner.preempt.victim_search import NoPreemption, Preemption
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
+SEARCHING_MAX = 100  # namespaces with a series of their own
+
 
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
@@ -68,6 +70,18 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.http_access = Counter(
+            f"{prefix}_http_access",
+            "Requests to /v1 and /metrics whose rights were checked, by outcome: allowed, unauthenticated (401), forbidden (403), unknown (503), ended (a stream whose right was taken away).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.access_reviews = Counter(
+            f"{prefix}_access_reviews",
+            "Reviews of a token or a right that this replica asked kube-apiserver for, by kind and answer; other requests are answered from earlier reviews.",
+            ["kind", "answer"],
+            registry=self.registry,
+        )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
             "Open connections of all listeners.",
@@ -76,6 +90,12 @@ class Metrics:
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
             "Bytes of the bodies of all open requests.",
+            registry=self.registry,
+        )
+        self.tls_handshakes_failed = Counter(
+            f"{prefix}_tls_handshakes_failed",
+            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
+            ["cause"],
             registry=self.registry,
         )
         self.tls_reloads = Counter(
@@ -111,6 +131,18 @@ class Metrics:
             "Plans that used up their search budget.",
             registry=self.registry,
         )
+        self.new_gangs_limited = Gauge(
+            f"{prefix}_new_gangs_limited",
+            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
+            registry=self.registry,
+        )
+        self.search_seconds = Counter(
+            f"{prefix}_search_seconds",
+            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: other.",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self._searching: set[str] = set()
         self.podgroup_preemption_attempts = Counter(
             f"{prefix}_podgroup_preemption_attempts",
             "Searches for victims, by result.",
@@ -136,6 +168,22 @@ class Metrics:
         self.preemption_victims_stuck = Gauge(
             f"{prefix}_preemption_victims_stuck",
             "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
+            registry=self.registry,
+        )
+        self.clock_offset_seconds = Gauge(
+            f"{prefix}_clock_offset_seconds",
+            "Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.",
+            registry=self.registry,
+        )
+        self.clock_steps = Counter(
+            f"{prefix}_clock_steps",
+            "Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.",
+            ["clock"],
+            registry=self.registry,
+        )
+        self.recorded_time_ahead_seconds = Gauge(
+            f"{prefix}_recorded_time_ahead_seconds",
+            "Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.",
             registry=self.registry,
         )
         self.events_appended = Counter(
@@ -166,6 +214,17 @@ class Metrics:
             ["task"],
             registry=self.registry,
         )
+        self.event_loop_delay_seconds = Histogram(
+            f"{prefix}_event_loop_delay_seconds",
+            "How late a task of the event loop ran that is due every 0.1 s.",
+            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
+            registry=self.registry,
+        )
+        self.lease_renewals_while_busy = Counter(
+            f"{prefix}_lease_renewals_while_busy",
+            "Renewals of the lease by the thread that renews it while the event loop is busy.",
+            registry=self.registry,
+        )
         self.leader = Gauge(
             f"{prefix}_leader",
             "1 while this replica is the leader and may append to the log, else 0.",
@@ -192,6 +251,22 @@ class Metrics:
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
             "How often the log was found to lack committed events, because the database is an older copy.",
+            registry=self.registry,
+        )
+        self.log_verified_position = Gauge(
+            f"{prefix}_log_verified_position",
+            "Position up to which the running verification of the log has come; it begins at 0 again and again.",
+            registry=self.registry,
+        )
+        self.log_verification_last_success_timestamp_seconds = Gauge(
+            f"{prefix}_log_verification_last_success_timestamp_seconds",
+            "When the whole log was verified last, as Unix time.",
+            registry=self.registry,
+        )
+        self.log_findings = Gauge(
+            f"{prefix}_log_findings",
+            "What the last verification of the whole log found, by kind; see gang-extender verify.",
+            ["kind"],
             registry=self.registry,
         )
         self.reserved_capacity_used_by_others = Counter(
@@ -242,6 +317,13 @@ class Metrics:
         self.tree_search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
             self.tree_search_budget_exhausted.inc()
+
+    def searched(self, namespace: str, took_ms: int) -> None:
+        """Count what the planner process spent for trees of a namespace."""
+        if len(self._searching) < SEARCHING_MAX:
+            self._searching.add(namespace)
+        label = namespace if namespace in self._searching else "other"
+        self.search_seconds.labels(label).inc(took_ms / 1000)
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""

@@ -49,6 +49,8 @@ KINDS = {
     "ResourceClaimTemplate": ("resourceclaimtemplates", True),
     "ResourceSlice": ("resourceslices", False),
     "Role": ("roles", True),
+    "RoleBinding": ("rolebindings", True),
+    "ServiceAccount": ("serviceaccounts", True),
     "StatefulSet": ("statefulsets", True),
     "StorageClass": ("storageclasses", False),
     "TrainJob": ("trainjobs", True),

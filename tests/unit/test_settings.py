@@ -48,11 +48,13 @@ def test_every_field_is_a_variable():
         "api_listen": "127.0.0.1:8",
         "insecure_plain_http": "True",
         "preemption": "False",
+        "show_names_across_namespaces": "True",
         "eviction_method": "eviction-api",
         "unschedulable_gates": "remove",
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     odd["server"] = "http://localhost:8888"
+    odd |= {"authentication": "kubernetes", "api_server_tokens": "False"}
     odd["keepalive_timeout_s"] = "97"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
@@ -143,6 +145,9 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
+    "authentication": ("kubernetes", "basic"),
+    "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
@@ -153,11 +158,13 @@ VALUES = {
     "filter_deadline_ms": (1200, "1.5"),
     "search_budget": (1000, "many"),
     "max_children": (1000, "many"),
+    "max_new_gangs_per_minute": (0, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
     "preemption": (False, "off"),
     "eviction_method": ("eviction-api", "evict"),
     "unschedulable_gates": ("remove", "drop"),
+    "show_names_across_namespaces": (True, "some"),
     "lease_duration_s": (3.5, "soon"),
     "max_request_body_bytes": (1024, "64MiB"),
     "max_filter_body_bytes": (4096, "-"),
@@ -298,10 +305,15 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in REFUSED if name not in ("preemption", "insecure_plain_http", "server")],
+SWITCHES = (  # without a value
+    "preemption",
+    "show_names_across_namespaces",
+    "api_server_tokens",
+    "insecure_plain_http",
 )
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in (*SWITCHES, "server")])
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]
@@ -349,3 +361,34 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
     )
     environ = {f"{PREFIX}{part}{end}": "x" for part in ("", "METRICS_") for end in ends}
     assert unknown_variables(environ) == {}
+
+
+PLAIN = {"insecure_plain_http": True}
+CERTIFICATES = {"tls_cert_file": "a.crt", "tls_private_key_file": "a.key", "client_ca_file": "ca"}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "none"),
+        ({"listen": "[::1]:8888"}, "none"),
+        ({"listen": "0.0.0.0:8888", **PLAIN}, "kubernetes"),
+        ({"api_listen": "10.0.0.1:8443", **PLAIN}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "api_listen": "127.0.0.1:8443", **PLAIN}, "none"),
+        ({"listen": "0.0.0.0:8888", **CERTIFICATES}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",), **PLAIN}, "none"),
+        ({"authentication": "kubernetes"}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "authentication": "none", **PLAIN}, "none"),
+    ],
+)
+def test_who_may_read_follows_from_the_listener(given, found):
+    """Every client of this machine, or of a cluster of manifests; beyond loopback only with a token."""
+    assert load({}, **given).authentication == found
+
+
+def test_manifests_review_no_tokens():
+    """The message names both settings."""
+    with pytest.raises(
+        BadInput, match=r"^--authentication: kubernetes .* --cluster names manifests"
+    ):
+        load({}, authentication="kubernetes", cluster=("a.yaml",))

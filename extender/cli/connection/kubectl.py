@@ -105,6 +105,18 @@ class Kubectl:
         port = next((one for one in ports if one.name == PORT_NAME), ports[0])
         return ServiceTarget(service.metadata.namespace, service.metadata.name, str(port.port))
 
+    def config_map(self, namespace: str, name: str) -> bytes:
+        """Return a ConfigMap as JSON.
+
+        Raises:
+            BadInput: It is not there, or cannot be read.
+        """
+        done = self._run("get", "configmap", "--namespace", namespace, name, "--output=json")
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: ConfigMap {namespace}/{name} cannot be read: {why}")
+        return done.stdout.encode()
+
     def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
         """Start to forward a port of 127.0.0.1; the process ends with this one, also when this one is killed.
 

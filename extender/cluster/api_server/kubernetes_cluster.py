@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
+from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
@@ -231,6 +232,14 @@ class KubernetesCluster:
     def workloads(self) -> WorkloadInformers:
         """Return the port to workload objects."""
         return self._workloads
+
+    def access_reviews(self, *, api_server_tokens: bool) -> KubernetesAccessReviews:
+        """Return the port to the rights of readers.
+
+        Args:
+            api_server_tokens: Whether tokens for the API server itself are accepted too.
+        """
+        return KubernetesAccessReviews(self._server, api_server_tokens=api_server_tokens)
 
     @property
     def control_plane(self) -> Self:

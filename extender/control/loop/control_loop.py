@@ -3,14 +3,15 @@
 One pass at a time. Pending trees are tried in order of priority, then age. A refused tree is planned again only
 after some node has gained capacity. A plan is folded into the pending state at once, and its append is in flight
 while the next tree is planned. A long search runs in the planner process; before its answer is appended, the
-request is built again and compared. Each pass ends with one published result, which the verbs read.
+request is built again and compared. Each pass ends with one published result, which the verbs read. Searches go on
+between passes and while they run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import chain
 
 from extender.control.loop.admission.pending_trees import PendingTrees
@@ -61,19 +62,21 @@ class ControlLoop:
             await self._run_passes()
         finally:
             self._pending_trees.explanations.stop()
+            self._pending_trees.searches.stop()
 
     async def _run_passes(self) -> None:
         while True:
-            seen, begun_ms = self._seen(), self._clock.monotonic_ms()
+            seen, begun_ms, took_ms = self._seen(), self._clock.monotonic_ms(), 0
             try:
                 if not self._cluster.not_ready_reason() and self._leader.may_record():
                     await self.run_pass()
+                    took_ms = self._clock.monotonic_ms() - begun_ms - self._appends.waited_ms
+                    await self.search(seen)
                 self._warm_up()
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
-            took_ms = ended_ms - begun_ms - self._appends.waited_ms
             await self._next_change(seen)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
@@ -86,6 +89,30 @@ class ControlLoop:
             StoreUnavailable: An append failed.
             ClusterUnavailable: The API server did not answer.
         """
+        async with self._pending_trees.searches.turn:
+            await self._run_pass()
+
+    async def search(
+        self, seen: tuple[int, int, int] | None = None, *, within_s: float = TICK_S
+    ) -> None:
+        """Run long searches until something changes after the revisions `seen`, or none is left.
+
+        Args:
+            seen: Of cluster, state and wake-ups; None: changes do not end it.
+            within_s: The next pass is due at the latest after so many seconds.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: An append failed.
+        """
+        searches = self._pending_trees.searches
+        changes = self._changes_after(seen) if seen is not None else ()
+        await searches.go_on(changes, self._actuate, within_s)
+        async with searches.turn:
+            if await self._pending_trees.admit_postponed():
+                self._actuate()
+
+    async def _run_pass(self) -> None:
         terms, pace = self._leader.terms, SlicePace(self._clock)
         self._appends.begin()
         await self._observer.approach(pace)
@@ -131,15 +158,20 @@ class ControlLoop:
         view, state = self._cluster.view().revision, self._leader.wakeup.revision
         return view, state, self._wakeup.revision
 
+    def _changes_after(
+        self, seen: tuple[int, int, int]
+    ) -> tuple[Callable[[], Coroutine[object, object, object]], ...]:
+        """Return functions whose coroutines end with a change after the revisions `seen`."""
+        view, state, woken = seen
+        return (
+            lambda: self._cluster.changed(view),
+            lambda: self._leader.wakeup.wait(state),
+            lambda: self._wakeup.wait(woken),
+        )
+
     async def _next_change(self, seen: tuple[int, int, int]) -> None:
         """Wait for a change after the revisions `seen`, at most `TICK_S`."""
-        view, state, woken = seen
-        await first_of(
-            self._cluster.changed(view),
-            self._leader.wakeup.wait(state),
-            self._wakeup.wait(woken),
-            timeout_s=TICK_S,
-        )
+        await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
 
 
 def rest_ms(took_ms: int, rested_ms: int) -> int:

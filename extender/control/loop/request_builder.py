@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+import msgspec
+
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import TreePart, TreeParts, plan_request, ruled_part
+from extender.core.decisions.admit.search_backoff import SearchBackoff
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
@@ -26,13 +29,14 @@ class RequestBuilder:
         """Prepare.
 
         Args:
-            budget: Search nodes that a request may cost.
+            budget: Search nodes that a request may cost; more after searches that used them up.
         """
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
         self.rows = NodeRowCache()
         self._budget = budget
+        self.backoff = SearchBackoff(budget)
         self._rules = InterpodRules()
         self._parts = TreeParts()
         self._rejections = NodeRejections()
@@ -63,6 +67,7 @@ class RequestBuilder:
         """Forget trees outside of `trees`, and the rules of those outside of `wanting`."""
         self._parts.keep(trees)
         self._rules.keep(wanting)
+        self.backoff.retain(wanting)
 
     def about(
         self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
@@ -71,7 +76,7 @@ class RequestBuilder:
         part = self.part(state, tree, hints)
         if not part.wanting:
             return None
-        return plan_request(
+        request = plan_request(
             view,
             state,
             part,
@@ -79,6 +84,10 @@ class RequestBuilder:
             book=self._rules,
             budget=self._budget,
             rejections=self._rejections.holding(view, state, now_ms),
+        )
+        budget = self.backoff.budget(tree.root.uid, request.root, request.shapes)
+        return (
+            msgspec.structs.replace(request, budget=budget) if budget != self._budget else request
         )
 
     def with_evictable(

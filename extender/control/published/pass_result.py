@@ -1,8 +1,8 @@
 """What the control loop publishes: immutable values, each replaced as a whole.
 
-A pass waits for the planner and for the log, and looks at the cluster again after each wait. So there are two values:
-`Observation` is replaced whenever the control loop looks at the cluster, also in the middle of a pass, and
-`PassResult` once, at the end of each complete pass.
+A pass waits for the log, and looks at the cluster again after each wait. So there are two values: `Observation` is
+replaced whenever the control loop looks at the cluster, also in the middle of a pass, and `PassResult` once, at the
+end of each complete pass. Which trees wait for a long search is published apart, whenever it changes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
-from extender.core.model.ids import PlanId, PodUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.runtime.cooperative_yield import SlicePace
 
@@ -47,9 +49,11 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedPass:
-    """The two values of now; only the control loop calls the methods."""
+    """The values of now; only the control loop calls the methods."""
 
     def __init__(self) -> None:
+        self._searches: Mapping[GangUid, SearchTurn] = {}
+        self._limited: Mapping[GangUid, NewGangLimit] = {}
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
@@ -64,6 +68,24 @@ class PublishedPass:
     def result(self) -> PassResult:
         """Return the result of the last complete pass."""
         return self._result
+
+    @property
+    def searches(self) -> Mapping[GangUid, SearchTurn]:
+        """Return why trees wait for their long search, by the UID of the root."""
+        return self._searches
+
+    def publish_searches(self, searches: Mapping[GangUid, SearchTurn]) -> None:
+        """Publish which trees wait for their long search; not changed by the caller afterwards."""
+        self._searches = searches
+
+    @property
+    def turns(self) -> Mapping[GangUid, SearchTurn | NewGangLimit]:
+        """Return why trees wait for their turn, to be recorded or to be searched, by the UID of the root."""
+        return {**self._searches, **self._limited}
+
+    def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
+        """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""
+        self._limited = limited
 
     def observe(self, view: ClusterView) -> Observation:
         """Publish a view with its trees, of which only changed ones are built again, and return both."""

@@ -58,6 +58,18 @@ class QueryUnavailable(ExtenderError):
     """The query process is not available now; answer 503, the client tries again."""
 
 
+class Unauthenticated(ExtenderError):
+    """The request has no valid token; answer 401, the client needs another one."""
+
+
+class Forbidden(ExtenderError):
+    """The caller does not have the right; answer 403 with the right that is missing, and do not repeat the request."""
+
+
+class AccessUnknown(ExtenderError):
+    """It cannot be found out now whether the caller has the right; answer 503, the client tries again."""
+
+
 class BadQuantity(BadInput):
     """Kubernetes would not accept this resource quantity."""
 
@@ -84,6 +96,32 @@ class LeaseHeld(ExtenderError):
 
 class CorruptLog(ExtenderError):
     """The log is damaged (gap, broken hash chain, unknown event). Stop; never skip an event."""
+
+
+class MissingEvent(CorruptLog):
+    """The log has no event at a position, and has later ones.
+
+    Args:
+        position: That position.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"position {position} is missing")
+        self.position = position
+
+
+class AlteredEvent(CorruptLog):
+    """The hash of an event is not the one of its content and of the event before it.
+
+    Args:
+        position: Its position.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"position {position}: the hash does not match; the row or its predecessor was altered"
+        )
+        self.position = position
 
 
 class SchemaOutdated(ExtenderError):
@@ -113,6 +151,10 @@ class ClusterUnavailable(ExtenderError):
 
 class RequestRejected(ExtenderError):
     """The API server rejected a request for good (404, 409, 422); do not repeat it."""
+
+
+class ClockAhead(ExtenderError):
+    """The time of an event is ahead of the clock of the database: read that clock, and decide again."""
 
 
 class InvariantBroken(ExtenderError):

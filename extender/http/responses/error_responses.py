@@ -8,13 +8,16 @@ import msgspec
 from aiohttp import web
 
 from extender.core.model.errors import (
+    AccessUnknown,
     BadInput,
     ExtenderError,
+    Forbidden,
     NotFound,
     PositionGone,
     QueryUnavailable,
     StoreUnavailable,
     TooManyQueries,
+    Unauthenticated,
 )
 
 
@@ -41,7 +44,11 @@ KNOWN: tuple[tuple[type[ExtenderError], int, str], ...] = (  # the first match c
     (StoreUnavailable, 503, "The event store does not answer"),
     (TooManyQueries, 503, "Too many queries"),
     (QueryUnavailable, 503, "Queries are not answered now"),
+    (Unauthenticated, 401, "A token is needed"),
+    (Forbidden, 403, "Forbidden"),
+    (AccessUnknown, 503, "Rights cannot be checked now"),
 )
+REALM = 'Bearer realm="gang-extender"'  # RFC 6750, 3
 
 
 @web.middleware
@@ -52,7 +59,15 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except ExtenderError as error:
         for kind, status, title in KNOWN:
             if isinstance(error, kind):
-                return problem(status, title, str(error))
+                answer = problem(status, title, str(error))
+                if kind is Unauthenticated:
+                    given = "Authorization" in request.headers
+                    answer.headers["WWW-Authenticate"] = (
+                        f'{REALM}, error="invalid_token"' if given else REALM
+                    )
+                elif kind is AccessUnknown:
+                    answer.headers["Retry-After"] = "1"
+                return answer
         return problem(500, type(error).__name__, str(error))
     except web.HTTPException as error:
         if error.status < 400 or request.path.startswith("/scheduler/"):  # noqa: PLR2004 -- redirects

@@ -24,13 +24,16 @@ EVENT_TYPE_NAMES = tuple(data.__name__ for data in EVENT_TYPES)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
+    401: "There is no valid bearer token (where the service has authentication)",
+    403: "The user does not have the right; `detail` has the command that gives it (where the service has authentication)",
     404: "There is no such object",
     409: "The log ends before that position: part of it was lost, or it is another log",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "The body has a Content-Encoding",
-    503: "The event store does not answer, or there are too many queries; try again",
+    503: "The event store does not answer, there are too many queries, or rights cannot be checked; try again",
 }
+ACCESS_CODES = (401, 403, 503)  # of every operation
 POSITION_HEADER = {
     "description": "Position of the log as of which the answer is",
     "schema": {"type": "integer", "minimum": 0},
@@ -135,7 +138,7 @@ def _described(operation: Operation) -> Json:
     if operation.tagged:
         responses["304"] = {"description": "The client has the current answer (If-None-Match)"}
     problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
-    for code in operation.problems:
+    for code in sorted({*operation.problems, *ACCESS_CODES}):
         responses[str(code)] = {"description": PROBLEM_CODES[code], "content": problem}
     found: Json = {
         "operationId": operation.name,

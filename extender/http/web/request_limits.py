@@ -194,7 +194,7 @@ class RequestLimits:
         Raises:
             RequestRefused: The peer has too many open.
         """
-        if request.path != STREAMS or request.method != "GET" or "follow" not in request.query:
+        if not is_stream(request):
             yield
             return
         peer, most = request.remote or "", self._settings.max_streams_per_peer
@@ -210,6 +210,11 @@ class RequestLimits:
             left = [other for other in self._streams.pop(peer, ()) if other is not request]
             if left:
                 self._streams[peer] = left
+
+
+def is_stream(request: web.Request) -> bool:
+    """Return whether a request asks for a stream of events, which has no end."""
+    return request.path == STREAMS and request.method == "GET" and "follow" in request.query
 
 
 def _too_large(request: web.Request, limit: BodyLimit, found: str) -> RequestRefused:

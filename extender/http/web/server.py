@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from extender.http.access.review_cache import ReviewCache
 from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
+from extender.http.web.access_control import AccessControl
 from extender.http.web.caller_checks import check_of, close_outdated
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
@@ -24,6 +28,7 @@ from extender.http.web.openapi_route import OpenApiRoute
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
+from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0  # of the query process, whose only client is the service
@@ -46,6 +51,8 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     questions: tuple[Routed, ...]  # everything under /v1
     end_streams: Callable[[], None]  # called when the server begins to stop
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
+    reviews: AccessReviews | None = None  # who may read; None: every client
+    namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -80,13 +87,18 @@ def _application(
 ) -> web.Application:  # fmt: skip
     connections = ConnectionLimits(settings, count)
     check = check_of(listener, settings, connections, tls)
-    app = web.Application(middlewares=[problems, limits.middleware(connections, check)])
+    checks: list[Middleware] = []
+    if parts.reviews is not None and listener.serves != "verbs":
+        cache = ReviewCache(parts.reviews, time.monotonic)
+        checks = [AccessControl(cache, parts.namespaces, connections).middleware()]
+    app = web.Application(middlewares=[problems, *checks, limits.middleware(connections, check)])
     app[CONNECTIONS] = connections
     context = None
     if tls is not None:
         context = tls.verbs if listener.asks_for_certificates else tls.api
     app[PLACE] = Place(listener, context)
-    app.add_routes(parts.probes.routes(with_reasons=listener.shows_reasons))
+    with_reasons = listener.shows_reasons and parts.reviews is None
+    app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
     if listener.serves != "verbs":

@@ -19,6 +19,8 @@ from extender.core.decisions.admit.gang_sentences import (
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
+from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, Position
@@ -200,6 +202,22 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
         help=(
             "if it stays so, see the event FailedScheduling of its pods, and `gang-extender history`",
         ),
+    )
+
+
+def turn_finding(who: str, turn: SearchTurn | NewGangLimit, gang: GangState | None) -> Finding:
+    """Return the finding about a complete tree that waits for its turn, to be recorded or to be searched.
+
+    Args:
+        who: The root, as sentences begin.
+        turn: Why it waits.
+        gang: Its state, with the answer before; None: the log does not have it yet.
+    """
+    before = gang.last_decision.reasons if gang is not None and gang.last_decision else ()
+    return Finding(
+        answer=waiting_answer(who, turn.sentence()),
+        checks=checks_until("fits now", "unknown", turn.sentence()),
+        reasons=before,
     )
 
 

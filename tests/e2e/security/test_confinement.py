@@ -162,6 +162,34 @@ async def test_each_right_is_needed(enforced: Secured) -> None:
     assert await enforced.use() == {}
 
 
+REVIEWS = {"review a token", "review a right"}
+
+
+@pytest.mark.kubernetes("1.37")
+async def test_the_reviews_need_their_binding(enforced: Secured) -> None:
+    """Their role is built in, so the binding is removed: then tokens and rights are not reviewed, and all else works."""
+    name = "gang-extender-auth-delegator"
+    binding = next(one for one in documents("rbac") if one["metadata"]["name"] == name)
+    await enforced.admin.delete(path_of(binding, named=True))
+
+    async def refused() -> bool:
+        return (await enforced.use()).keys() == REVIEWS
+
+    try:
+        await eventually(refused)
+        errors = await enforced.use()
+        assert all(
+            "needs the ClusterRole system:auth-delegator" in text for text in errors.values()
+        )
+    finally:
+        await enforced.admin.create(binding)
+
+    async def works() -> bool:
+        return await enforced.use() == {}
+
+    await eventually(works)
+
+
 async def replace(api: Api, roles: list[Object]) -> None:
     """Write the rules of roles."""
     for role in roles:

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.feature_gate_reader import DryRunProber
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
@@ -35,6 +36,7 @@ from extender.core.model.ids import (
     Position,
 )
 from extender.core.model.pod_groups import Group
+from extender.ports.access_ports import AccessRight, Caller
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.workload_ports import GroupLink
 from extender.ports.written_names import DISRUPTION_TARGET, EXPLAINED
@@ -197,6 +199,14 @@ class Uses:
         kinds |= {"compositepodgroups"} if "builtin-composite" in self._stored else set()
         probe = {("", "pods", "create")} | {(BUILTIN_GROUP, kind, "create") for kind in kinds}
         yield Use("try full objects", frozenset(probe), self._probe)
+        reviews = KubernetesAccessReviews(self._server)
+        token, subject = (
+            ("authentication.k8s.io", "tokenreviews", "create"),
+            ("authorization.k8s.io", "subjectaccessreviews", "create"),
+        )
+        yield Use("review a token", frozenset({token}), partial(reviews.authenticate, "invented"))
+        wanted = partial(reviews.authorize, Caller(user="ann"), AccessRight("list"))
+        yield Use("review a right", frozenset({subject}), wanted)
 
     def _reads(self) -> Iterator[Use]:
         paths = {(group, name): path for name, (group, path) in READS.items()}

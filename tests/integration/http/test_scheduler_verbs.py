@@ -109,7 +109,7 @@ SCHEMAS = {"filter": FILTER, "prioritize": PRIORITIZE, "bind": BIND, "preempt": 
 class Served:
     """A stage behind the real aiohttp application."""
 
-    def __init__(self, *objects, **rest):
+    def __init__(self, *objects, reviews=None, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeEventQueries(stage.database)
@@ -140,6 +140,8 @@ class Served:
                 lambda: ClusterSize(
                     len(stage.cluster.view().nodes), len(stage.cluster.view().pods)
                 ),
+                reviews,
+                lambda: [key.namespace for key in stage.cluster.view().groups],
             ),
             stage.settings,
             self.tls,

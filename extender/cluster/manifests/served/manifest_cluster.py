@@ -143,6 +143,9 @@ class ManifestCluster:
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
 
+    def access_reviews(self, *, api_server_tokens: bool) -> None:
+        """Return None: files have no rights of readers."""
+
     # --- life
 
     async def start(self) -> None:

@@ -1,22 +1,29 @@
-"""Admit all pending trees of one pass: in order of priority and age, then the reasons of refusals, then what was postponed."""
+"""Admit all pending trees of one pass, in order of priority and age; then long searches, then what was postponed."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from extender.control.loop.admission.current_requests import CurrentRequests
 from extender.control.loop.admission.preemption_search import PreemptionSearch
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_admission import AdmissionProgress, TreeAdmission
+from extender.control.loop.admission.tree_searches import TreeSearches
 from extender.control.loop.loop_parts import LoopParts
-from extender.core.log.reservation_state import ReservationState
-from extender.core.model.ids import GroupKey
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
+from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.runtime.cooperative_yield import SlicePace
+from extender.telemetry import METRICS
 
+log = logging.getLogger(__name__)
+
+NAMESPACE_MS = 50  # of a pass for trees of one namespace, while other namespaces have trees of the same priority
+LATE_MS = 300  # of a pass for trees of all namespaces that took longer, by priority
 INVALID_PER_PASS = 50  # invalid trees that one pass records
-EXPLAIN_MS = 200  # of a pass for explaining refusals; the next pass explains the others
 
 
 class PendingTrees:
@@ -34,8 +41,15 @@ class PendingTrees:
         self._preemption_policy = parts.preemption_policy
         self._readmissions = parts.readmissions
         self._requests = CurrentRequests(parts)
-        self._preemptions = PreemptionSearch(parts, self._requests)
-        self._admission = TreeAdmission(parts, self._requests, self._preemptions)
+        self.searches = TreeSearches(parts)
+        self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
+        self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
+        self.searches.set_up(self._admission.perform)
+        self._postponed: list[Tree] = []
+        self._tried_late: set[GangUid] = set()
+        self._limits = NewGangLimits(parts.settings.max_new_gangs_per_minute)
+        self._published = parts.exchange.published
+        self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
 
     def nothing_to_admit(self) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
@@ -65,7 +79,8 @@ class PendingTrees:
         await self._appends.flush()
 
     async def admit(self) -> None:
-        """Try to admit every pending tree, then explain refusals, then try what was postponed."""
+        """Try to admit every pending tree; those that need the planner process wait for their turn there."""
+        self.searches.begin_pass()
         self._idle_filter.end_pass(None)
         view, forest, state = self._observer.observe()
         hints = self._rejections.hints(view)
@@ -76,33 +91,86 @@ class PendingTrees:
             view, state, forest, parts, hints, self._clock.monotonic_ms()
         )
         progress = AdmissionProgress()
+        self._limits.begin()
         try:
             await self._try_each([tree for tree, part in pending if part is not None], progress)
             await self._record_invalid([tree for tree, part in pending if part is None], progress)
+            self._report_limited(progress)
         finally:
             await self._appends.flush()
-        await self._explain(progress.to_explain)
-        for tree in progress.postponed:
-            await self._admission.admit(tree, progress, last=True)
-        await self._appends.flush()
+        self._postponed = progress.postponed
         idle = progress.all_stay_refused and not self._builder.holds_back
         self._idle_filter.end_pass(before if idle else None)
 
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
+        """Try trees in their order; a namespace that took long comes after the others of the same priority."""
         pace = SlicePace(self._clock)
-        for seen in pending:
-            tree = self._observer.forest.trees.get(seen.root.key)
-            if tree is not None:
-                outcome = await self._admission.admit(tree, progress)
-                progress.all_stay_refused &= outcome.stays_refused
-            await pace.yield_if_due()
+        for _, equals in groupby(pending, key=lambda tree: tree.root.priority):
+            used_ms: Counter[str] = Counter()
+            late = []
+            for seen in equals:
+                namespace = seen.root.key.namespace
+                if not self._may_begin(seen):
+                    continue
+                if used_ms[namespace] >= NAMESPACE_MS:
+                    late.append(seen)
+                else:
+                    used_ms[namespace] += await self._try(seen, progress, pace)
+            await self._try_late(late, progress, pace)
+
+    async def _try_late(
+        self, late: Sequence[Tree], progress: AdmissionProgress, pace: SlicePace
+    ) -> None:
+        """Try trees of namespaces that took long, for `LATE_MS`; the next pass begins with the others of them."""
+        used_ms = 0
+        for seen in sorted(late, key=lambda tree: tree.root.uid in self._tried_late):
+            if used_ms >= LATE_MS:
+                progress.all_stay_refused = False
+                self._wakeup.wake()
+                return
+            self._tried_late.add(seen.root.uid)
+            used_ms += await self._try(seen, progress, pace)
+        self._tried_late -= {tree.root.uid for tree in late}
+
+    def _may_begin(self, tree: Tree) -> bool:
+        """Return whether the log has a gang, or may get it now."""
+        root = tree.root
+        if root.uid in self._leader.pending_state.gangs:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        return self._limits.may_begin(root.key.namespace, root.uid, now_ms)
+
+    def _report_limited(self, progress: AdmissionProgress) -> None:
+        """Publish which gangs wait because their namespace has too many new ones; a later pass tries them."""
+        waiting = self._limits.waiting()
+        self._published.publish_limited(waiting)
+        METRICS.new_gangs_limited.set(len(waiting))
+        if waiting:
+            progress.all_stay_refused = False
+        for namespace in set(self._limits.limited_namespaces()) - self._limited:
+            log.warning(
+                "a namespace has more new gangs than allowed; further ones wait",
+                extra={"namespace": namespace, "setting": "max_new_gangs_per_minute"},
+            )
+        self._limited = set(self._limits.limited_namespaces())
+
+    async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
+        """Try a tree as it is now; return how many milliseconds that took."""
+        began_ms = self._clock.monotonic_ms()
+        tree = self._observer.forest.trees.get(seen.root.key)
+        if tree is not None:
+            outcome = await self._admission.admit(tree, progress)
+            progress.all_stay_refused &= outcome.stays_refused
+        took_ms = self._clock.monotonic_ms() - began_ms
+        await pace.yield_if_due()
+        return took_ms
 
     async def _record_invalid(self, found: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
         pace = SlicePace(self._clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in found:
-            if not self._admission.is_recorded_invalid(tree):
+            if not self._admission.is_recorded_invalid(tree) and self._may_begin(tree):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
             await pace.yield_if_due()
         turns = zip_longest(*by_namespace.values())
@@ -113,36 +181,20 @@ class PendingTrees:
         if len(in_turn) > INVALID_PER_PASS:
             self._wakeup.wake()
 
-    async def _explain(self, refused: Sequence[GroupKey]) -> None:
-        """Search the reasons of refused trees, or victims for them, for about `EXPLAIN_MS`."""
-        began_ms = self._clock.monotonic_ms()
-        # trees without recorded reasons first
-        state = self._leader.pending_state
-        for key in sorted(refused, key=lambda k: self._answered(state, k)):
-            tree = self._observer.forest.trees.get(key)
-            if tree is None:
-                continue
-            if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
-                self._wakeup.wake()  # the next pass, which starts at once, explains the others
-                break
-            current = self._requests.about(tree)
-            if current is None:
-                continue
-            if not self._preemptions.may_follow(
-                current, "explain"
-            ) or not await self._preemptions.preempt(current, None):
-                await self._admission.search(current)
+    async def admit_postponed(self) -> bool:
+        """Try the trees that waited for a takeover by trees of higher priority; return whether there are any."""
+        postponed, self._postponed = self._postponed, []
+        for tree in postponed:
+            await self._admission.admit(tree, AdmissionProgress(), last=True)
         await self._appends.flush()
-
-    def _answered(self, state: ReservationState, key: GroupKey) -> bool:
-        tree = self._observer.forest.trees.get(key)
-        root = state.gangs.get(tree.root.uid) if tree is not None else None
-        return root is not None and root.last_decision is not None
+        return bool(postponed)
 
     def _retain(self, pending: Sequence[Tree]) -> None:
         """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
         trees = {tree.root.uid for tree in self._observer.forest.populated.values()}
         self._admission.retain(wanted)
+        self._limits.retain(wanted, self._clock.monotonic_ms())
         self._preemption_policy.retain(wanted)
+        self._tried_late &= wanted
         self._builder.retain(trees, wanted)

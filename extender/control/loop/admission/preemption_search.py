@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
+from extender.control.loop.admission.tree_searches import TreeSearches
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import may_lead_to_preemption
 from extender.core.decisions.preempt.preemption_planning import (
@@ -30,7 +31,8 @@ CRASHED_MS = 60_000
 class PreemptionSearch:
     """Preempts for refused trees."""
 
-    def __init__(self, parts: LoopParts, requests: CurrentRequests) -> None:
+    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
+        self._searches = searches
         self._cluster = parts.cluster
         self._leader = parts.leader
         self._clock = parts.clock
@@ -66,14 +68,12 @@ class PreemptionSearch:
         uid = tree_request.tree.root.uid
         request = self._requests.with_evictable(tree_request)
         encoded = self._planner.encode(request)
-        started_ms = self._clock.monotonic_ms()
         try:
-            answer = await self._planner.preempt(encoded, verdict)
+            answer, took_ms = await self._searches.away(self._planner.preempt(encoded, verdict))
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
             return False
-        took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.preemption_answered(answer, took_ms)
         if isinstance(answer, NoPreemption):
             self._policy.answered(uid, answer, took_ms)

@@ -1,4 +1,7 @@
-"""Explain refusals that are in the log already: one after the other, in a process of low priority that no tree waits for."""
+"""Explain refusals that are in the log already: one after the other, in a process of low priority that no tree waits for.
+
+The namespaces take turns, as with searches.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import msgspec
 
 from extender.control.loop.admission.current_requests import TreeRequest
 from extender.control.loop.loop_parts import LoopParts
+from extender.core.decisions.admit.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Verdict
 from extender.ports.log_ports import DecisionInput
+from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,8 @@ class RefusalExplanations:
 
     def __init__(self, parts: LoopParts) -> None:
         self._planner = parts.planner
+        self._clock = parts.clock
+        self._turns = SearchTurns()
         self._wakeup = parts.barriers.wakeup
         self._waiting: dict[GangUid, TreeRequest] = {}
         self._finished: list[ExplainedRefusal] = []
@@ -62,18 +69,29 @@ class RefusalExplanations:
 
     def _next(self) -> None:
         if self._running is None and self._waiting:
-            uid = next(iter(self._waiting))
+            waiting = [
+                WaitingSearch(uid, root.key.namespace, root.priority)
+                for uid, root in ((uid, w.tree.root) for uid, w in self._waiting.items())
+            ]
+            chosen = self._turns.choose(waiting)
+            assert chosen is not None
+            uid = chosen.uid
             self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
             self._running.add_done_callback(self._ended)
 
     async def _explain(self, tree_request: TreeRequest) -> None:
         encoded = self._planner.encode(tree_request.request)
+        namespace, began_ms = tree_request.tree.root.key.namespace, self._clock.monotonic_ms()
         try:
             verdict = await self._planner.explain(encoded)
         except BrokenProcessPool:  # the refusal stays as it was recorded
             root = tree_request.tree.root.key.path
             log.warning("the process that explains refusals died", extra={"root": root})
             return
+        finally:
+            took_ms = self._clock.monotonic_ms() - began_ms
+            self._turns.charge(namespace, took_ms)
+            METRICS.searched(namespace, took_ms)
         self._finished.append(ExplainedRefusal(tree_request, verdict, encoded))
         self._wakeup.wake()
 

@@ -1,9 +1,13 @@
-"""Plan one pending tree, and append the verdict: in this process if that is quick, else in the planner process."""
+"""Plan one pending tree, and append the verdict: in this process if that is quick, else in the planner process.
+
+A tree that needs the planner process waits there for its turn (`tree_searches`); a pass does not wait for it.
+"""
 
 from __future__ import annotations
 
 import enum
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 
@@ -14,6 +18,7 @@ from extender.control.loop.admission.current_requests import CurrentRequests, Tr
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.preemption_search import CRASHED_MS, PreemptionSearch
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
+from extender.control.loop.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import (
     awaited_preemption,
@@ -21,6 +26,7 @@ from extender.control.loop.preemption_policy import (
     may_admit,
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
+from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache, only_less
 from extender.core.decisions.admit.verdict_events import (
     EventContext,
     decide_invalid,
@@ -41,7 +47,8 @@ from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.pod_groups import Tree
-from extender.core.planner.plan_types import Plan, Refusal, SearchEffort, Verdict
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
+from extender.core.planner.planning import DeferredWork
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -51,6 +58,8 @@ log = logging.getLogger(__name__)
 NUMBERS_FIRST_MS = 5_000
 NUMBERS_MAX_MS = 600_000
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+HARD_MS = 5  # a tree whose quick plan failed and took so long is searched without another one
+OVERTAKEN_MAX = 3  # searches whose plan did not hold any more, because others took the capacity
 
 
 class AdmissionOutcome(enum.Enum):
@@ -64,8 +73,9 @@ class AdmissionOutcome(enum.Enum):
     RECORDED = "events were appended, or only its member count has grown"
     AWAITS_VICTIMS = "planned, but the capacity that its victims free does not suffice yet"
     POSTPONED = "planned, but first a tree of higher priority may take over its capacity"
-    SEARCHED = "planned in the planner process"
-    TO_EXPLAIN = "refused, and its reasons or victims are searched at the end of the pass"
+    TO_SEARCH = "its search in the planner process runs, or waits for its turn"
+    TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
+    HELD_UP = "not tried: a tree that comes first is searched"
 
     @property
     def stays_refused(self) -> bool:
@@ -83,9 +93,11 @@ _STAY_REFUSED = (
 class AdmissionProgress(msgspec.Struct):
     """What one pass has found so far about the trees that it tried."""
 
-    to_explain: list[GroupKey] = []
     postponed: list[Tree] = []
     all_stay_refused: bool = True
+    # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
+    searched_priority: int | None = None
+    holds_up_equals: bool = False
 
 
 class _LeavesOfVictims(msgspec.Struct, frozen=True):
@@ -94,6 +106,14 @@ class _LeavesOfVictims(msgspec.Struct, frozen=True):
     view: ClusterView
     preemptions: Map[GangUid, PendingPreemption]
     leaves: Mapping[GroupKey, int]
+
+
+class _LongWork(msgspec.Struct, frozen=True):
+    """What a tree waits for, and the request that showed it."""
+
+    request: PlanRequest
+    work: SearchWork
+    took_ms: int  # of the quick plan
 
 
 class _RecordedVerdict(msgspec.Struct, frozen=True):
@@ -107,8 +127,14 @@ class TreeAdmission:
     """Tries to admit one tree at a time, and remembers when each may be tried again."""
 
     def __init__(
-        self, parts: LoopParts, requests: CurrentRequests, preemptions: PreemptionSearch
+        self,
+        parts: LoopParts,
+        requests: CurrentRequests,
+        preemptions: PreemptionSearch,
+        searches: TreeSearches,
     ) -> None:
+        self._searches = searches
+        self._backoff = parts.requests.backoff
         self._cluster = parts.cluster
         self._leader = parts.leader
         self._clock = parts.clock
@@ -130,6 +156,9 @@ class TreeAdmission:
             set()
         )  # whose last refusal is recorded without its conflict
         self._victims: _LeavesOfVictims | None = None
+        self._long: dict[GangUid, _LongWork] = {}
+        self._as_before = UnschedulableCache()  # requests of `_long`
+        self._overtaken: Counter[GangUid] = Counter()
 
     async def admit(
         self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
@@ -146,8 +175,9 @@ class TreeAdmission:
                 return AdmissionOutcome.INVALID_AS_BEFORE
             self.record_invalid([tree])
             return AdmissionOutcome.RECORDED
-        if tree.root.deleting or self._paused(tree):
-            return AdmissionOutcome.PAUSED
+        waits = self._waits(tree, progress)
+        if waits is not None:
+            return waits
         current = self._requests.about(tree)
         if current is None:
             return AdmissionOutcome.NOT_PENDING
@@ -160,7 +190,7 @@ class TreeAdmission:
         return await self._plan(current, progress, last=last)
 
     async def search(self, tree_request: TreeRequest) -> None:
-        """Plan a tree in the planner process, and append the answer if the request is still current.
+        """Plan a tree in the planner process, and append the answer if the request is still current; in its turn.
 
         A refusal whose explanation takes long is recorded with the reasons that the proof gives; `record_explanations`
         records it again when it is explained.
@@ -170,34 +200,70 @@ class TreeAdmission:
         encoded = self._planner.encode(
             msgspec.structs.replace(request, explain=False) if later else request
         )
-        started_ms = self._clock.monotonic_ms()
         try:
-            verdict = await self._planner.plan(encoded)
+            verdict, took_ms = await self._searches.away(self._planner.plan(encoded))
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
-        took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.planned(verdict, took_ms)
         now = self._requests.about(tree_request.tree)
         if now is None:
             return
         answered = TreeRequest(now.tree, request)
         if isinstance(verdict, Plan) and verdict.assignments:
+            self._backoff.placed(uid)
             if now.request == request or still_holds(request, verdict, now.request):
+                self._overtaken.pop(uid, None)
                 self._record_verdict(answered, verdict, encoded)
             else:
                 # the cluster has changed: the next pass plans again
+                self._overtaken[uid] += 1
                 self._wakeup.wake()
+            return
+        if self._is_late(now, request, verdict):
+            # its victims go, or are gone since: the next pass plans it on what they free
+            self._wakeup.wake()
             return
         if self._preemptions.may_follow(answered, verdict) and await self._preemptions.preempt(
             answered, verdict
         ):
             return
         self._record_verdict(answered, verdict, encoded, explained=not later)
-        self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+        pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
+        pause_ms = max(pause_ms, PAUSE_PER_MS * took_ms)
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
         if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
             self.explanations.start(answered)
+
+    def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
+        """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
+        view, uid = self._cluster.view(), now.tree.root.uid
+        pending = awaited_preemption(self._leader.pending_state, uid)
+        if pending is None:
+            return False
+        return not may_admit(view, pending, verdict) or not (
+            now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
+        )
+
+    async def perform(self, wanted: WantedSearch) -> None:
+        """Search or explain a tree as it is now, if it is still pending; in its turn.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: An append failed.
+        """
+        self._long.pop(wanted.uid, None)
+        current = self._requests.about(wanted.tree)
+        if current is None:
+            return
+        if (
+            wanted.work == "search"
+            or not self._preemptions.may_follow(current, wanted.work)
+            or not await self._preemptions.preempt(current, None)
+        ):
+            await self.search(current)
+        await self._appends.flush()
 
     def record_explanations(self) -> None:
         """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
@@ -242,6 +308,20 @@ class TreeAdmission:
         self._unexplained &= roots
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
+        self._long = {uid: long for uid, long in self._long.items() if uid in roots}
+        self._as_before.keep(roots)
+        self._overtaken = Counter({uid: n for uid, n in self._overtaken.items() if uid in roots})
+
+    def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
+        """Return what a tree waits for before it is looked at, or None."""
+        if tree.root.deleting or self._paused(tree):
+            return AdmissionOutcome.PAUSED
+        running = self._searches.running(tree.root.uid)
+        if running is not None:
+            if running.holds_up:
+                self._hold_up(tree, progress)
+            return AdmissionOutcome.TO_SEARCH
+        return AdmissionOutcome.HELD_UP if _is_held_up(tree, progress) else None
 
     # -- before the plan -------------------------------------------------------------------------
 
@@ -307,31 +387,69 @@ class TreeAdmission:
         root, request = tree_request.tree.root, tree_request.request
         pending = awaited_preemption(self._leader.pending_state, root.uid)
         started_ms = self._clock.monotonic_ms()
-        answer = self._planner.at_once(request)
+        answer = self._plan_at_once(root.uid, request)
         if not may_admit(self._cluster.view(), pending, answer):
             # planned again when a node has gained capacity
             self._refusals.put(root.uid, request)
             return AdmissionOutcome.AWAITS_VICTIMS
-        if pending is not None and not last and self._higher_waits(root.priority, progress):
+        if pending is not None and not last and self._searches.waits_above(root.priority):
             # a takeover would release it right after its gates are removed
             progress.postponed.append(tree_request.tree)
             return AdmissionOutcome.POSTPONED
         if answer == "search":
-            # a search takes time; earlier decisions become durable first
-            await self._appends.flush()
-            await self.search(tree_request)
-            return AdmissionOutcome.SEARCHED
+            holds_up = not self._backoff.repeated(root.uid) and self._searches.may_hold_up(
+                root.key.namespace
+            )
+            if holds_up:
+                self._hold_up(tree_request.tree, progress)
+            self._want(tree_request.tree, answer, holds_up=holds_up)
+            return AdmissionOutcome.TO_SEARCH
         if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
-            progress.to_explain.append(root.key)
+            self._want(tree_request.tree, "explain", holds_up=False)
             return AdmissionOutcome.TO_EXPLAIN
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
         self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
 
-    def _higher_waits(self, priority: int, progress: AdmissionProgress) -> bool:
-        """Return whether a refused tree of higher priority may preempt at the end of this pass."""
-        trees = (self._observer.forest.trees.get(key) for key in progress.to_explain)
-        return any(tree is not None and tree.root.priority > priority for tree in trees)
+    def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
+        """Plan a tree in this process, or return the work that it waits for already.
+
+        A quick plan that failed is not repeated while no node gains capacity, and never if it took long: it would keep
+        the event loop in each pass, for the sake of one tree.
+        """
+        long = self._long.get(uid)
+        if long is not None:
+            same_tree = long.request.root is request.root and long.request.shapes == request.shapes
+            hard = same_tree and long.work == "search" and long.took_ms >= HARD_MS
+            if hard or self._as_before.holds(uid, request):
+                return long.work
+        started_ms = self._clock.monotonic_ms()
+        answer = self._planner.at_once(request)
+        if isinstance(answer, str):
+            took_ms = self._clock.monotonic_ms() - started_ms
+            self._long[uid] = _LongWork(request, answer, took_ms)
+            self._as_before.put(uid, request)
+        else:
+            self._long.pop(uid, None)
+        return answer
+
+    def _hold_up(self, tree: Tree, progress: AdmissionProgress) -> None:
+        """Let trees of lower priority wait for the search of a tree.
+
+        Trees of the same priority pass it, unless it holds capacity, or its plans failed because others passed it.
+        """
+        uid, state = tree.root.uid, self._leader.pending_state
+        root = state.gangs.get(uid)
+        holds = root is not None and bool(root.reservations or root.bound)
+        progress.searched_priority = tree.root.priority
+        progress.holds_up_equals |= (
+            holds or uid in state.preemptions or self._overtaken[uid] >= OVERTAKEN_MAX
+        )
+
+    def _want(self, tree: Tree, work: SearchWork, *, holds_up: bool) -> None:
+        root = self._leader.pending_state.gangs.get(tree.root.uid)
+        answered = root is not None and root.last_decision is not None
+        self._searches.want(WantedSearch(tree, work, answered, holds_up))
 
     # -- the verdict -----------------------------------------------------------------------------
 
@@ -365,7 +483,10 @@ class TreeAdmission:
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         if not waits or pending is not None:
-            context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
+            context = msgspec.structs.replace(
+                self._event_context(encoded.digest, f"cluster revision {view.revision}"),
+                notes_reduced=self._preemption_policy.considered_reduced(uid),
+            )
             drafts: list[NewEvent] = []
             if pending is not None:
                 known = self._evictor.eviction_context(context.actor, context.cause, view)
@@ -393,3 +514,10 @@ class TreeAdmission:
         else:
             self._refusals.put(uid, tree_request.request)
             self._preemption_policy.start_pause(after, uid, verdict)
+
+
+def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:
+    """Return whether a tree waits for the search of one that comes first."""
+    if progress.searched_priority is None:
+        return False
+    return tree.root.priority < progress.searched_priority or progress.holds_up_equals

@@ -90,7 +90,7 @@ def test_held_back_members_are_remembered_until_they_are_tried_again():
 
 
 async def test_a_pass_publishes_once_and_observes_each_change():
-    """In the middle of a pass the trees are those of the newest view; the result is that of the pass before."""
+    """After each search the trees are those of the newest view; the result is that of the pass, which does not wait."""
     found = []
     async with Stage(a_node("n0", gpu=4), *a_gang("a", pods=2), *a_gang("b", pods=2)) as stage:
         await stage.lead()
@@ -106,7 +106,7 @@ async def test_a_pass_publishes_once_and_observes_each_change():
 
         planner.plan = slow
         await stage.one_pass()
-        assert found == [(0, {"a", "b"}), (0, {"a", "b", "late-1"})]
+        assert found == [(1, {"a", "b"}), (1, {"a", "b", "late-1"})]
         assert published.result.number == 1
         assert published.result.reconciled(stage.leader.terms)
 

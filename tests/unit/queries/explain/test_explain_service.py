@@ -41,7 +41,10 @@ def a_stage(*more, nodes: int = 4) -> Stage:
 def explaining(stage):
     """Return a function that explains a name on the cluster of a stage."""
     plans = live_plans(stage)
-    service = ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan)
+    published = stage.parts.exchange.published
+    service = ExplainService(
+        stage.cluster, stage.leader, stage.clock, plans.plan, turns=lambda: published.turns
+    )
 
     async def ask(text: str, namespace: str = "default"):
         return await service.explain(parse_name(text, namespace))
@@ -317,3 +320,41 @@ async def test_a_typo_in_a_large_cluster_leaves_the_event_loop_to_others(monkeyp
         names = list(dict.fromkeys(pod.name for pod in view.pods.values()))
         at_once = difflib.get_close_matches("trian-7-3", names, n=5, cutoff=0.7)
         assert [one.path for one in found] == [f"default/{name}" for name in at_once]
+
+
+async def test_a_gang_that_waits_for_its_search() -> None:
+    """Its place among the searches of its own namespace is the reason; no other plan is made for the answer."""
+    gangs = [thing for n in range(3) for thing in a_gang(f"g{n}", pods=2, requests=WHOLE)]
+    async with a_stage(*gangs) as stage:
+        await stage.lead()
+        planner, answers = stage.parts.planner, []
+        inner, ask = planner.plan, explaining(stage)
+        planner.at_once = lambda request: "search"
+
+        async def look(encoded):
+            answers.append([await ask(f"g{n}") for n in range(3)])
+            return await inner(encoded)
+
+        planner.plan = look
+        await stage.one_pass()
+        first, second, third = answers[0]
+        assert first.answer == "PodGroup default/g0 waits for its search, which runs now"
+        assert second.answer == "PodGroup default/g1 waits for its turn: its search is next"
+        assert third.answer == (
+            "PodGroup default/g2 waits for its turn: other searches of its namespace come first: 1"
+        )
+        assert failing(third) == ("fits now", "unknown")
+
+
+async def test_a_new_gang_beyond_the_limit_of_its_namespace():
+    """The reason is the limit, with its setting and the number of gangs that come before."""
+    gangs = [o for n in range(3) for o in a_gang(f"g{n}", pods=1)]
+    async with Stage(a_node("n0", gpu=8), *gangs, max_new_gangs_per_minute=1) as stage:
+        await stage.lead()
+        ask = explaining(stage)
+        await stage.one_pass()
+        found = await ask("g2")
+        assert found.answer.startswith("PodGroup default/g2 waits")
+        assert "more than 1 new gangs per minute (max_new_gangs_per_minute); 1 of them come" in (
+            found.answer + str(found.checks)
+        )

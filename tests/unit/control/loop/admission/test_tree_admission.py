@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.control.loop.admission.tree_admission import AdmissionOutcome, AdmissionProgress
+from extender.control.loop.admission.tree_searches import WantedSearch
 from extender.core.log.events import GangAdmitted, GangInvalid, GangUnschedulable, PreemptionPlanned
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
@@ -49,9 +50,9 @@ async def test_a_tree_without_a_plan_is_explained_later_and_its_refusal_holds():
     async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption=False) as stage:
         await stage.lead()
         await stage.control_loop._reconciler.reconcile()
-        outcome, progress = await attempt(stage, "g")
+        outcome, _ = await attempt(stage, "g")
         assert outcome is AdmissionOutcome.TO_EXPLAIN
-        assert [key.name for key in progress.to_explain] == ["g"]
+        assert not stage.event_data(GangUnschedulable)
         await stage.one_pass()
         assert len(stage.event_data(GangUnschedulable)) == 1
         stage.later(60)
@@ -71,7 +72,8 @@ async def test_a_long_plan_is_searched_and_a_refused_tree_pauses():
             return await inner(encoded)
 
         stage.parts.planner.plan = slow
-        assert (await attempt(stage, "g"))[0] is AdmissionOutcome.SEARCHED
+        assert (await attempt(stage, "g"))[0] is AdmissionOutcome.TO_SEARCH
+        await stage.one_pass()
         assert len(stage.event_data(GangUnschedulable)) == 1
         stage.later(4)
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.PAUSED
@@ -107,7 +109,7 @@ async def test_a_preemptor_awaits_its_victims():
         outcome, progress = await attempt(stage, "hi")
         assert outcome is AdmissionOutcome.AWAITS_VICTIMS
         assert len(stage.events()) == before
-        assert progress.to_explain == []
+        assert not progress.postponed
 
 
 async def test_a_victim_is_not_planned():
@@ -124,13 +126,12 @@ async def test_a_preemptor_that_fits_lets_a_higher_tree_preempt_first():
         nodes = [a_node(name, gpu=1) for name in ("n2", "n3")]
         stage.cluster.add(*nodes, *preemptor_tree(name="vip", priority=20))
         stage.parts.observer.observe()
-        (vip,) = [key for key in stage.parts.observer.forest.trees if key.name == "vip"]
-        refused = AdmissionProgress(to_explain=[vip])
-        outcome, progress = await attempt(stage, "hi", progress=refused)
+        (vip,) = [t for k, t in stage.parts.observer.forest.trees.items() if k.name == "vip"]
+        searches = stage.control_loop._pending_trees.searches
+        searches.want(WantedSearch(vip, "explain", answered=False, holds_up=False))
+        outcome, progress = await attempt(stage, "hi")
         assert outcome is AdmissionOutcome.POSTPONED
         assert [tree.root.key.name for tree in progress.postponed] == ["hi"]
         assert not stage.event_data(GangAdmitted)
-        assert (await attempt(stage, "hi", progress=refused, last=True))[0] is (
-            AdmissionOutcome.RECORDED
-        )
+        assert (await attempt(stage, "hi", last=True))[0] is AdmissionOutcome.RECORDED
         assert len(stage.event_data(GangAdmitted)) == 1

@@ -1,0 +1,135 @@
+"""Whose long search is next: strict order of priorities, deficit round robin of namespaces, order kept within a namespace.
+
+A search runs in the planner process, one at a time, and its effort is known only when it has ended. So each namespace
+has a balance: it gets a quantum in each round, pays what its searches took, and is served while its balance is above
+zero. A namespace with one long search is in debt afterwards, and the others are served until they are even.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import msgspec
+
+from extender.core.model.ids import GangUid
+
+QUANTUM_MS: Final = 500  # of search time, that each namespace gets in a round
+
+
+class WaitingSearch(msgspec.Struct, frozen=True, gc=False):
+    """A tree that waits for its search."""
+
+    uid: GangUid
+    namespace: str
+    priority: int
+
+
+class SearchTurn(msgspec.Struct, frozen=True, gc=False):
+    """Why a tree waits for its search."""
+
+    of_namespace: int  # searches of its own namespace that come before
+    namespaces: int  # other namespaces with searches of the same priority
+    of_higher_priority: int  # searches of higher priority
+    runs: bool = False  # it is searched now
+
+    def sentence(self) -> str:
+        """Return the reason as text, without names of other trees.
+
+        >>> SearchTurn(3, 1, 0).sentence()
+        'waiting for its turn: other searches of its namespace come first: 3; other namespaces that search too: 1'
+        """
+        if self.runs:
+            return "waiting for its search, which runs now"
+        parts = []
+        if self.of_namespace:
+            parts.append(f"other searches of its namespace come first: {self.of_namespace}")
+        if self.namespaces:
+            parts.append(f"other namespaces that search too: {self.namespaces}")
+        if self.of_higher_priority:
+            parts.append(f"searches of higher priority: {self.of_higher_priority}")
+        return f"waiting for its turn: {'; '.join(parts) or 'its search is next'}"
+
+
+class SearchTurns:
+    """The balances of the namespaces; the same calls lead to the same order."""
+
+    def __init__(self, quantum: int = QUANTUM_MS) -> None:
+        """Start with all namespaces even.
+
+        Args:
+            quantum: Effort of one round; a namespace with waiting searches is never ahead of another one by more than
+                this and one search.
+        """
+        self._quantum = quantum
+        self._balance: dict[str, int] = {}
+        self._served: dict[
+            str, int
+        ] = {}  # number of the choice that served it last; the oldest is next
+        self._choices = 0
+
+    def choose(self, waiting: Iterable[WaitingSearch]) -> WaitingSearch | None:
+        """Return the search that is next, or None.
+
+        Args:
+            waiting: Of each namespace in the order in which its trees are searched.
+        """
+        first: dict[str, WaitingSearch] = {}
+        searches = tuple(waiting)
+        highest = max((search.priority for search in searches), default=0)
+        for search in searches:
+            if search.priority == highest:
+                first.setdefault(search.namespace, search)
+        if not first:
+            return None
+        self._begin_rounds(first)
+        ready = [name for name in first if self._balance[name] > 0]
+        chosen = min(ready, key=lambda name: (self._served.get(name, 0), name))
+        self._choices += 1
+        self._served[chosen] = self._choices
+        return first[chosen]
+
+    def charge(self, namespace: str, effort: int) -> None:
+        """Subtract what a search took from the balance of its namespace."""
+        self._balance[namespace] = self._balance.get(namespace, 0) - max(effort, 1)
+
+    def _begin_rounds(self, waiting: Collection[str]) -> None:
+        """Begin as many rounds as one of the waiting namespaces needs; the others in debt get the same."""
+        for name in waiting:
+            self._balance.setdefault(name, self._quantum)
+        best = max(self._balance[name] for name in waiting)
+        if best > 0:
+            return
+        rounds = -best // self._quantum + 1
+        for name, balance in list(self._balance.items()):
+            after = balance + rounds * self._quantum
+            if name in waiting:
+                self._balance[name] = min(after, self._quantum)
+            elif after < 0:
+                self._balance[name] = after
+            else:  # nothing is saved for later: who does not wait begins as the others
+                del self._balance[name]
+                self._served.pop(name, None)
+
+
+def turns_of(waiting: Iterable[WaitingSearch]) -> dict[GangUid, SearchTurn]:
+    """Return for each waiting search why it waits; `waiting` as for `SearchTurns.choose`."""
+    searches = tuple(waiting)
+    namespaces: dict[int, set[str]] = {}
+    at_priority: Counter[int] = Counter()
+    for search in searches:
+        namespaces.setdefault(search.priority, set()).add(search.namespace)
+        at_priority[search.priority] += 1
+    above, higher = 0, {}
+    for priority in sorted(at_priority, reverse=True):
+        higher[priority] = above
+        above += at_priority[priority]
+    before: Counter[tuple[str, int]] = Counter()
+    turns: dict[GangUid, SearchTurn] = {}
+    for search in searches:
+        own = (search.namespace, search.priority)
+        others = len(namespaces[search.priority]) - 1
+        turns[search.uid] = SearchTurn(before[own], others, higher[search.priority])
+        before[own] += 1
+    return turns

@@ -1,0 +1,157 @@
+"""Answers of `AccessReviews`, kept for seconds; one review of a token or a right is open at a time.
+
+Owns how old an answer may be. An answer that is too old is never used: when the API server does not answer, neither
+does the cache. Tokens are kept as their SHA-256 only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+from extender.core.model.errors import AccessUnknown, ClusterUnavailable, Forbidden
+from extender.ports.access_ports import AccessReviews, AccessRight, Caller
+from extender.telemetry import METRICS
+
+POSITIVE_S: Final = 10.0  # how long a right that was taken away still counts, at most
+# how long a right that was just given is missing, at most; in lists with those of other namespaces `POSITIVE_S`
+NEGATIVE_S: Final = 3.0
+ENTRIES_MAX: Final = 4_096  # of each kind; the oldest are dropped
+NAMESPACES_MAX: Final = 2_000  # that are reviewed for one caller, in a second or two
+OPEN_REVIEWS_MAX: Final = 4  # of the 24 requests that Bindings and all other writes share
+WAITING_MAX: Final = 256  # reviews that wait for one of those
+SWEEP_AT_ONCE: Final = (
+    2  # reviews of one caller, so that a second caller does not wait for all of them
+)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Kept(Generic[K, V]):
+    """Answers by key, each until its time; concurrent questions with one key are asked once."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._kept: dict[K, tuple[float, V]] = {}  # until when; in the order of arrival
+        self._open: dict[K, asyncio.Task[V]] = {}
+
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]], keep_s: Callable[[V], float]) -> V:
+        """Return the answer for a key, from `ask` if there is none that is young enough."""
+        kept = self._kept.get(key)
+        if kept is not None and self._now_s() < kept[0]:
+            return kept[1]
+        task = self._open.get(key)
+        if task is None:
+            task = self._open[key] = asyncio.create_task(self._ask(key, ask, keep_s))
+        return await asyncio.shield(task)  # a caller that goes away does not end it for the others
+
+    async def _ask(
+        self, key: K, ask: Callable[[], Awaitable[V]], keep_s: Callable[[V], float]
+    ) -> V:
+        asked_s = self._now_s()  # the answer may be older than its arrival
+        try:
+            answer = await ask()
+        finally:
+            del self._open[key]
+        self._kept.pop(key, None)
+        while len(self._kept) >= ENTRIES_MAX:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = (asked_s + keep_s(answer), answer)
+        return answer
+
+
+class ReviewCache:
+    """Remembers the answers of reviews.
+
+    Args:
+        reviews: Answers them.
+        now_s: A clock that never steps back, in seconds.
+    """
+
+    def __init__(self, reviews: AccessReviews, now_s: Callable[[], float]) -> None:
+        self._reviews = reviews
+        self._callers: _Kept[bytes, Caller | None] = _Kept(now_s)
+        self._rights: _Kept[tuple[Caller, AccessRight], bool] = _Kept(now_s)
+        self._namespaces: _Kept[tuple[Caller, str], frozenset[str]] = _Kept(now_s)
+        self._slots = asyncio.Semaphore(OPEN_REVIEWS_MAX)
+        self._waiting = 0
+
+    async def caller(self, token: str) -> Caller | None:
+        """Return who has a token; None: it is not valid here.
+
+        Raises:
+            AccessUnknown: The API server does not answer, or too many reviews wait.
+        """
+        key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        return await self._callers.get(
+            key,
+            lambda: self._ask("token", lambda: self._reviews.authenticate(token)),
+            lambda found: NEGATIVE_S if found is None else POSITIVE_S,
+        )
+
+    async def may(self, caller: Caller, right: AccessRight) -> bool:
+        """Return whether a caller has a right.
+
+        Raises:
+            AccessUnknown: The API server does not answer, or too many reviews wait.
+        """
+        return await self._rights.get(
+            (caller, right),
+            lambda: self._ask_right(caller, right),
+            lambda allowed: POSITIVE_S if allowed else NEGATIVE_S,
+        )
+
+    async def namespaces(
+        self, caller: Caller, verb: str, known: Callable[[], Iterable[str]]
+    ) -> frozenset[str]:
+        """Return the namespaces in which a caller has a right on our groups, of those that `known` returns.
+
+        Raises:
+            AccessUnknown: The API server does not answer, or too many reviews wait.
+            Forbidden: There are too many to review each.
+        """
+
+        async def sweep() -> frozenset[str]:
+            names, found = sorted(set(known())), set[str]()
+            if len(names) > NAMESPACES_MAX:
+                raise Forbidden(
+                    f"user {caller.user!r} may not {AccessRight(verb)}, and {len(names)} namespaces are too many to "
+                    "review one by one; name one with the query parameter namespace"
+                )
+            left = iter(names)
+
+            async def some() -> None:
+                for name in left:
+                    if await self._ask_right(caller, AccessRight(verb, name)):
+                        found.add(name)
+
+            await asyncio.gather(*(some() for _ in range(SWEEP_AT_ONCE)))
+            return frozenset(found)
+
+        return await self._namespaces.get(
+            (caller, verb), sweep, lambda found: POSITIVE_S if found else NEGATIVE_S
+        )
+
+    async def _ask_right(self, caller: Caller, right: AccessRight) -> bool:
+        return await self._ask("right", lambda: self._reviews.authorize(caller, right))
+
+    async def _ask(self, kind: str, ask: Callable[[], Awaitable[V]]) -> V:
+        """Return the answer to one review."""
+        if self._waiting >= WAITING_MAX:
+            METRICS.access_reviews.labels(kind, "busy").inc()
+            raise AccessUnknown(f"{WAITING_MAX} tokens and rights wait to be checked; try again")
+        self._waiting += 1
+        try:
+            async with self._slots:
+                answer = await ask()
+        except ClusterUnavailable as error:
+            METRICS.access_reviews.labels(kind, "error").inc()
+            msg = f"rights cannot be checked: {error}; try again"
+            raise AccessUnknown(msg) from error
+        finally:
+            self._waiting -= 1
+        METRICS.access_reviews.labels(kind, "yes" if answer else "no").inc()
+        return answer

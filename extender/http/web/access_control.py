@@ -1,0 +1,248 @@
+"""The middleware that lets a request through to its handler only with the right of its route.
+
+Note: it comes before the limits of `request_limits`, so a body is read only of a caller that may send it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, Unauthenticated
+from extender.core.model.visibility import Visibility
+from extender.http.access.review_cache import ReviewCache
+from extender.http.access.route_rights import RIGHTS, RouteRight
+from extender.http.responses.error_responses import Handler
+from extender.http.responses.request_visibility import VISIBILITY
+from extender.http.web.connection_limits import ConnectionLimits
+from extender.http.web.request_limits import is_stream
+from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+STREAM_RECHECK_S: Final = 5.0
+STREAM_UNKNOWN_S: Final = 30.0  # a stream ends after so long without an answer about its rights
+FREE: Final = (RouteRight.OPEN, RouteRight.CERTIFICATE)
+NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+VIEWER: Final = "gang-extender-viewer"
+ACCOUNT: Final = "system:serviceaccount:"
+HOW: Final = (
+    f"send the header `Authorization: Bearer TOKEN`; `kubectl create token NAME --audience {AUDIENCE}` makes a token "
+    "of a ServiceAccount, and `gang-extender proxy` adds the token of a kubeconfig"
+)
+
+
+class AccessControl:
+    """Checks the rights of requests.
+
+    Args:
+        reviews: Answers who has a token, and with which rights.
+        namespaces: Returns the namespaces that have something to show.
+        connections: Is informed when the headers of a request have arrived.
+        recheck_s: How often the rights of an open stream are checked.
+    """
+
+    def __init__(
+        self,
+        reviews: ReviewCache,
+        namespaces: Callable[[], Iterable[str]],
+        connections: ConnectionLimits,
+        *,
+        recheck_s: float = STREAM_RECHECK_S,
+    ) -> None:
+        self._reviews = reviews
+        self._known = namespaces
+        self._connections = connections
+        self._recheck_s = recheck_s
+
+    def middleware(self) -> Middleware:
+        """Return the middleware."""
+
+        @web.middleware
+        async def with_rights(request: web.Request, handler: Handler) -> web.StreamResponse:
+            resource = request.match_info.route.resource
+            if resource is None:  # no such path or method
+                return await handler(request)
+            need = RIGHTS.get(resource.canonical)
+            if need in FREE:
+                return await handler(request)
+            self._connections.begin(request.transport)
+            try:
+                grant = await self._checked(request, need)
+                request[VISIBILITY] = grant
+                if is_stream(request):
+                    return await self._while_granted(request, handler, need, grant)
+                return await handler(request)
+            finally:
+                self._connections.end(request.transport)
+
+        return with_rights
+
+    async def _checked(self, request: web.Request, need: RouteRight | None) -> Visibility:
+        """Return what the caller of a request may see, and count the outcome.
+
+        Raises:
+            Unauthenticated: There is no valid token.
+            Forbidden: The caller does not have the right.
+            AccessUnknown: The API server does not answer.
+        """
+        outcome = "unknown"
+        try:
+            grant = await self._grant(request, need)
+            outcome = "allowed"
+        except Unauthenticated:
+            outcome = "unauthenticated"
+            raise
+        except Forbidden:
+            outcome = "forbidden"
+            raise
+        finally:
+            METRICS.http_access.labels(outcome).inc()
+        return grant
+
+    async def _grant(self, request: web.Request, need: RouteRight | None) -> Visibility:
+        caller = await self._caller(request)
+        match need:
+            case RouteRight.IDENTITY:
+                return Visibility.of(())
+            case RouteRight.METRICS:
+                await self._require(caller, AccessRight("get", path="/metrics"))
+                return Visibility.of(())
+            case RouteRight.PLAN:
+                await self._require(caller, AccessRight("create"))
+                return await self._visible(caller)
+            case RouteRight.NAMESPACE:
+                namespace = request.match_info["namespace"]
+                return await self._readable(caller, "get", namespace)
+            case RouteRight.ANY_NAMESPACE:
+                return await self._readable(caller, "list", request.query.get("namespace", ""))
+            case _:
+                raise Forbidden(f"{request.path}: no right for this path is known")
+
+    async def _caller(self, request: web.Request) -> Caller:
+        """Return who sent a request.
+
+        Raises:
+            Unauthenticated: There is no valid token.
+            AccessUnknown: The API server does not answer.
+        """
+        given = request.headers.get("Authorization", "")
+        if not given:
+            raise Unauthenticated(f"the request has no token; {HOW}")
+        scheme, _, token = given.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Unauthenticated(f"Authorization {scheme[:20]!r} is not a bearer token; {HOW}")
+        caller = await self._reviews.caller(token.strip())
+        if caller is None:
+            raise Unauthenticated(
+                f"the token is not valid here: it has expired, was revoked, or is for another audience; {HOW}"
+            )
+        return caller
+
+    async def _require(self, caller: Caller, right: AccessRight) -> None:
+        """Raise Forbidden if a caller does not have a right that an operator has."""
+        if not await self._reviews.may(caller, right):
+            raise Forbidden(refusal(caller, right, "gang-extender-operator"))
+
+    async def _visible(self, caller: Caller) -> Visibility:
+        """Return what a caller may list: all namespaces, or those of the ones that have something to show."""
+        if await self._reviews.may(caller, AccessRight("list")):
+            return Visibility.all()
+        return Visibility.of(await self._reviews.namespaces(caller, "list", self._known))
+
+    async def _readable(self, caller: Caller, verb: str, namespace: str) -> Visibility:
+        """Return what a caller may see.
+
+        Args:
+            caller: Who asks.
+            verb: What the route does.
+            namespace: The namespace that the request names; empty: none.
+
+        Raises:
+            Forbidden: Nothing, or not that namespace.
+        """
+        named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
+        if named is not None and not await self._reviews.may(caller, named):
+            raise Forbidden(refusal(caller, named, VIEWER))
+        visible = await self._visible(caller)
+        if visible.everything:
+            return visible
+        if named is not None:
+            return Visibility.of({*visible.namespaces, namespace})
+        if not visible.namespaces:
+            raise Forbidden(
+                refusal(caller, AccessRight(verb), VIEWER, "NAMESPACE")
+                + "; name a namespace without gangs with the query parameter namespace"
+            )
+        return visible
+
+    async def _while_granted(
+        self, request: web.Request, handler: Handler, need: RouteRight | None, grant: Visibility
+    ) -> web.StreamResponse:
+        """Return the answer of a stream; close its connection when the rights that it began with are gone."""
+        work = asyncio.ensure_future(handler(request))
+        clock = asyncio.get_running_loop().time
+        known_s = clock()
+        try:
+            while True:
+                done, _ = await asyncio.wait({work}, timeout=self._recheck_s)
+                if done:
+                    return await work
+                try:
+                    now = await self._grant(request, need)
+                    known_s = clock()
+                    why = "" if _covers(now, grant) else "some of its namespaces"
+                except AccessUnknown as error:
+                    why = str(error) if clock() - known_s > STREAM_UNKNOWN_S else ""
+                except ExtenderError as error:
+                    why = str(error)
+                if why:
+                    METRICS.http_access.labels("ended").inc()
+                    log.info("a stream ends: its right is gone", extra={"reason": why})
+                    if request.transport is not None:
+                        request.transport.close()
+                    return web.Response(
+                        status=403
+                    )  # not sent: the client connects again and is answered
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+
+
+def _covers(now: Visibility, before: Visibility) -> bool:
+    """Return whether all that a caller saw is still to be seen."""
+    return now.everything or (not before.everything and now.namespaces >= before.namespaces)
+
+
+def refusal(caller: Caller, right: AccessRight, role: str, namespace: str = "") -> str:
+    """Return the sentence about a right that is missing, with the command that gives it.
+
+    Args:
+        caller: Who does not have it.
+        right: What is missing.
+        role: A ClusterRole with that right.
+        namespace: Where to give it when the right is for all namespaces; empty: in all.
+
+    >>> refusal(Caller(user="ann"), AccessRight("list", "team-a"), "gang-extender-viewer")
+    "user 'ann' may not list podgroups.gang-extender.dev in namespace team-a; an administrator gives the right with: kubectl create rolebinding gang-extender-viewer-ann --clusterrole=gang-extender-viewer --user=ann --namespace=team-a"
+    """
+    where = right.namespace or namespace
+    subject = f"--user={shlex.quote(caller.user)}"
+    account, _, name = caller.user.removeprefix(ACCOUNT).partition(":")
+    if caller.user.startswith(ACCOUNT) and name:
+        subject = f"--serviceaccount={account}:{name}"
+    slug = re.sub(r"[^a-z0-9]+", "-", caller.user.lower()).strip("-")[-60:]
+    kind = "rolebinding" if where else "clusterrolebinding"
+    command = f"kubectl create {kind} {role}-{slug} --clusterrole={role} {subject}"
+    if where:
+        command += f" --namespace={where}"
+    some = " and in none of its namespaces" if namespace else ""
+    return f"user {caller.user!r} may not {right}{some}; an administrator gives the right with: {command}"

@@ -1,0 +1,226 @@
+"""Who may read /v1 and /metrics, decided by a real kube-apiserver under the roles that we ship (review, C2 d).
+
+The tests of the port are those of tests/contract/test_access_reviews.py; only the place is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
+from extender.cluster.connection.api_client import ApiServer, load_configuration
+from extender.http.access.review_cache import POSITIVE_S
+from extender.http.web.access_control import STREAM_RECHECK_S
+from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
+from tests.contract.test_access_reviews import (  # noqa: F401 - pytest collects them here
+    test_a_right_ends_when_it_is_taken_away,
+    test_a_right_in_a_namespace_is_one_there,
+    test_a_right_in_all_namespaces_is_one_in_each,
+    test_a_right_on_a_path_is_one_on_that_path,
+    test_a_token_has_one_user,
+    test_an_invented_token_has_none,
+)
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.objects import path_of
+from tests.controlplane.plane import ControlPlane, token_of
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.service import Service
+from tests.support.service.manifest_builders import a_group
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.kubernetes("1.37")]
+
+RBAC = "rbac.authorization.k8s.io"
+NAMESPACES = ("team-a", "team-b", "readers")
+ROLE = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole"}
+
+
+class Accounts:
+    """ServiceAccounts of namespace `readers`, and their rights."""
+
+    def __init__(self, api: Api, reviews: KubernetesAccessReviews) -> None:
+        self.reviews = reviews
+        self.api = api
+        self._bindings: list[dict[str, Any]] = []
+
+    async def create(self, thing: dict[str, Any]) -> None:
+        try:
+            await self.api.create(thing)
+        except ApiError as refusal:
+            if refusal.status != 409:
+                raise
+
+    async def token(self, name: str, audience: str = AUDIENCE) -> str:
+        metadata = {"name": name, "namespace": "readers"}
+        await self.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+        spec = {"audiences": [audience]} if audience else {}
+        path = f"/api/v1/namespaces/readers/serviceaccounts/{name}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        token: str = (await self.api.post(path, body))["status"]["token"]
+        return token
+
+    async def give(self, caller: Caller, right: AccessRight) -> None:
+        resource, _, group = RESOURCE.partition(".")
+        rule: dict[str, Any] = {"apiGroups": [group], "resources": [resource]}
+        if right.path:
+            rule = {"nonResourceURLs": [right.path]}
+        name = re.sub("[^a-z]", "-", f"e2e-{right}")
+        await self.create(
+            ROLE | {"metadata": {"name": name}, "rules": [rule | {"verbs": [right.verb]}]}
+        )
+        await self.bind(caller.user, name, right.namespace)
+
+    async def bind(self, user: str, role: str, namespace: str = "") -> None:
+        """Bind a ClusterRole to a user, in a namespace or in all."""
+        metadata = {"name": re.sub("[^a-z]", "-", f"{user}-{role}")}
+        if namespace:
+            metadata["namespace"] = namespace
+        binding = {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+        }
+        await self.create(binding)
+        self._bindings.append(binding)
+
+    async def take_all(self, caller: Caller) -> None:
+        """Delete the bindings of a user."""
+        for one in [b for b in self._bindings if b["subjects"][0]["name"] == caller.user]:
+            await self.api.delete(path_of(one, named=True))
+            self._bindings.remove(one)
+
+    async def clean(self) -> None:
+        """Delete all bindings."""
+        for one in self._bindings:
+            await self.api.delete(path_of(one, named=True))
+
+
+@pytest.fixture
+async def place(site: ControlPlane) -> AsyncIterator[Accounts]:
+    """The reviews as the ServiceAccount of our Deployment, under its shipped roles."""
+    configuration = await load_configuration(str(site.kubeconfig("extender")))
+    async with site.api() as api, ApiServer(configuration) as server:
+        made = Accounts(api, KubernetesAccessReviews(server))
+        for name in NAMESPACES:
+            await made.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        yield made
+        await made.clean()
+
+
+async def test_audiences(place: Accounts) -> None:
+    """Ours, and that of the API server unless the setting excludes it; a token for another service is not valid here."""
+    strict = KubernetesAccessReviews(place.reviews._server, api_server_tokens=False)
+    ours, other = await place.token("ann"), await place.token("ann", "another-service")
+    for_api_server, static = await place.token("ann", ""), token_of("developer")
+    assert await place.reviews.authenticate(other) is None
+    for token, user in (
+        (for_api_server, "system:serviceaccount:readers:ann"),
+        (static, "developer"),
+    ):
+        found = await place.reviews.authenticate(token)
+        assert found is not None
+        assert found.user == user
+        assert await strict.authenticate(token) is None
+    assert await strict.authenticate(ours) == await place.reviews.authenticate(ours) is not None
+
+
+class Reading:
+    """A service with authentication, and the answers that a token gets."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def ask(self, path: str, token: str = "") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(self.service.url + path) as reply,
+        ):
+            json = "json" in reply.content_type
+            return reply.status, await (reply.json() if json else reply.text())
+
+    async def until(self, path: str, token: str, status: int) -> None:
+        async def answered() -> bool:
+            return (await self.ask(path, token))[0] == status
+
+        await eventually(answered, every_s=0.2, timeout_s=30)
+
+
+@pytest.fixture
+async def reading(
+    site: ControlPlane, place: Accounts, database_url: str, tmp_path: Path
+) -> AsyncIterator[Reading]:
+    """The service with `authentication` kubernetes, and a group in two namespaces."""
+    groups = [a_group(f"of-{name}", gang=1, namespace=name) for name in ("team-a", "team-b")]
+    service = Service(site, tmp_path, database_url, authentication="kubernetes")
+    try:
+        for group in groups:
+            await place.create(group)
+        await service.start()
+        yield Reading(service)
+    finally:
+        await asyncio.to_thread(service.stop)
+        for group in groups:
+            path = path_of(group, named=True)
+            await place.api.patch(path, {"metadata": {"finalizers": None}})
+            await place.api.delete(path)
+
+
+async def test_a_reader_has_the_rights_that_rbac_gives(reading: Reading, place: Accounts) -> None:
+    """Without a token 401; a viewer sees one namespace, an auditor all, an operator metrics too; rights that are gone count no more."""
+    ann, auditor, operator = [await place.token(one) for one in ("ann", "auditor", "operator")]
+    callers = {}
+    for name, token in (("ann", ann), ("auditor", auditor), ("operator", operator)):
+        found = await place.reviews.authenticate(token)
+        assert found is not None
+        callers[name] = found
+    assert (await reading.ask("/v1/gangs"))[0] == 401
+    assert (await reading.ask("/metrics"))[0] == 401
+    assert (await reading.ask("/v1/gangs", "invented"))[0] == 401
+    for path in ("/livez", "/readyz", "/ui/"):
+        assert (await reading.ask(path))[0] == 200, path
+    status, problem = await reading.ask("/v1/gangs/team-a/of-team-a/tree", ann)
+    assert status == 403
+    assert "user 'system:serviceaccount:readers:ann' may not get podgroups" in problem["detail"]
+    assert "--serviceaccount=readers:ann --namespace=team-a" in problem["detail"]
+
+    await place.bind(callers["ann"].user, "gang-extender-viewer", "team-a")
+    await place.bind(callers["auditor"].user, "gang-extender-auditor")
+    await place.bind(callers["operator"].user, "gang-extender-operator")
+    await reading.until("/v1/gangs", ann, 200)
+    await reading.until("/v1/gangs/team-a/of-team-a/tree", ann, 200)
+    assert (await reading.ask("/v1/gangs/team-b/of-team-b/tree", ann))[0] == 403
+    assert (await reading.ask("/v1/gangs?namespace=team-b", ann))[0] == 403
+    assert (await reading.ask("/metrics", ann))[0] == 403
+    await reading.until("/v1/gangs/team-b/of-team-b/tree", auditor, 200)
+    assert (await reading.ask("/metrics", auditor))[0] == 403
+    await reading.until("/metrics", operator, 200)
+
+    headers = {"Authorization": f"Bearer {ann}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(f"{reading.service.url}/v1/events?follow=true") as stream,
+    ):
+        assert stream.status == 200
+        await place.take_all(callers["ann"])
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stream.content.read()
+        ended_s = asyncio.get_running_loop().time() - began_s
+    assert (await reading.ask("/v1/gangs", ann))[0] == 403
+    assert ended_s < POSITIVE_S + STREAM_RECHECK_S + 10, "seconds; a busy machine may be slow"
+
+
+async def test_the_token_of_a_kubeconfig_is_enough(reading: Reading, place: Accounts) -> None:
+    """A user of the cluster with `view` rights in a namespace needs nothing more."""
+    await place.bind("developer", "gang-extender-view", "team-b")
+    await reading.until("/v1/gangs/team-b/of-team-b/tree", token_of("developer"), 200)
+    assert (await reading.ask("/v1/gangs/team-a/of-team-a/tree", token_of("developer")))[0] == 403
