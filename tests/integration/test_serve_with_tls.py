@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -93,7 +93,7 @@ def test_renewed_files_are_used_within_seconds(running):
     until(lambda: "are not usable" in log.read_text(), process, log)
     assert presented() == before
     (made.folder / "kept").rename(made.key("server"))
-    made.renew(datetime.now(UTC), 40)
+    made.renew(datetime.now(UTC), timedelta(days=40))
     until(lambda: presented() != before, process, log)
     assert ask(f"{verbs}/scheduler/filter", client_context(made), b"{")[0] == 400
     metrics = ask(f"{api}/metrics", client_context(made, None))[1]

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import socket
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
@@ -89,7 +89,7 @@ async def test_a_renewed_server_certificate_loses_no_call(old):
         async with callers:
             await callers.go_on()
             before = await presented(service)
-            old.renew(datetime.now(UTC), 40)
+            old.renew(datetime.now(UTC), timedelta(days=40))
             service.reload()
             await callers.go_on()
             assert await presented(service) != before
@@ -168,7 +168,7 @@ async def test_a_connection_is_closed_after_its_answer_when_files_have_changed(o
     async with listening(old) as service, client(old) as session:
         for changed, expected in ((False, "kept"), (True, "close"), (False, "kept")):
             if changed:
-                old.renew(datetime.now(UTC), 40)
+                old.renew(datetime.now(UTC), timedelta(days=40))
                 service.reload()
             async with session.post(service.url(FILTER), json=service.filter_body()) as reply:
                 assert reply.status == 200
