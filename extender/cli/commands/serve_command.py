@@ -18,7 +18,7 @@ from extender.listener_settings import Listener, http_url, is_loopback, listener
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
-OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
+OF_OTHER_COMMANDS = ("server", "token_file")  # of a service to query
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
@@ -30,6 +29,7 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_stream import EventStream
 from extender.queries.log.reports import REPORTS
