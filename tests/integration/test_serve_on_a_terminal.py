@@ -71,7 +71,7 @@ def read_terminal(terminal, count):
     return text.decode().replace("\r\n", "\n")
 
 
-def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
+def test_on_a_terminal_four_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
     """On stderr, while the log stays JSON on stdout; the address that is named leads to the page; Ctrl-C stops it."""
     ours, theirs = pty.openpty()
     path = tmp_path / "out"
@@ -80,7 +80,7 @@ def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, mani
             "--cluster", str(manifests), stdout=log, stderr=theirs, GANG_EXTENDER_LISTENS="x"
         )
     os.close(theirs)
-    warning, *lines = read_terminal(ours, 4).splitlines()
+    warning, *lines = read_terminal(ours, 5).splitlines()
     assert warning == (
         "gang-extender: environment variable GANG_EXTENDER_LISTENS is not a setting; "
         "did you mean GANG_EXTENDER_LISTEN?"
@@ -89,7 +89,8 @@ def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, mani
     assert lines[0] == f"gang-extender 0.1.0 listens on {address}; the page is {page}"
     assert lines[1].startswith(f"Cluster: manifests in {manifests}. Event log: PostgreSQL at ")
     assert lines[1].endswith(f"/{database_url.rpartition('/')[2].partition('?')[0]}.")
-    assert lines[2] == "Log lines are JSON, on stdout. Ctrl-C stops the service."
+    assert lines[2].startswith("There is no authentication: every user of this machine may ")
+    assert lines[3] == "Log lines are JSON, on stdout. Ctrl-C stops the service."
     with urllib.request.urlopen(page, timeout=WITHIN_S) as reply:
         assert (reply.status, reply.url) == (200, f"{page}ui/")
     process.send_signal(signal.SIGINT)

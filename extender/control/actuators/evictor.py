@@ -34,9 +34,17 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Group
+from extender.core.model.visibility import (
+    Visibility,
+    is_hidden,
+    name_for,
+    namespace_of,
+    readers_of,
+)
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
+from extender.runtime.idle_times import IdleTimes
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -79,6 +87,7 @@ class Evictor:
         )
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
+        self._idle: IdleTimes[PlanId] = IdleTimes(clock)  # of pending preemptions
         self._seen: set[PodUid] = set()
         # pods on the claimed nodes when it was first seen
         self._present: dict[PlanId, frozenset[PodUid]] = {}
@@ -91,6 +100,8 @@ class Evictor:
     def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
         """Return what is known of victims beside the view, after an update from the view."""
         self._observe(view)
+        self._idle.begin_round(self._leader.terms)
+        pending = self._leader.pending_state.preemptions.values()
         return EvictionContext(
             actor=actor,
             cause=cause,
@@ -99,6 +110,10 @@ class Evictor:
             requested=self._requested,
             seen=frozenset(self._seen),
             there=self._present,
+            idle_us={
+                p.id: self._idle.idle_ms(p.id, p.progress_us, len(p.victims)) * 1000
+                for p in pending
+            },
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
@@ -144,6 +159,7 @@ class Evictor:
         self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
         self._seen &= victims
+        self._idle.retain(ids)
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
@@ -154,10 +170,13 @@ class Evictor:
             found = stuck_victims(view, preemption, self._refusals, now_us)
             total += len(found)
             if found:
-                stall_reasons[uid] = stuck_victims_text(found)
-        for uid, text in stall_reasons.items():
-            if self.stall_reasons.get(uid) != text:
-                log.warning("victims are not deleted", extra={"preemptor": uid, "reason": text})
+                readers = self._readers_of(preemption.gang)
+                text = stall_reasons[uid] = stuck_victims_text(found, preemption, readers)
+                if self.stall_reasons.get(uid) != text:
+                    words = stuck_victims_text(found, preemption)
+                    log.warning(
+                        "victims are not deleted", extra={"preemptor": uid, "reason": words}
+                    )
         self.stall_reasons = stall_reasons
         METRICS.preemption_victims_stuck.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
@@ -187,7 +206,8 @@ class Evictor:
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
-        text = _message(preemption, victim)
+        readers = self._readers_of(victim.pod)
+        text = _message(preemption, victim, readers)
         await self._mark_groups(job, text)
         if await self._wait_and_recheck(job) is None:
             return
@@ -204,7 +224,13 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._requested.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_k8s_event(preemption, victim, text))
+        await self._cluster.notice(_k8s_event(preemption, victim, text, readers))
+
+    def _readers_of(self, path: str) -> Visibility:
+        """Return what the readers of an object, by `namespace/name`, see of other namespaces."""
+        return readers_of(
+            namespace_of(path), show_names=self._settings.show_names_across_namespaces
+        )
 
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
@@ -251,15 +277,23 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
     return above[: names.index(victim.unit) + 1] if victim.unit in names else []
 
 
-def _message(preemption: PendingPreemption, victim: Victim) -> str:
+def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility) -> str:
     unit = preemption.units.index(victim.unit)
-    return (
-        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the capacity of "
-        f"{victim.unit} (priority {preemption.priorities[unit]})"
+    by = name_for(
+        readers,
+        preemption.preemptor,
+        priority=preemption.priority,
+        pods=preemption.pods,
+        position=preemption.position,
     )
+    if not is_hidden(by):
+        by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
+    return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"
 
 
-def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
+def _k8s_event(
+    preemption: PendingPreemption, victim: Victim, text: str, readers: Visibility
+) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
     by_namespace, _, by_name = preemption.gang.partition("/")
     return K8sEvent(
@@ -270,5 +304,7 @@ def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sE
         reason="Preempted",
         message=text,
         action="Preempting",
-        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid),
+        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid)
+        if readers.sees(by_namespace)
+        else None,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -29,16 +29,26 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int = 60_000
 
 
+async def keep_clock() -> None:
+    """Leave a clock as it is: one that is the database's clock."""
+
+
 class Lease:
     """The granted lease, and its expiry."""
 
     def __init__(
-        self, event_log: EventLog, clock: Clock, identity: LeaseIdentity, history: HistoryGuard
+        self,
+        event_log: EventLog,
+        clock: Clock,
+        identity: LeaseIdentity,
+        history: HistoryGuard,
+        sync_clock: Callable[[], Awaitable[None]] = keep_clock,
     ) -> None:
         self._log = event_log
         self._clock = clock
         self._identity = identity
         self._history = history
+        self._sync_clock = sync_clock
         self._asked_ms = 0
         self.prolonged = Wakeup()  # changes when the expiry is set
         self.grant: LeaseGrant | None = None
@@ -63,6 +73,9 @@ class Lease:
             LeaseHeld: Another process holds it.
             StoreUnavailable: No answer; try again.
         """
+        await (
+            self._sync_clock()
+        )  # the first event of the epoch must not be ahead of the database's clock
         self._asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
             holder=self._identity.holder,

@@ -14,6 +14,7 @@ import msgspec
 
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
+from extender.core.model.visibility import is_hidden
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
@@ -43,6 +44,7 @@ CapacityUseReason = Literal["pinned", "higher-priority", "unaware"]
 # memory: the writing process had seen a later commit; published: the log head in the ConfigMap is later than the log;
 # epoch: the lease row is older than a lease that a process held
 TruncationEvidence = Literal["memory", "published", "epoch"]
+SteppedClock = Literal["service", "database"]
 
 # deleted: the workload is gone; finished: all its work is done; opted-out: its label is gone or off;
 # scheduled-by-other: another controller makes its groups
@@ -144,6 +146,8 @@ class GangUnschedulable(EventData, frozen=True, kw_only=True):
     search_nodes: int = 0
     exhausted: bool = False
     preemption_notes: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
+    # `preemption_notes` without names of other namespaces; empty: they have none
+    preemption_notes_reduced: tuple[str, ...] = ()
     # What would help, each verified by planning, the cheapest first. Older events have it among the reasons.
     help: tuple[str, ...] = ()
     # fits | never | unknown: whether it would fit if no other pod ran; empty: not examined
@@ -222,6 +226,7 @@ class ReservationReleased(EventData, frozen=True, kw_only=True):
     reason: ReleaseReason
     pods: tuple[ReleasedPod, ...]
     message: str = ""
+    message_reduced: str = ""  # without names of other namespaces; empty: as `message`
     # the running pods that use it, if there are any (`superseded`)
     taken_by: tuple[ReservedCapacityUser, ...] = ()
 
@@ -277,8 +282,8 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
     @property
     def name(self) -> str:
-        """Return `Kind/namespace/name`, the name of the unit in events and messages."""
-        return f"{self.kind}/{self.path}"
+        """Return `Kind/namespace/name`, or what stands for it where the name is hidden."""
+        return self.path if is_hidden(self.path) else f"{self.kind}/{self.path}"
 
 
 class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -358,6 +363,7 @@ class PreemptionCancelled(EventData, frozen=True, kw_only=True):
     units_in_progress: tuple[str, ...]  # units that were begun and still have pods
     evicted: int  # victims that are gone
     message: str = ""
+    message_reduced: str = ""  # without names of other namespaces; empty: as `message`
     taken_over_by: str = ""  # Kind/namespace/name of the preemptor that takes the capacity over
     taken_over_by_uid: str = ""
     taken_over_nodes: tuple[NodeName, ...] = ()  # nodes on which it takes the capacity over
@@ -477,6 +483,17 @@ class DriftDetected(EventData, frozen=True, kw_only=True):
     message: str
 
 
+class ClockStepped(EventData, frozen=True, kw_only=True):
+    """A clock stepped against the monotonic clock of the leader, by more than 2 s.
+
+    Recorded times follow the clock of the database and never decrease; see `runtime.database_clock`.
+    """
+
+    clock: SteppedClock
+    step_ms: int  # positive: ahead
+    message: str = ""
+
+
 class LeaseAcquired(EventData, frozen=True, kw_only=True):
     """The first event of its epoch: which process writes from here on."""
 
@@ -525,6 +542,7 @@ AnyEventData: TypeAlias = (
     | TreeRefused
     | TreeRetired
     | DriftDetected
+    | ClockStepped
     | HistoryTruncated
     | LeaseAcquired
 )

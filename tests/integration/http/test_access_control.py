@@ -17,9 +17,9 @@ from extender.http.access.review_cache import ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.v1.openapi_route import OPERATIONS
 from extender.http.web import access_control
 from extender.http.web.access_control import AccessControl, refusal
+from extender.http.web.openapi_route import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.support.service.fake_access import FakeAccessReviews
@@ -60,7 +60,7 @@ async def test_every_route_has_a_right():
             stage.leader,
             stage.clock,
         )
-        routes = {route.resource.canonical for route in service.app.router.routes()}
+        routes = {route.resource.canonical for app in service.apps for route in app.router.routes()}
     assert routes == set(RIGHTS)
     paths = {one.path for one in OPERATIONS} | {"/v1/openapi.json"}
     assert paths == {path for path in RIGHTS if path.startswith("/v1/")}
