@@ -54,7 +54,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What one service did beside one case."""
 
     admitted_s: tuple[float | None, ...]  # None: not within `DEADLINE_S`
-    filter_ms: tuple[float, ...]
+    arrival_ms: tuple[
+        float, ...
+    ]  # of filter calls in the first `SETTLE_S` after the hostile objects came
+    filter_ms: tuple[float, ...]  # of the calls after that
     facts: int  # that the log got about the hostile namespace
 
 
@@ -169,9 +172,10 @@ async def measure(case: Case, rounds: int) -> Run:
             write(manifests, HOSTILE, case.make(0))
             if case.every_s:
                 work.append(asyncio.create_task(replace(case, manifests)))
-            admitted = []
+            admitted, arrival = [], 0
             for number in range(rounds):
                 await asyncio.sleep(SETTLE_S)
+                arrival = arrival or len(took_ms)
                 admitted.append(await admission(replica, manifests, f"gang-{number}"))
         finally:
             for task in work:
@@ -180,7 +184,12 @@ async def measure(case: Case, rounds: int) -> Run:
         found = 0
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):
             found = await facts(replica)
-        return Run(admitted_s=tuple(admitted), filter_ms=tuple(took_ms), facts=found)
+        return Run(
+            admitted_s=tuple(admitted),
+            arrival_ms=tuple(took_ms[:arrival]),
+            filter_ms=tuple(took_ms[arrival:]),
+            facts=found,
+        )
 
 
 async def replace(case: Case, manifests: Path) -> None:
@@ -273,20 +282,39 @@ def figures_of(name: str, beside: list[Run], alone: list[Run]) -> list[Figure]:
     def times(runs: list[Run]) -> tuple[float, ...]:
         return tuple(s for run in runs for s in run.admitted_s if s is not None)
 
-    def p99(runs: list[Run]) -> tuple[float, ...]:
-        return tuple(quantile(run.filter_ms, 0.99) for run in runs)
-
-    note = f"{name}: {max(run.facts for run in beside):,} facts about the hostile namespace"
+    note = (
+        f"{name}: {max(run.facts for run in beside):,} facts about the hostile namespace; on arrival the service also "
+        "reads their manifests, which a real API server does for it"
+    )
+    quick = f"{name}: filter of an ordinary pod, p99"
+    common: dict[str, Any] = {"bench": "tenants", "better": "lower", "baseline_name": "alone"}
     return [
         Figure(
-            bench="tenants", what=f"{name}: gang of 4 of another namespace admitted", unit="s", better="lower",
-            values=times(beside), baseline_name="alone", baseline=times(alone), target=TARGETS["admitted"],
+            what=f"{name}: gang of 4 of another namespace admitted",
+            unit="s",
+            values=times(beside),
+            baseline=times(alone),
+            target=TARGETS["admitted"],
             unfinished=sum(s is None for run in beside for s in run.admitted_s),
             baseline_unfinished=sum(s is None for run in alone for s in run.admitted_s),
             note=note,
+            **common,
         ),
         Figure(
-            bench="tenants", what=f"{name}: filter of an ordinary pod, p99", unit="ms", better="lower",
-            values=p99(beside), baseline_name="alone", baseline=p99(alone), target=TARGETS["filter"], note=note,
+            what=f"{quick}, from the arrival on",
+            unit="ms",
+            values=tuple(quantile((*run.arrival_ms, *run.filter_ms), 0.99) for run in beside),
+            baseline=tuple(quantile((*run.arrival_ms, *run.filter_ms), 0.99) for run in alone),
+            note=note,
+            **common,
         ),
-    ]  # fmt: skip
+        Figure(
+            what=f"{quick}, from {SETTLE_S:.0f} s after it",
+            unit="ms",
+            values=tuple(quantile(run.filter_ms, 0.99) for run in beside),
+            baseline=tuple(quantile(run.filter_ms, 0.99) for run in alone),
+            target=TARGETS["filter"],
+            note=note,
+            **common,
+        ),
+    ]
