@@ -297,7 +297,9 @@ class Service:
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = StatusReporter(seen, self.leader, clock)
+        self.reporter = StatusReporter(
+            seen, self.leader, clock, show_names=settings.show_names_across_namespaces
+        )
         self.finalizers = FinalizerController(seen, self.leader)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         self.parts = loop_parts(
@@ -322,7 +324,7 @@ class Service:
         )
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
             ANSWERING, opened.url, settings.log_level, settings.anchor_key_file

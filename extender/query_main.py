@@ -52,7 +52,7 @@ def main() -> None:
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
     keys = read_keys(given.anchor_key_file, "--anchor-key-file")
-    uvloop.run(_answer(given.database_url, keys, socket.socket(fileno=given.listening)))
+    uvloop.run(_answer(given, keys, socket.socket(fileno=given.listening)))
 
 
 async def _synchronize(clock: DatabaseClock) -> None:
@@ -66,7 +66,8 @@ async def _synchronize(clock: DatabaseClock) -> None:
     ).run()
 
 
-async def _answer(url: str, keys: LogKeys, listening: socket.socket) -> None:
+async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.socket) -> None:
+    url = given.database_url
     reading = create_reading_engine(url, pool_size=AT_ONCE)
     audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
@@ -86,6 +87,6 @@ async def _answer(url: str, keys: LogKeys, listening: socket.socket) -> None:
         )
         gc.collect()
         gc.freeze()
-        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
+        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop, given.key)
         synchronizing.cancel()
     await reading.dispose()

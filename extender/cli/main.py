@@ -81,6 +81,10 @@ COMMANDS = {
         "extender.cli.certificates.certs_command:certs",
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
+    "proxy": (
+        "extender.cli.connection.proxy_command:proxy",
+        "Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it.",
+    ),
     "verify": (
         "extender.cli.verification.verify_command:verify",
         "Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.",
