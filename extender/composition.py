@@ -285,7 +285,9 @@ class Service:
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = StatusReporter(seen, self.leader, clock)
+        self.reporter = StatusReporter(
+            seen, self.leader, clock, show_names=settings.show_names_across_namespaces
+        )
         self.finalizers = FinalizerController(seen, self.leader)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         self.parts = loop_parts(
@@ -354,7 +356,7 @@ class Service:
                     clock,
                     plans.plan,
                     groups,
-                    searches=lambda: self.parts.exchange.published.searches,
+                    turns=lambda: self.parts.exchange.published.turns,
                 ),
                 self.query_process.fetch,
             ),

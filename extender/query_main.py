@@ -45,10 +45,11 @@ def main() -> None:
     initialize_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
-    uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
+    uvloop.run(_answer(given, socket.socket(fileno=given.listening)))
 
 
-async def _answer(url: str, listening: socket.socket) -> None:
+async def _answer(given: QueryProcessOptions, listening: socket.socket) -> None:
+    url = given.database_url
     reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
     audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
@@ -66,5 +67,5 @@ async def _answer(url: str, listening: socket.socket) -> None:
         )
         gc.collect()
         gc.freeze()
-        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
+        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop, given.key)
     await reading.dispose()

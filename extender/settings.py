@@ -65,11 +65,13 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
+    show_names_across_namespaces: Annotated[bool, Meta(description="Whether conditions, Events and messages on objects of one namespace name objects of another; false: kind, priority, size and the position in the log instead.")] = False
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
     max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
     max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
@@ -307,7 +309,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+    for name in (
+        "replacement_ttl_s",
+        "max_filter_body_bytes",
+        "max_preempt_body_bytes",
+        "max_new_gangs_per_minute",
+    ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)

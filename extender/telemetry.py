@@ -125,6 +125,11 @@ class Metrics:
             "Plans that used up their search budget.",
             registry=self.registry,
         )
+        self.new_gangs_limited = Gauge(
+            f"{prefix}_new_gangs_limited",
+            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
+            registry=self.registry,
+        )
         self.search_seconds = Counter(
             f"{prefix}_search_seconds",
             "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: other.",

@@ -48,6 +48,7 @@ def test_every_field_is_a_variable():
         "api_listen": "127.0.0.1:8",
         "insecure_plain_http": "True",
         "preemption": "False",
+        "show_names_across_namespaces": "True",
         "eviction_method": "eviction-api",
         "unschedulable_gates": "remove",
     }
@@ -157,11 +158,13 @@ VALUES = {
     "filter_deadline_ms": (1200, "1.5"),
     "search_budget": (1000, "many"),
     "max_children": (1000, "many"),
+    "max_new_gangs_per_minute": (30, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
     "preemption": (False, "off"),
     "eviction_method": ("eviction-api", "evict"),
     "unschedulable_gates": ("remove", "drop"),
+    "show_names_across_namespaces": (True, "some"),
     "lease_duration_s": (3.5, "soon"),
     "max_request_body_bytes": (1024, "64MiB"),
     "max_filter_body_bytes": (4096, "-"),
@@ -302,14 +305,15 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in REFUSED
-        if name not in ("preemption", "insecure_plain_http", "api_server_tokens", "server")
-    ],
+SWITCHES = (
+    "preemption",
+    "show_names_across_namespaces",
+    "api_server_tokens",
+    "insecure_plain_http",
 )
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in (*SWITCHES, "server")])
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]
