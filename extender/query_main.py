@@ -5,6 +5,7 @@ It imports neither Kubernetes nor the command line, has no state but the databas
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
@@ -13,6 +14,7 @@ import sys
 import msgspec
 import uvloop
 
+from extender.core.model.errors import StoreUnavailable
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import PastExplainApi
 from extender.http.v1.history_api import HistoryApi
@@ -22,6 +24,9 @@ from extender.http.web.query_process import QueryProcessOptions, QueryTurns, ser
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
+from extender.runtime.database_clock import DatabaseClock
+from extender.runtime.log_keys import LogKeys, read_keys
+from extender.runtime.periodic import PeriodicTask
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import NICE, initialize_worker
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -36,6 +41,7 @@ from extender.telemetry import set_up_logging
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
 # With two processors, a query leaves no idle one beside kube-scheduler and the service; see `QueryTurns`.
+SYNC_EVERY_S = 10.0
 REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 
@@ -45,17 +51,31 @@ def main() -> None:
     initialize_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
-    uvloop.run(_answer(given, socket.socket(fileno=given.listening)))
+    keys = read_keys(given.anchor_key_file, "--anchor-key-file")
+    uvloop.run(_answer(given, keys, socket.socket(fileno=given.listening)))
 
 
-async def _answer(given: QueryProcessOptions, listening: socket.socket) -> None:
+async def _synchronize(clock: DatabaseClock) -> None:
+    """Keep the clock at that of the database, until cancelled."""
+    await PeriodicTask(
+        name="clock",
+        work=clock.sync,
+        every_s=SYNC_EVERY_S,
+        expected=(StoreUnavailable,),
+        failure="the clock of the database was not read",
+    ).run()
+
+
+async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.socket) -> None:
     url = given.database_url
-    reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
-    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading)
+    reading = create_reading_engine(url, pool_size=AT_ONCE)
+    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
+        clock = DatabaseClock(SystemClock(), history_log.time_us)
+        synchronizing = asyncio.create_task(_synchronize(clock), name="clock")
         feed, as_of = (
             EventStream(followed_log, audit),
-            HistoricalState(history_log, snapshots, audit, clock),
+            HistoricalState(history_log, snapshots, audit),
         )
         parts = (
             HistoryApi(audit, PostgresDecisionInputs(reading)),
@@ -68,4 +88,5 @@ async def _answer(given: QueryProcessOptions, listening: socket.socket) -> None:
         gc.collect()
         gc.freeze()
         await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop, given.key)
+        synchronizing.cancel()
     await reading.dispose()

@@ -51,6 +51,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
+    anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
     authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address without TLS and where the cluster is manifests, else kubernetes.")] = ""
     api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""

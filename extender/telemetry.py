@@ -92,6 +92,12 @@ class Metrics:
             "Bytes of the bodies of all open requests.",
             registry=self.registry,
         )
+        self.tls_handshakes_failed = Counter(
+            f"{prefix}_tls_handshakes_failed",
+            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
+            ["cause"],
+            registry=self.registry,
+        )
         self.tls_reloads = Counter(
             f"{prefix}_tls_reloads",
             "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
@@ -164,6 +170,22 @@ class Metrics:
             "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
             registry=self.registry,
         )
+        self.clock_offset_seconds = Gauge(
+            f"{prefix}_clock_offset_seconds",
+            "Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.",
+            registry=self.registry,
+        )
+        self.clock_steps = Counter(
+            f"{prefix}_clock_steps",
+            "Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.",
+            ["clock"],
+            registry=self.registry,
+        )
+        self.recorded_time_ahead_seconds = Gauge(
+            f"{prefix}_recorded_time_ahead_seconds",
+            "Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.",
+            registry=self.registry,
+        )
         self.events_appended = Counter(
             f"{prefix}_events_appended",
             "Events that this replica appended to the log, by type.",
@@ -192,6 +214,17 @@ class Metrics:
             ["task"],
             registry=self.registry,
         )
+        self.event_loop_delay_seconds = Histogram(
+            f"{prefix}_event_loop_delay_seconds",
+            "How late a task of the event loop ran that is due every 0.1 s.",
+            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
+            registry=self.registry,
+        )
+        self.lease_renewals_while_busy = Counter(
+            f"{prefix}_lease_renewals_while_busy",
+            "Renewals of the lease by the thread that renews it while the event loop is busy.",
+            registry=self.registry,
+        )
         self.leader = Gauge(
             f"{prefix}_leader",
             "1 while this replica is the leader and may append to the log, else 0.",
@@ -218,6 +251,22 @@ class Metrics:
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
             "How often the log was found to lack committed events, because the database is an older copy.",
+            registry=self.registry,
+        )
+        self.log_verified_position = Gauge(
+            f"{prefix}_log_verified_position",
+            "Position up to which the running verification of the log has come; it begins at 0 again and again.",
+            registry=self.registry,
+        )
+        self.log_verification_last_success_timestamp_seconds = Gauge(
+            f"{prefix}_log_verification_last_success_timestamp_seconds",
+            "When the whole log was verified last, as Unix time.",
+            registry=self.registry,
+        )
+        self.log_findings = Gauge(
+            f"{prefix}_log_findings",
+            "What the last verification of the whole log found, by kind; see gang-extender verify.",
+            ["kind"],
             registry=self.registry,
         )
         self.reserved_capacity_used_by_others = Counter(

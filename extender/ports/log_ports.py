@@ -17,7 +17,11 @@ class Clock(Protocol):
     """The only source of time and of unique ids."""
 
     def now_us(self) -> int:
-        """Return the wall-clock time in microseconds since the Unix epoch; may step back."""
+        """Return the time in microseconds since the Unix epoch; may step back, unless it is a `DatabaseClock`."""
+        ...
+
+    def recording_us(self) -> int:
+        """Return the time for events recorded now, in microseconds since the Unix epoch: not ahead of the database's clock."""
         ...
 
     def monotonic_ms(self) -> int:
@@ -95,6 +99,31 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool  # by the clock of the database, which all replicas share
 
 
+class LeaseRenewal(Protocol):
+    """Renews the lease on a connection of its own; all calls come from one event loop, which may be of another thread."""
+
+    async def open(self) -> None:
+        """Connect if there is no connection.
+
+        Raises:
+            StoreUnavailable: No answer; try again.
+        """
+        ...
+
+    async def renew(self, grant: LeaseGrant) -> None:
+        """Prolong the lease, as `EventLog.renew` does.
+
+        Raises:
+            Fenced: Another process acquired the lease.
+            StoreUnavailable: Unknown outcome.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class EventLog(Protocol):
     """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
 
@@ -127,6 +156,14 @@ class EventLog(Protocol):
         """Return the lease row; None if the lease was never held."""
         ...
 
+    async def time_us(self) -> int:
+        """Return the time of the database's clock, in microseconds since the Unix epoch; it may step.
+
+        Raises:
+            StoreUnavailable: No answer; try again.
+        """
+        ...
+
     async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         """Write events at the end of the log, all or none, durable on return; return the hash of the last one.
 
@@ -140,6 +177,7 @@ class EventLog(Protocol):
             Fenced: Another epoch or lease owns the log. Nothing was written; stop leading.
             HeadMoved: The log does not end where these events begin. Nothing was written.
             DuplicateEvent: An event id is in the log already. Nothing was written.
+            ClockAhead: A recorded time is more than 2 s ahead of the database's clock. Nothing was written.
             InvariantBroken: The events are not valid in any log (gap inside the call, falling time). Nothing was written.
             StoreUnavailable: Unknown outcome for all events of the call.
         """

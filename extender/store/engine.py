@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from extender.core.model.errors import (
     BadInput,
+    ClockAhead,
     CorruptLog,
     DuplicateEvent,
     ExtenderError,
@@ -40,6 +41,7 @@ FAULTS: Mapping[str, type[ExtenderError]] = {
     "XE003": LeaseHeld,
     "XE004": InvariantBroken,
     "XE005": CorruptLog,
+    "XE006": ClockAhead,
     "42P01": SchemaOutdated,
     "42703": SchemaOutdated,
     "42883": SchemaOutdated,

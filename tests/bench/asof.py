@@ -22,7 +22,6 @@ from extender.control.monitors.read_model_projector import BATCH, project_all
 from extender.core.model.ids import NodeName, Position
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
-from extender.runtime.system_clock import SystemClock
 from extender.snapshots.snapshot_backfill import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
@@ -78,7 +77,7 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
             await timed(seen, "ladder", backfill_snapshots(log, snapshots, until=end, every=every))
             await analyze(url)
             past = PostgresSnapshots(reading)
-            as_of = HistoricalState(log, past, PostgresEventQueries(reading), SystemClock())
+            as_of = HistoricalState(log, past, PostgresEventQueries(reading))
             chance = random.Random(1)
             with frozen():
                 for _ in range(rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ import pytest
 
 from extender.core.log.events import GangUnschedulable, LeaseAcquired
 from extender.core.model.errors import (
+    ClockAhead,
     CorruptLog,
     DuplicateEvent,
     Fenced,
@@ -28,7 +30,7 @@ async def replica(store_url):
     """Makes one more replica on the same log."""
     made = []
     if store_url is None:
-        database = FakeDatabase()
+        database = FakeDatabase(lambda: time.time_ns() // 1000)
         make = lambda: FakeEventLog(database, page_events=7)
     else:
         make = lambda: PostgresEventLog(store_url, page_events=7)
@@ -343,3 +345,16 @@ async def test_followers_see_what_is_there_and_what_comes(log, replica):
             await log.append(grant, more)
         await following
     assert seen == events[2:]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_time_ahead_of_the_clock_of_the_database_is_refused(log, count):
+    """More than 2 s, also at the end of a batch; nothing is written, and a right time is accepted afterwards."""
+    grant = await take(log)
+    ahead_us = await log.time_us() + 60_000_000
+    script = Script(grant)
+    with pytest.raises(ClockAhead):
+        await log.append(grant, [*script.some(count - 1), script.next(at_us=ahead_us)])
+    grant = await take(log)
+    await log.append(grant, [Script(grant).next(at_us=await log.time_us() + 1_000_000)])
+    assert (await log.head()).position == 1

@@ -131,7 +131,7 @@ async def served(url, *objects):
         reader = PostgresEventQueries(engine)
         feed = EventStream(log, reader)
         inputs = PostgresDecisionInputs(engine)
-        as_of = HistoricalState(log, PostgresSnapshots(engine), reader, SystemClock())
+        as_of = HistoricalState(log, PostgresSnapshots(engine), reader)
         app = web.Application(middlewares=[problems])
         for part in (
             HistoryApi(reader, inputs),

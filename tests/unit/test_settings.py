@@ -145,6 +145,7 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
     "authentication": ("kubernetes", "basic"),
     "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
@@ -158,7 +159,7 @@ VALUES = {
     "filter_deadline_ms": (1200, "1.5"),
     "search_budget": (1000, "many"),
     "max_children": (1000, "many"),
-    "max_new_gangs_per_minute": (30, "many"),
+    "max_new_gangs_per_minute": (0, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
     "preemption": (False, "off"),
@@ -305,7 +306,7 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-SWITCHES = (
+SWITCHES = (  # without a value
     "preemption",
     "show_names_across_namespaces",
     "api_server_tokens",

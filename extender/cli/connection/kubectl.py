@@ -125,6 +125,18 @@ class Kubectl:
             raise BadInput(msg)
         return done.stdout.strip()
 
+    def config_map(self, namespace: str, name: str) -> bytes:
+        """Return a ConfigMap as JSON.
+
+        Raises:
+            BadInput: It is not there, or cannot be read.
+        """
+        done = self._run("get", "configmap", "--namespace", namespace, name, "--output=json")
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: ConfigMap {namespace}/{name} cannot be read: {why}")
+        return done.stdout.encode()
+
     def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
         """Start to forward a port of 127.0.0.1; the process ends with this one, also when this one is killed.
 

@@ -44,6 +44,7 @@ from extender.core.model.visibility import (
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
+from extender.runtime.idle_times import IdleTimes
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -86,6 +87,7 @@ class Evictor:
         )
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
+        self._idle: IdleTimes[PlanId] = IdleTimes(clock)  # of pending preemptions
         self._seen: set[PodUid] = set()
         # pods on the claimed nodes when it was first seen
         self._present: dict[PlanId, frozenset[PodUid]] = {}
@@ -98,6 +100,8 @@ class Evictor:
     def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
         """Return what is known of victims beside the view, after an update from the view."""
         self._observe(view)
+        self._idle.begin_round(self._leader.terms)
+        pending = self._leader.pending_state.preemptions.values()
         return EvictionContext(
             actor=actor,
             cause=cause,
@@ -106,6 +110,10 @@ class Evictor:
             requested=self._requested,
             seen=frozenset(self._seen),
             there=self._present,
+            idle_us={
+                p.id: self._idle.idle_ms(p.id, p.progress_us, len(p.victims)) * 1000
+                for p in pending
+            },
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
@@ -151,6 +159,7 @@ class Evictor:
         self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
         self._seen &= victims
+        self._idle.retain(ids)
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 

@@ -19,7 +19,7 @@ def stamp_events(
     events = []
     for draft in drafts:
         position = Position(position + 1)
-        at_us = max(at_us, clock.now_us())
+        at_us = max(at_us, clock.recording_us())
         version = versions.get(draft.gang_uid, state.stream_versions.get(draft.gang_uid, 0)) + 1
         versions[draft.gang_uid] = version
         events.append(

@@ -13,7 +13,7 @@ from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
 from extender.control.log.history_guard import HistoryGuard
 from extender.control.log.leader_role import LeaderRole
-from extender.control.log.lease import Lease, LeaseIdentity
+from extender.control.log.lease import Lease, LeaseIdentity, keep_clock
 from extender.control.log.lease_loop import LeaseLoop
 from extender.control.log.settlement import Settlement
 from extender.core.log.events import (
@@ -45,6 +45,7 @@ class Leader(LeaderRole):
         identity: LeaseIdentity,
         *,
         on_append: Callable[[Sequence[RecordedEvent]], None] = lambda _: None,
+        sync_clock: Callable[[], Awaitable[None]] = keep_clock,
     ) -> None:
         """Prepare; `run` starts.
 
@@ -53,10 +54,11 @@ class Leader(LeaderRole):
             snapshots: Saved folds of the log.
             clock: Time and ids.
             identity: This replica in the lease row.
+            sync_clock: Brings `clock` to the database's clock; called before each acquisition of the lease.
             on_append: Called with the events of each append of this process, once they are durable and folded.
         """
         history = HistoryGuard(event_log)
-        super().__init__(Lease(event_log, clock, identity, history), history)
+        super().__init__(Lease(event_log, clock, identity, history, sync_clock), history)
         self._log = event_log
         self._identity = identity
         self._on_append = on_append

@@ -1,13 +1,15 @@
 """The lease as this process holds it, with an expiry by the clock of this process.
 
 The database decides which process may write; this module decides whether this process may act. Note: an acquired
-lease does not count before `activate`, because the log behind it may be an older copy.
+lease does not count before `activate`, because the log behind it may be an older copy. `prolong` and `end` are for the
+thread that renews while the event loop is busy; everything else runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -27,21 +29,33 @@ class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int = 60_000
 
 
+async def keep_clock() -> None:
+    """Leave a clock as it is: one that is the database's clock."""
+
+
 class Lease:
     """The granted lease, and its expiry."""
 
     def __init__(
-        self, event_log: EventLog, clock: Clock, identity: LeaseIdentity, history: HistoryGuard
+        self,
+        event_log: EventLog,
+        clock: Clock,
+        identity: LeaseIdentity,
+        history: HistoryGuard,
+        sync_clock: Callable[[], Awaitable[None]] = keep_clock,
     ) -> None:
         self._log = event_log
         self._clock = clock
         self._identity = identity
         self._history = history
+        self._sync_clock = sync_clock
         self._asked_ms = 0
         self.prolonged = Wakeup()  # changes when the expiry is set
         self.grant: LeaseGrant | None = None
         self.terms = 0
         self.until_ms = 0
+        self.renewed_ms = 0  # when the last renewal was asked for
+        self._changes = threading.Lock()
 
     @property
     def epoch(self) -> Epoch:
@@ -59,6 +73,9 @@ class Lease:
             LeaseHeld: Another process holds it.
             StoreUnavailable: No answer; try again.
         """
+        await (
+            self._sync_clock()
+        )  # the first event of the epoch must not be ahead of the database's clock
         self._asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
             holder=self._identity.holder,
@@ -77,8 +94,27 @@ class Lease:
 
     def renew_from(self, asked_ms: int) -> None:
         """Set the expiry: one term after the request was sent, less a tenth for clock drift."""
-        self.until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
+        with self._changes:
+            self._extend(asked_ms)
         self.prolonged.wake()
+
+    def prolong(self, grant: LeaseGrant, asked_ms: int) -> None:
+        """Extend the expiry of a grant that the database has renewed; for another thread. Another grant stays as it is."""
+        with self._changes:
+            if self.grant is grant:
+                self._extend(asked_ms)
+
+    def end(self, grant: LeaseGrant) -> None:
+        """Let a grant expire at once, because another process has the lease; for another thread."""
+        with self._changes:
+            if self.grant is grant:
+                self.until_ms = 0
+
+    def _extend(self, asked_ms: int) -> None:
+        """Extend the expiry; an answer that was late for a busy event loop does not shorten it."""
+        until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
+        self.until_ms = max(self.until_ms, until_ms)
+        self.renewed_ms = max(self.renewed_ms, asked_ms)
 
     async def watch_expiry(self, on_expired: Callable[[], None], every_s: float) -> None:
         """Call `on_expired` once each time when the lease has expired by the clock of this process; run until cancelled."""

@@ -24,6 +24,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import Forest
+from extender.runtime.idle_times import IdleTimes
 
 
 class Reconciler:
@@ -45,6 +46,7 @@ class Reconciler:
         self._preemption_policy = parts.preemption_policy
         self._readmissions = parts.readmissions
         self._termination_reasons = parts.termination_reasons
+        self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
         self._settled = SettledCheck()
         self._nominations = NominationDrift()
 
@@ -112,18 +114,22 @@ class Reconciler:
         found: set[GangUid] = set()
         if not state.reservations_on:
             return frozenset(found)
-        oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
+        longest_ms = self._settings.reservation_ttl_s * 1000
+        self._idle.begin_round(self._leader.terms)
         for root in state.gangs.values():
             pending = state.preemptions.get(root.uid)
-            if pending is not None and pending.victims:
-                continue  # recorded victims still terminate
             if root.reservations and not root.bound:
                 progress_us = max(r.at_us for r in root.reservations.values())
                 progress_us = max(progress_us, self._barriers.progress_us(root.uid))
                 if pending is not None:
                     progress_us = max(progress_us, pending.progress_us)
-                if progress_us < oldest_us:
+                plans = frozenset(r.plan for r in root.reservations.values())
+                idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
+                if pending is not None and pending.victims:
+                    continue  # recorded victims still terminate
+                if idle_ms > longest_ms:
                     found.add(root.uid)
+        self._idle.retain(state.gangs)
         return frozenset(found)
 
     def _placed(self, uid: PodUid) -> bool:

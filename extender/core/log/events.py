@@ -44,6 +44,7 @@ CapacityUseReason = Literal["pinned", "higher-priority", "unaware"]
 # memory: the writing process had seen a later commit; published: the log head in the ConfigMap is later than the log;
 # epoch: the lease row is older than a lease that a process held
 TruncationEvidence = Literal["memory", "published", "epoch"]
+SteppedClock = Literal["service", "database"]
 
 # deleted: the workload is gone; finished: all its work is done; opted-out: its label is gone or off;
 # scheduled-by-other: another controller makes its groups
@@ -482,6 +483,17 @@ class DriftDetected(EventData, frozen=True, kw_only=True):
     message: str
 
 
+class ClockStepped(EventData, frozen=True, kw_only=True):
+    """A clock stepped against the monotonic clock of the leader, by more than 2 s.
+
+    Recorded times follow the clock of the database and never decrease; see `runtime.database_clock`.
+    """
+
+    clock: SteppedClock
+    step_ms: int  # positive: ahead
+    message: str = ""
+
+
 class LeaseAcquired(EventData, frozen=True, kw_only=True):
     """The first event of its epoch: which process writes from here on."""
 
@@ -530,6 +542,7 @@ AnyEventData: TypeAlias = (
     | TreeRefused
     | TreeRetired
     | DriftDetected
+    | ClockStepped
     | HistoryTruncated
     | LeaseAcquired
 )

@@ -16,6 +16,7 @@ from extender.core.log import preemption_state
 from extender.core.log.events import (
     BindBarrierTimedOut,
     CapacityMeasured,
+    ClockStepped,
     ControlPlaneFeaturesDetected,
     DriftDetected,
     GangAdmitted,
@@ -310,6 +311,7 @@ class StateProjector:
                 BindBarrierTimedOut()
                 | PodBindFailed()
                 | DriftDetected()
+                | ClockStepped()
                 | LeaseAcquired()
                 | CapacityMeasured()
             ):

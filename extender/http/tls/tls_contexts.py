@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidSignature
 
 from extender.core.model.errors import BadInput
 from extender.http.tls.client_certificate import ClientCertificate
+from extender.http.tls.failed_handshakes import FailedHandshakes
 from extender.http.tls.reloaded_files import ReloadedFiles
 from extender.listener_settings import ListenerSettings
 from extender.ports.log_ports import Clock
@@ -61,6 +62,8 @@ class TlsContexts:
         self._client = ReloadedFiles("client", client, lambda: self._client_context(*client))
         self.verbs = _front(lambda: self._server.current.verbs, asks=True)
         self.api = _front(lambda: self._server.current.api, asks=False)
+        for listener, context in (("verbs", self.verbs), ("api", self.api)):
+            FailedHandshakes(listener, clock).observe(context)
 
     @property
     def forwarding(self) -> ssl.SSLContext:

@@ -12,6 +12,7 @@ from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
     CapacityMeasured,
+    ClockStepped,
     ControlPlaneFeaturesDetected,
     DriftDetected,
     GangAdmitted,
@@ -175,6 +176,8 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"{data.kind} {data.workload} needs no groups any more ({data.reason})"
         case DriftDetected():
             return f"{data.kind}: {data.object} {data.message}"
+        case ClockStepped():
+            return f"the clock of the {data.clock} stepped by {data.step_ms / 1000:+.1f} s: {data.message}"
         case HistoryTruncated():
             return f"history lost ({data.evidence}): {data.message}"
         case LeaseAcquired():

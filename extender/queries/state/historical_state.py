@@ -17,7 +17,7 @@ from extender.core.log.visible_state import visible_state
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.ports.log_ports import START, Clock, EventLog, LogHead, Snapshots
+from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.log.visible_queries import visible_queries
@@ -72,16 +72,12 @@ class HistoricalState:
         event_log: The log to read; not the instance that the leader appends with.
         snapshots: The snapshots of the log.
         reader: Finds times and names in the log.
-        clock: For refusing times in the future.
     """
 
-    def __init__(
-        self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries, clock: Clock
-    ) -> None:
+    def __init__(self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries) -> None:
         self._log = event_log
         self._snapshots = snapshots
         self._reader = reader
-        self._clock = clock
         self._turn = asyncio.Lock()
         self._kept: OrderedDict[Position, tuple[bytes, ReservationState]] = OrderedDict()
         self._forgetting: asyncio.TimerHandle | None = None
@@ -218,7 +214,7 @@ class HistoricalState:
         except BadInput as error:
             msg = f"{error}, nor a position"
             raise BadInput(msg) from error
-        if at_us > max(self._clock.now_us(), end.at_us):
+        if at_us > end.at_us and at_us > await self._log.time_us():
             msg = f"{field}: {text} is in the future; {_ends(end)}"
             raise BadInput(msg)
         position = await self._reader.position_at(at_us)

@@ -55,6 +55,7 @@ SELECT epoch, holder, address, ttl_ms,
        coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
 FROM gx.lease WHERE id = 1 AND epoch > 0
 """
+TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
 FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
 
@@ -155,6 +156,11 @@ class PostgresEventLog:
             ttl_ms=row["ttl_ms"],
             expired=row["expired"],
         )
+
+    async def time_us(self) -> int:
+        """See `EventLog.time_us`."""
+        async with self._query("reading the clock") as connection:
+            return int(await connection.fetchval(TIME))
 
     # Writing
 

@@ -135,7 +135,7 @@ async def here(url):
     engine = create_reading_engine(url)
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)
-        as_of = HistoricalState(log, PostgresSnapshots(engine), reader, SystemClock())
+        as_of = HistoricalState(log, PostgresSnapshots(engine), reader)
         async with serving(
             HistoryApi(reader, PostgresDecisionInputs(engine)), EventApi(reader, EventStream(log, reader)),
             StateApi(as_of), ReportApi(PostgresReportQueries(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),

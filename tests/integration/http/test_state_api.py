@@ -17,7 +17,7 @@ from tests.support.logs.fake_store import (
     FakeSnapshots,
 )
 from tests.support.logs.short_log import at_us, story
-from tests.support.service.fakes import FakeClock, FakeCluster
+from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_node, a_pod
 from tests.support.service.node_state import past_node
 
@@ -25,14 +25,13 @@ from tests.support.service.node_state import past_node
 @pytest.fixture
 async def client():
     """The story's log behind the API, on a cluster where n1 has capacity and an ordinary pod."""
-    database, clock = FakeDatabase(), FakeClock()
+    database = FakeDatabase(lambda: at_us(1000))
     for event in story():
         row = encode_event(event)[0]
         database.rows.append((row, chain(database.head.chain, row)))
     database.projected = len(database.rows)
-    clock.us = at_us(1000)
     as_of = HistoricalState(
-        FakeEventLog(database), FakeSnapshots(database), FakeEventQueries(database), clock
+        FakeEventLog(database), FakeSnapshots(database), FakeEventQueries(database)
     )
     cluster = FakeCluster(
         a_node("n1", gpu=8), a_node("idle", gpu=4), a_pod("alone", requests={GPU: 3}, node="n1")

@@ -12,7 +12,6 @@ import yaml
 from deploy.demo.ports import free_port
 from extender import composition
 from extender.core.log.reservation_state import ReservationState
-from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import until
@@ -36,7 +35,7 @@ async def serving(database_url, folder, *objects):
         listen=listen, advertise_url=f"http://{listen}", identity="me",
     )  # fmt: skip
     async with composition.store(settings, migrates=False) as opened:
-        clock = SystemClock()
+        clock = composition.database_clock(opened)
         writer = composition.leader(settings, opened, clock)
         seen = await composition.cluster(settings, clock, writer.may_act)
         service = composition.Service(settings, opened, seen, writer, clock)

@@ -14,7 +14,6 @@ from extender import composition
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.queries.state.state_dto import Scope
-from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from tests.support.logs.random_logs import lean
 from tests.support.service.fakes import GATED, until
@@ -38,7 +37,7 @@ def settings(database_url, tmp_path):
 @pytest.mark.timeout(180)  # the whole service starts
 async def test_projected_and_answered_while_it_runs(settings):
     async with composition.store(settings, migrates=False) as opened:
-        clock = SystemClock()
+        clock = composition.database_clock(opened)
         writer = composition.leader(settings, opened, clock)
         seen = await composition.cluster(settings, clock, writer.may_act)
         service = composition.Service(settings, opened, seen, writer, clock)

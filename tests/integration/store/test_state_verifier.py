@@ -14,7 +14,6 @@ from extender.control.monitors import state_verifier
 from extender.core.log.events import DriftDetected
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.telemetry import METRICS
 from tests.support.service.fakes import GATED, until
@@ -58,7 +57,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
     counted = METRICS.drift_detected.labels("memory")
     before = counted._value.get()
     async with composition.store(settings, migrates=False) as opened:
-        clock = SystemClock()
+        clock = composition.database_clock(opened)
         writer = composition.leader(settings, opened, clock)
         seen = await composition.cluster(settings, clock, writer.may_act)
         service = composition.Service(settings, opened, seen, writer, clock)

@@ -19,6 +19,7 @@ from extender.core.log.events import AnyEventData, GangObserved, RecordedEvent
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import (
+    ClockAhead,
     CorruptLog,
     DuplicateEvent,
     Fenced,
@@ -53,11 +54,12 @@ class FakeDatabase:
     """What several replicas share.
 
     Args:
-        now_us: The clock of the database, in microseconds.
+        now_us: The clock of the database, in microseconds; without one, recorded times may be ahead of it.
     """
 
     def __init__(self, now_us: Callable[[], int] | None = None) -> None:
         self.now_us = now_us or (lambda: time.monotonic_ns() // 1000)
+        self.bounds_time = now_us is not None
         self.rows: list[tuple] = []  # (Row, hash)
         self.ids: set = set()
         self.versions: set = set()
@@ -162,6 +164,9 @@ class FakeEventLog:
             expired=db.expired,
         )
 
+    async def time_us(self) -> int:
+        return (await self._answering()).now_us()
+
     def _fence(self, grant: LeaseGrant) -> None:
         if (grant.epoch, grant.lease) != (self.database.epoch, self.database.lease):
             raise Fenced(f"epoch {grant.epoch} does not own the log any more")
@@ -178,6 +183,9 @@ class FakeEventLog:
             ):
                 raise InvariantBroken(f"append: event at position {event.position} does not fit")
             before = event.at_us
+        newest_us = max(self.database.now_us() + 2_000_000, self.database.head.at_us)
+        if self.database.bounds_time and before > newest_us:
+            raise ClockAhead(f"append: event at position {events[-1].position} is ahead")
         rows = [encode_event(event)[0] for event in events]
         try:
             db = await self._answering()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from extender.core.log.events import (
     AssignmentRecord,
     BindBarrierTimedOut,
+    ClockStepped,
     DriftDetected,
     GangAdmitted,
     GangExtended,
@@ -242,6 +243,7 @@ def _event_data(draw, uid, root, fresh):
         return draw(
             st.sampled_from([
                 DriftDetected(kind="x", object="y", message="z"),
+                ClockStepped(clock="service", step_ms=-1),
                 BindBarrierTimedOut(plan=plan, waited_ms=1, arrived=(), missing=()),
                 PodBindFailed(plan=plan, pod="ns/p", uid=PodUid("p"), node=NODES[0], error="e"),
                 NodeTopologyChanged(node=NODES[0], before={}, after={"a": "b"}),

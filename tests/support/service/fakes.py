@@ -20,7 +20,7 @@ from extender.cluster.read.pod_conversion import end_of_terminating
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.lease import LeaseIdentity, keep_clock
 from extender.control.loop.control_loop import ControlLoop
 from extender.control.loop.loop_parts import loop_parts
 from extender.control.loop.planner_pool import PlannerPool
@@ -47,6 +47,7 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.worker_process import WorkerProcess
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
@@ -95,6 +96,12 @@ class FakeClock:
 
     def now_us(self) -> int:
         return self.us
+
+    def recording_us(self) -> int:
+        return self.us
+
+    def monotonic_us(self) -> int:
+        return self.ms * 1000
 
     def monotonic_ms(self) -> int:
         return self.ms
@@ -349,7 +356,7 @@ class Stage:
 
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
-        clock: FakeClock | None = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
+        clock: Any = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
         address: str = "", **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = clock or FakeClock()
@@ -361,7 +368,8 @@ class Stage:
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
         self.snapshots = FakeSnapshots(self.database)
-        self.leader = Leader(self.log, self.snapshots, self.clock, identity)
+        sync = self.clock.sync if isinstance(self.clock, DatabaseClock) else keep_clock
+        self.leader = Leader(self.log, self.snapshots, self.clock, identity, sync_clock=sync)
         self.leader.history.anchor = self.cluster
         self.barriers = BindBarriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings

@@ -81,6 +81,7 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     seen: frozenset[PodUid] = frozenset()
     # pods on the nodes of a plan in the first pass after it
     there: Mapping[PlanId, frozenset[PodUid]] = {}
+    idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
     def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
@@ -255,7 +256,7 @@ def _stalled(
     view: ClusterView, preemption: PendingPreemption, left: Iterable[Victim], known: EvictionContext
 ) -> bool:
     """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
-    if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
+    if known.idle_us.get(preemption.id, 0) < known.stalled_us or not preemption.claims:
         return False
     going = [*(v.uid for v in left), *preemption.already_terminating]
     return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)

@@ -29,6 +29,9 @@ class StoppedClock:
     def now_us(self) -> int:
         return 1
 
+    def recording_us(self) -> int:
+        return self.now_us()
+
     def monotonic_ms(self) -> int:
         return 1
 

@@ -112,7 +112,7 @@ async def lines() -> list[str]:
     """Return the commands with their first lines."""
     past = Past(whole_log())
     past.database.projected = len(past.database.rows)
-    ask = asking(past.database, past.clock)
+    ask = asking(past.database)
     found = []
     for name, at in ASKED:
         shown = name if "/" in name or name.startswith("n") else f"ns/{name}"

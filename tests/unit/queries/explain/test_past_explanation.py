@@ -18,10 +18,10 @@ from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, 
 from tests.unit.queries.state.test_historical_state import Past
 
 
-def asking(database, clock):
+def asking(database):
     """Return a function that explains a name from a log, at a position or time."""
     reader = FakeEventQueries(database)
-    as_of = HistoricalState(FakeEventLog(database), FakeSnapshots(database), reader, clock)
+    as_of = HistoricalState(FakeEventLog(database), FakeSnapshots(database), reader)
     service = PastExplanations(as_of, reader)
 
     async def ask(text, at, namespace="ns"):
@@ -34,7 +34,7 @@ def asking(database, clock):
 def ask():
     past = Past(story())
     past.database.projected = len(past.database.rows)
-    return asking(past.database, past.clock)
+    return asking(past.database)
 
 
 def outcomes(explanation):
@@ -141,7 +141,7 @@ async def test_a_child_group_of_a_real_run() -> None:
         await stage.lead()
         await stage.settled()
         end = stage.leader.committed.position
-        ask = asking(stage.database, stage.clock)
+        ask = asking(stage.database)
         found = await ask("left", end, "default")
         start = "PodGroup default/left, with 0 bound and 1 reserved members in topology.example.com/rack="
         assert found.answer.partition(": ")[2].startswith(start), found.answer
@@ -159,7 +159,7 @@ async def test_members_that_wait_are_not_recorded() -> None:
     async with Stage(*objects) as stage:
         await stage.lead()
         await stage.settled()
-        ask = asking(stage.database, stage.clock)
+        ask = asking(stage.database)
         end = stage.leader.committed.position
         found = await ask("PodGroup/g", end, "default")
         assert (

@@ -26,7 +26,6 @@ from tests.support.logs.fake_store import (
 )
 from tests.support.logs.random_logs import histories, lean
 from tests.support.logs.short_log import at_us, story
-from tests.support.service.fakes import FakeClock
 
 ALL = Scope()
 
@@ -46,14 +45,10 @@ class Past:
     """A log of given events and what answers questions about it."""
 
     def __init__(self, events):
-        self.database = FakeDatabase()
+        self.database = FakeDatabase(lambda: at_us(1000))
         self.log = CountingLog(self.database, page_events=3)
         self.snapshots = FakeSnapshots(self.database, snapshot_spacing=4)
-        self.clock = FakeClock()
-        self.clock.us = at_us(1000)
-        self.as_of = HistoricalState(
-            self.log, self.snapshots, FakeEventQueries(self.database), self.clock
-        )
+        self.as_of = HistoricalState(self.log, self.snapshots, FakeEventQueries(self.database))
         self.events = []
         self.write(events)
 
@@ -120,7 +115,7 @@ async def test_an_empty_log_is_refused():
 
 async def test_a_clock_that_ran_ahead_and_was_put_back(past):
     """What is recorded is not the future, whatever the clock shows now."""
-    past.clock.us = at_us(50)
+    past.database.now_us = lambda: at_us(50)
     assert (await past.at(rfc3339(at_us(100)))).as_of.position == 14
     with pytest.raises(BadInput, match="future"):
         await past.at(rfc3339(at_us(101)))
