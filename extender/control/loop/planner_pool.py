@@ -26,7 +26,11 @@ log = logging.getLogger(__name__)
 # Requests up to these limits block the event loop for about 10 ms; `make bench NAMES=planner` has the times.
 AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
-AT_ONCE_EFFORT = 500  # search nodes
+AT_ONCE_EFFORT = 500  # search nodes, ...
+AT_ONCE_EFFORT_MIN = 100
+AT_ONCE_STEPS = (
+    10_000  # ... and at most so many members in all nodes: a node of a large tree costs more
+)
 EXPLAINED_AT_ONCE_MAX = (
     20_000  # pairs of group and node; an explanation takes some milliseconds up to there
 )
@@ -56,7 +60,8 @@ class PlannerPool:
         if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
             return "search"
         self._nodes = self._nodes.renewed(request.nodes)
-        return plan_at_once(request, self._nodes, effort=AT_ONCE_EFFORT)
+        effort = max(min(AT_ONCE_EFFORT, AT_ONCE_STEPS // max(members, 1)), AT_ONCE_EFFORT_MIN)
+        return plan_at_once(request, self._nodes, effort=effort)
 
     def explains_later(self, request: PlanRequest) -> bool:
         """Return whether a refusal of a request is decided without its explanation, which may take seconds."""

@@ -1,7 +1,8 @@
 """Verify the whole log again and again while this process leads, a slice at a time in another process.
 
-A pass reads the log from its first event, so its length depends on that of the log; slices and pauses keep it to about a
-tenth of a processor. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
+A pass reads the log from its first event, so its length depends on that of the log. Pauses after slices keep it to a tenth
+of a processor, or to a quarter where the last pass took so long that the next one would not end within a minute otherwise:
+a million events cost about 25 s of CPU time. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
 metrics until a pass does not find it any more.
 """
 
@@ -31,7 +32,8 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SLICE_EVENTS = 2_000
-REST = 9.0  # pause after a slice, as a multiple of its duration
+REST_MAX, REST_MIN = 9.0, 3.0  # pause after a slice, as a multiple of its duration
+PASS_WITHIN_S = 40.0
 PASS_EVERY_S = 20.0  # pause after a pass; a short log is verified three times a minute
 PAUSE_MIN_S = 0.05
 FIRST_AFTER_S = 10.0  # a service that starts has other work
@@ -65,6 +67,8 @@ class LogVerifier:
         self._clock = clock
         self._actor = actor
         self._under_way = False
+        self._rest = REST_MAX
+        self._took_s = 0.0  # by the slices of this pass
         self._pause_s = PAUSE_MIN_S
         self._recorded: set[tuple[str, int]] = set()
         self._of_anchors: list[LogFinding] = []
@@ -103,12 +107,15 @@ class LogVerifier:
         anchors = None if under_way else await self._anchors()
         found = await self._slice(anchors, SLICE_EVENTS)
         METRICS.log_verified_position.set(found.position)
+        took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
+        self._took_s = took_s if anchors is not None else self._took_s + took_s
         if found.more:
             self._under_way = True
-            took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
-            self._pause_s = max(PAUSE_MIN_S, REST * took_s)
+            self._pause_s = max(PAUSE_MIN_S, self._rest * took_s)
             return True
         self._pause_s = PASS_EVERY_S
+        wanted = PASS_WITHIN_S / self._took_s - 1 if self._took_s else REST_MAX
+        self._rest = min(REST_MAX, max(REST_MIN, wanted))
         METRICS.log_verification_last_success_timestamp_seconds.set_to_current_time()
         await self._conclude([*self._of_anchors, *found.findings])
         return False

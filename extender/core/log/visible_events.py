@@ -19,6 +19,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     BindBarrierTimedOut,
     CapacityMeasured,
+    ClockStepped,
     ControlPlaneFeaturesDetected,
     DriftDetected,
     GangAdmitted,
@@ -149,6 +150,7 @@ def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | No
             return _cancelled(data, readers)
         case (
             CapacityMeasured()
+            | ClockStepped()
             | ControlPlaneFeaturesDetected()
             | TreeCompiled()
             | TreeRefused()
