@@ -58,7 +58,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         float, ...
     ]  # of filter calls in the first `SETTLE_S` after the hostile objects came
     filter_ms: tuple[float, ...]  # of the calls after that
-    facts: int  # that the log got about the hostile namespace
+    events: int  # that the log got about the hostile namespace
 
 
 def nothing(_turn: int) -> list[Object]:
@@ -183,12 +183,12 @@ async def measure(case: Case, rounds: int) -> Run:
             await asyncio.gather(*work, return_exceptions=True)
         found = 0
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):
-            found = await facts(replica)
+            found = await recorded(replica)
         return Run(
             admitted_s=tuple(admitted),
             arrival_ms=tuple(took_ms[:arrival]),
             filter_ms=tuple(took_ms[arrival:]),
-            facts=found,
+            events=found,
         )
 
 
@@ -215,8 +215,8 @@ async def admission(replica: Replica, manifests: Path, name: str) -> float | Non
     return None
 
 
-async def facts(replica: Replica) -> int:
-    """Return how many facts the log has about the hostile namespace."""
+async def recorded(replica: Replica) -> int:
+    """Return how many events the log has about the hostile namespace."""
     count, after = 0, 0
     while True:
         page = await replica.events(f"?namespace={HOSTILE}&limit=1000&after={after}")
@@ -272,7 +272,7 @@ def line(found: Run) -> str:
     times = ", ".join("never" if s is None else f"{s:.2f} s" for s in found.admitted_s)
     return (
         f"admitted after {times}; filter p50 {quantile(found.filter_ms, 0.5):.1f} "
-        f"p99 {quantile(found.filter_ms, 0.99):.1f} ms; {found.facts} facts; {os.getloadavg()[0]:.1f} load"
+        f"p99 {quantile(found.filter_ms, 0.99):.1f} ms; {found.events} events; {os.getloadavg()[0]:.1f} load"
     )
 
 
@@ -283,7 +283,7 @@ def figures_of(name: str, beside: list[Run], alone: list[Run]) -> list[Figure]:
         return tuple(s for run in runs for s in run.admitted_s if s is not None)
 
     note = (
-        f"{name}: {max(run.facts for run in beside):,} facts about the hostile namespace; on arrival the service also "
+        f"{name}: {max(run.events for run in beside):,} events about the hostile namespace; on arrival the service also "
         "reads their manifests, which a real API server does for it"
     )
     quick = f"{name}: filter of an ordinary pod, p99"
