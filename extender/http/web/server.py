@@ -21,7 +21,7 @@ from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
-from extender.http.web.caller_checks import check_of
+from extender.http.web.caller_checks import check_of, close_outdated
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
 from extender.http.web.openapi_route import OpenApiRoute
@@ -114,6 +114,8 @@ def _application(
 
         app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(parts.probes.send_away)
+    if listener.asks_for_certificates:
+        app.on_response_prepare.append(close_outdated)
     return app
 
 
