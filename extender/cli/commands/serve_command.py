@@ -76,6 +76,11 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
                 logging.WARNING if settings.insecure_plain_http else logging.INFO,
                 no_authentication_text(found),
             )
+        elif settings.authentication == "none" and not is_loopback(found[-1].host):
+            log.warning(
+                "everyone who reaches the API may read it (--authentication none)",
+                extra={"address": found[-1].address},
+            )
         if sys.stderr.isatty():
             sys.stderr.write(start_text(settings))
 

@@ -63,6 +63,7 @@ SHARED_TYPES: Final = tuple(
         VictimGone,
         CapacityMeasured,
         ControlPlaneFeaturesDetected,
+        ClockStepped,
         HistoryTruncated,
         TreeCompiled,
         TreeRefused,
@@ -183,7 +184,12 @@ def _of_others(
 def _of_no_gang(data: AnyEventData, readers: Visibility) -> AnyEventData | None:
     """Return the data of an event about no gang: about the cluster, or about a workload that the readers see."""
     match data:
-        case CapacityMeasured() | ControlPlaneFeaturesDetected() | HistoryTruncated():
+        case (
+            CapacityMeasured()
+            | ClockStepped()
+            | ControlPlaneFeaturesDetected()
+            | HistoryTruncated()
+        ):
             return data
         case TreeCompiled() | TreeRefused() | TreeRetired():
             return data if _sees(readers, data.workload) else None
@@ -293,14 +299,15 @@ def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:
 
 def _cancelled(data: PreemptionCancelled, readers: Visibility) -> PreemptionCancelled:
     successor = name_for(readers, data.taken_over_by) if data.taken_over_by else ""
+    hidden = successor != data.taken_over_by
     return msgspec.structs.replace(
         data,
         units_spared=tuple(name_for(readers, unit) for unit in data.units_spared),
         units_in_progress=tuple(name_for(readers, unit) for unit in data.units_in_progress),
-        message=data.message_reduced or data.message,
+        message=data.message_reduced or ("" if hidden else data.message),
         message_reduced="",
         taken_over_by=successor,
-        taken_over_by_uid=data.taken_over_by_uid if successor == data.taken_over_by else "",
+        taken_over_by_uid="" if hidden else data.taken_over_by_uid,
     )
 
 

@@ -61,6 +61,22 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
     )
 
 
+def visible_part(state: ReservationState, uid: GangUid, readers: Visibility) -> ReservationState:
+    """Return a state in which one gang, which readers see, and its preemption are as they see them.
+
+    It costs the same for any number of gangs; the other gangs and preemptions are not in it.
+    """
+    if readers.everything:
+        return state
+    gang, preemption = state.gangs.get(uid), state.preemptions.get(uid)
+    shown = visible_preemption(preemption, readers) if preemption is not None else None
+    return msgspec.structs.replace(
+        state,
+        gangs=Map({} if gang is None else {uid: visible_gang(gang, readers)}),
+        preemptions=Map({} if shown is None else {uid: shown}),
+    )
+
+
 def visible_gang(root: GangState, readers: Visibility) -> GangState:
     """Return a gang of a namespace that readers see, without names of other namespaces in what was decided about it."""
     if readers.everything:

@@ -90,7 +90,10 @@ def name_for(
     """
     if is_hidden(name) or readers.sees(namespace_of(name)):
         return name
-    text = f"a {name.partition('/')[0]}"
+    kind, *path = name.split("/")
+    text = (
+        f"a {kind}" if len(path) > 1 else "an object"
+    )  # without a kind, the first part is the namespace
     if priority is not None:
         text += f" of priority {priority}"
     if pods:

@@ -117,7 +117,10 @@ def document(operations: Sequence[Operation]) -> Json:
             "title": "gang-extender",
             "version": __version__,
             "description": "Queries of the event log and of the current state of gang-extender. "
-            "Answers under /v1 keep their fields; new ones may be added.",
+            "Answers under /v1 keep their fields; new ones may be added. A caller with rights in some namespaces gets the "
+            "objects of these namespaces; where an object of another namespace explains what happened to one of them, its "
+            "kind, priority, number of pods and log position stand in place of its name, and its UID and node are empty. "
+            "An object that the caller does not see is answered as one that does not exist.",
         },
         "paths": paths,
         "components": {"schemas": _schemas(operations)},

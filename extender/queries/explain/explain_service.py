@@ -10,7 +10,7 @@ import msgspec
 from extender.core.decisions.admit.search_turns import SearchTurn
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation, ReservationState
-from extender.core.log.visible_state import visible_state
+from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -65,10 +65,9 @@ class _Now:
     """The cluster and the log as one explanation sees them."""
 
     view: ClusterView
-    state: ReservationState  # what the caller sees of it
+    state: ReservationState  # all of it
     pace: Yielder
-    readers: Visibility
-    whole: ReservationState
+    readers: Visibility  # what the caller sees
 
 
 class ExplainService:
@@ -114,14 +113,13 @@ class ExplainService:
             ClusterUnavailable: A plan is needed, and the view of the cluster is not current.
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
-        view, whole, pace = self._cluster.view(), self._state.committed, Yielder()
-        state = visible_state(whole, readers)
+        view, state, pace = self._cluster.view(), self._state.committed, Yielder()
         found = await matches(all_names(view, state, readers), wanted, pace)
         if not found:
             near = await similar_names(all_names(view, state, readers), wanted, pace)
             raise NotFound(_not_found(wanted, near))
         subject, *others = found
-        explanation = await self._of(_Now(view, state, pace, readers, whole), subject)
+        explanation = await self._of(_Now(view, state, pace, readers), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
         return msgspec.structs.replace(
             explanation,
@@ -200,6 +198,7 @@ class ExplainService:
         if key in forest.orphans:
             return _explanation(subject, orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
+        state = visible_part(state, tree.root.uid, now.readers)
         gang = state.gangs.get(tree.root.uid)
         trees = state.trees
         workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
@@ -343,7 +342,7 @@ def _lone(pod: Pod, subject: ObjectName) -> Explanation:
 
 
 def _node(asked: _Now, name: NodeName) -> Explanation:
-    view, state = asked.view, asked.whole
+    view, state = asked.view, asked.state
     now = live_node(view, name, None)
     assert now is not None
     gangs: dict[GangUid, int] = {}

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
 from extender.core.model.visibility import Visibility
+from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_body import BODY
 from extender.http.responses.request_visibility import VISIBILITY
@@ -30,6 +30,8 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.health import Probes
+from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_stream import EventStream
 from extender.queries.log.reports import REPORTS
@@ -116,11 +118,12 @@ WALK = {
         "?diff={middle}",
         "?diff={middle}&node={node}",
     ],
+    "/v1/readiness": [""],
     "/v1/reports": [""],
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
 # The answers of these name no tenant, for any caller.
-NAMELESS = {"/v1/nodes", "/v1/reports"}
+NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
 PLANNED = [
     a_group("planned", gang=6, namespace=OWN, priority=100_000),
@@ -168,7 +171,7 @@ async def serving(stage, url):
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(reading)
         feed = EventStream(log, reader)
-        as_of = HistoricalState(log, PostgresSnapshots(reading), reader, stage.clock)
+        as_of = HistoricalState(log, PostgresSnapshots(reading), reader)
         plan = live_plans(stage).plan
         app = web.Application(middlewares=[problems, as_caller])
         for part in (
@@ -188,7 +191,9 @@ async def serving(stage, url):
             OpenApiRoute(),
         ):
             app.add_routes(part.routes())
-        routed = {route.resource.canonical for route in app.router.routes()} - {"/v1/openapi.json"}
+        app.add_routes(Probes(stage.extender_service, stage.leader).api_routes())
+        routed = {route.resource.canonical for route in app.router.routes()}
+        routed -= {"/v1/openapi.json", "/metrics"}
         assert routed == {operation.path for operation in OPERATIONS}
         async with TestClient(TestServer(app)) as client:
             yield client
@@ -233,6 +238,10 @@ async def test_every_route_is_walked():
     """A new route of /v1 fails this test until the walk has it."""
     assert {o.path for o in OPERATIONS if o.method == "get"} == set(WALK)
     assert {o.path for o in OPERATIONS if o.method != "get"} == {"/v1/plan"}
+    # the application refuses a route that is not in this table
+    without_data = (RouteRight.OPEN, RouteRight.CERTIFICATE, RouteRight.METRICS)
+    walked = {*WALK, "/v1/plan", "/v1/openapi.json"}
+    assert {path for path, right in RIGHTS.items() if right not in without_data} == walked
 
 
 async def test_no_answer_has_a_name_of_another_tenant(served):

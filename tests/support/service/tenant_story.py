@@ -17,7 +17,7 @@ from extender.core.log.events import (
     TreeRetired,
 )
 from extender.core.model.ids import NIL_GANG, GangUid
-from tests.support.service.fakes import Stage
+from tests.support.service.fakes import FakeClock, Stage
 from tests.support.service.manifest_builders import RACK, a_node
 from tests.support.service.two_tenants import (
     FOREIGN,
@@ -27,7 +27,20 @@ from tests.support.service.two_tenants import (
     tenant_pod,
 )
 
+PAST_US = 1_700_000_000_000_000  # a database takes no event with a time ahead of its own
 NODES = tuple(f"n{number}" for number in range(6))
+
+
+# fields of events with Kind/namespace/name; the others have namespace/name
+WITH_KIND = (
+    "unit",
+    "units",
+    "units_spared",
+    "units_in_progress",
+    "taken_over_by",
+    "object",
+    "owner",
+)
 
 
 async def two_tenants_stage(**settings: Any) -> Stage:
@@ -36,12 +49,15 @@ async def two_tenants_stage(**settings: Any) -> Stage:
     `own-low` is evicted for `foreign-hi`, `foreign-low` for `own-hi`; both tenants have a gang that waits for lack of
     capacity, one whose group does not exist, a lone pod, and workloads.
     """
+    clock = FakeClock()
+    clock.us = PAST_US
     stage = Stage(
         *(a_node(name, {RACK: f"r{name}"}, gpu=1) for name in NODES),
         *tenant_gang(OWN, "low", nodes=("n0", "n1"), whole=True),
         *tenant_gang(FOREIGN, "low", nodes=("n2", "n3")),
         tenant_pod(OWN, "lone", node="n4", priority=5000),
         tenant_pod(FOREIGN, "lone", node="n5", priority=5000),
+        clock=clock,
         **settings,
     )
     await stage.lead()
@@ -135,7 +151,10 @@ def filled(kind: Any, tenant: str) -> Any:
 def _value(hint: Any, tenant: str, name: str) -> Any:
     origin = get_origin(hint)
     if hint is str or getattr(hint, "__supertype__", None) is str:
-        return "n0" if name == "node" else f"{tenant}/{tenant}-{name.replace('_', '-')}"
+        if name in ("node", "taken_over_nodes"):
+            return "n0"
+        path = f"{tenant}/{tenant}-{name.replace('_', '-')}"
+        return f"PodGroup/{path}" if name in WITH_KIND else path
     if hint is int or getattr(hint, "__supertype__", None) is int:
         return 0 if name == "shape" else 1
     if hint is bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     GangUnschedulable,
     PreemptionCancelled,
@@ -164,6 +165,58 @@ async def test_a_preemption_that_is_taken_over_does_not_name_who_did():
         (end,) = stage.event_data(PreemptionCancelled)
         assert end.taken_over_by == f"PodGroup/{FOREIGN}/{FOREIGN}-top"
         assert end.message_reduced.startswith("a PodGroup of priority 100 takes over the capacity")
+        assert not leaks(stage)
+
+
+async def test_a_lone_pod_that_evicts_a_whole_gang_is_not_named():
+    """The preempt verb of kube-scheduler: the victims learn that a Pod of its priority needs their capacity."""
+    low = tenant_gang(OWN, "low", nodes=NODES, whole=True)
+    async with await story(*low, tenant_pod(FOREIGN, "vip", priority=77)) as stage:
+        await settled(stage, 2)
+        pods = {node: stage.cluster.pod(f"{OWN}/{OWN}-low-{n}") for n, node in enumerate(NODES)}
+        offered = [NodeCandidate(node=node, victims=(pod.uid,)) for node, pod in pods.items()]
+        vip = stage.cluster.pod(f"{FOREIGN}/{FOREIGN}-vip")
+        assert await stage.extender_service.preempt(vip, offered)
+        assert stage.event_data(PreemptionPlanned)
+        await reported(stage)
+        assert any(
+            "a Pod of priority 77 with 1 pod" in text
+            for _, text in stage.cluster.did("mark_disrupted")
+        )
+        assert not leaks(stage)
+
+
+async def test_a_gang_that_lost_its_minimum_does_not_name_who_took_it():
+    """Preempted members are gone: the conditions of what waits now have no name of the preemptor."""
+    low = tenant_gang(OWN, "low", nodes=NODES, whole=True)
+    async with await story(*low, *tenant_gang(FOREIGN, "hi", priority=1000)) as stage:
+        stage.cluster.obeys = True
+        await reported(stage)
+        stage.cluster.add(*tenant_gang(OWN, "low", pods=2)[1:])
+        await reported(stage)
+        root = stage.root(f"{OWN}/{OWN}-low")
+        assert root.last_loss.preemptor == f"PodGroup/{FOREIGN}/{FOREIGN}-hi"
+        assert (root.last_loss.preemptor_priority, root.last_loss.preemptor_pods) == (1000, 2)
+        assert texts_on(stage, OWN)
+        assert not leaks(stage)
+
+
+async def test_what_the_verbs_answer_names_no_other_tenant():
+    """The texts that kube-scheduler writes on pods: refused members, reserved nodes, and a barrier that times out."""
+    objects = (*tenant_gang(FOREIGN, "early"), *tenant_gang(OWN, "late"), tenant_pod(OWN, "lone"))
+    async with await story(*objects, barrier_timeout_s=0.01) as stage:
+        await reported(stage)
+        assert stage.where(f"{FOREIGN}/{FOREIGN}-early")
+        answers = [
+            stage.extender_service.filter(stage.cluster.pod(f"{OWN}/{OWN}-{name}"), list(NODES))
+            for name in ("late-0", "lone")
+        ]
+        assert all(answer.refused for answer in answers)
+        assert not any(FOREIGN in answer.reason for answer in answers)
+        (member, *_) = stage.where(f"{FOREIGN}/{FOREIGN}-early")
+        error = await stage.bind(f"{FOREIGN}/{member}")
+        assert "not all of its minimum reached bind" in error
+        assert OWN not in error
         assert not leaks(stage)
 
 
