@@ -29,6 +29,7 @@ from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
+from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from extender.control.log.leader import Leader
+    from extender.core.log.anchors import Anchor
+    from extender.ports.verification_ports import SliceResult
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Store(msgspec.Struct):
     """All adapters of one database."""
 
     url: str
+    keys: LogKeys
     log: PostgresEventLog
     snapshots: PostgresSnapshots
     inputs: PostgresDecisionInputs
@@ -135,19 +139,21 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
         )
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
+            keys=keys,
             log=PostgresEventLog(url),
-            snapshots=PostgresSnapshots(writing),
+            snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit),
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -269,16 +275,10 @@ class Service:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.binding.bind_barrier import BindBarriers
-        from extender.control.log.log_head_publisher import LogHeadPublisher
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
-        from extender.control.monitors.clock_monitor import ClockMonitor
-        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
-        from extender.control.monitors.read_model_projector import ReadModelProjector
-        from extender.control.monitors.reference_indexer import ReferenceIndexer
-        from extender.control.monitors.state_verifier import StateVerifier
         from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
@@ -293,18 +293,7 @@ class Service:
         self.barriers = BindBarriers(
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
-        writer.history.anchor = seen
-        self.loop_monitor = EventLoopMonitor(
-            writer,
-            lambda: PostgresLeaseRenewal(opened.url),
-            clock,
-            int(settings.lease_duration_s * 1000),
-        )
-        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
-        self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
-        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
-        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+        self._watch_log(opened, clock)
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
@@ -335,11 +324,50 @@ class Service:
         )
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
-        self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.query_process = QueryProcess(
+            ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
+        )
         self.worker = PlanQueryWorker()
         self.apps = self._applications(opened, clock)
+
+    def _watch_log(self, opened: Store, clock: DatabaseClock) -> None:
+        """Make what publishes, verifies and projects the log, and looks at clock and event loop."""
+        from extender.control.log.log_head_publisher import LogHeadPublisher
+        from extender.control.monitors.clock_monitor import ClockMonitor
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
+        from extender.control.monitors.log_verifier import LogVerifier
+        from extender.control.monitors.read_model_projector import ReadModelProjector
+        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.state_verifier import StateVerifier
+        from extender.runtime.worker_process import NICE, WorkerProcess
+
+        writer, seen, settings = self.leader, self.cluster, self.settings
+        writer.history.anchor, writer.history.keys = seen, opened.keys
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
+        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
+        self.verification = WorkerProcess(nice=NICE)
+        verify_next = functools.partial(self._verify_slice, opened.url)
+        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
+        self.projector = ReadModelProjector(writer, opened.projection)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
+        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+
+    async def _verify_slice(
+        self, url: str, anchors: Sequence[Anchor] | None, most: int
+    ) -> SliceResult:
+        """Verify the next events of the log in the process for that; see `LogVerifier`."""
+        from extender.verification_worker import verify_slice
+
+        key_file = self.settings.anchor_key_file
+        return await self.verification.run(verify_slice, url, key_file, anchors, most)
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
@@ -438,6 +466,7 @@ class Service:
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
+            asyncio.create_task(self.verifier.run(), name="log verifier"),
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
             asyncio.create_task(self.trees.run(), name="trees"),
@@ -463,6 +492,7 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.query_process.close()
             self.worker.stop()
+            self.verification.stop()
             self.parts.planner.stop()
             self.parts.termination_reasons.stop()
             await self.cluster.stop()

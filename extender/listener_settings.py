@@ -65,7 +65,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     replica_client_names: Annotated[tuple[str, ...], Meta(description="Those of them that other replicas present when they forward a call to the leader.")] = ("gang-extender",)
     tls_client_cert_file: Annotated[str, Meta(description="Certificate that this replica presents to the leader; unset: that of --tls-cert-file.")] = ""
     tls_client_private_key_file: Annotated[str, Meta(description="Private key of --tls-client-cert-file.")] = ""
-    server_ca_file: Annotated[str, Meta(description="CAs that the certificate of the leader is verified with; unset: those of --client-ca-file.")] = ""
+    server_ca_file: Annotated[str, Meta(description="CAs that the certificate of the leader is verified with, and that of the service that a command queries; unset: those of --client-ca-file, and for commands those of the system.")] = ""
     tls_server_name: Annotated[str, Meta(description="Name that the certificate of the leader must have; unset: the host of its URL.")] = ""
     insecure_plain_http: Annotated[bool, Meta(description="Whether to listen without TLS on addresses that other machines reach: everyone who reaches them may bind and evict pods.")] = False
     allowed_hosts: Annotated[tuple[str, ...], Meta(description="Further names under which a listener without TLS is called (header Host).")] = ()
@@ -142,7 +142,7 @@ def _check_files(settings: ListenerSettings, names: Mapping[str, str]) -> None:
             raise BadInput(msg)
     if settings.has_tls:
         return
-    for name in (FORWARDING_FILES[0], "server_ca_file", "tls_server_name"):
+    for name in (FORWARDING_FILES[0], "tls_server_name"):
         if getattr(settings, name):
             msg = (
                 f"{names[name]}: {getattr(settings, name)!r} is for a service with TLS; "

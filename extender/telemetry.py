@@ -253,6 +253,22 @@ class Metrics:
             "How often the log was found to lack committed events, because the database is an older copy.",
             registry=self.registry,
         )
+        self.log_verified_position = Gauge(
+            f"{prefix}_log_verified_position",
+            "Position up to which the running verification of the log has come; it begins at 0 again and again.",
+            registry=self.registry,
+        )
+        self.log_verification_last_success_timestamp_seconds = Gauge(
+            f"{prefix}_log_verification_last_success_timestamp_seconds",
+            "When the whole log was verified last, as Unix time.",
+            registry=self.registry,
+        )
+        self.log_findings = Gauge(
+            f"{prefix}_log_findings",
+            "What the last verification of the whole log found, by kind; see gang-extender verify.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.reserved_capacity_used_by_others = Counter(
             f"{prefix}_reserved_capacity_used_by_others",
             "Other pods that use the reserved capacity of a gang. via=unaware: their scheduler does not call this service; higher-priority: their priority is higher; pinned: they may run on that node only.",

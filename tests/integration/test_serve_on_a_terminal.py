@@ -7,56 +7,12 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
-import yaml
 
-from deploy.demo.ports import free_port
-from tests.support.logs.postgres import fresh_database
-from tests.support.service.command_line import product_environ
-from tests.support.service.manifest_builders import a_fleet
-
-ROOT = Path(__file__).parents[2]
 WITHIN_S = 120
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def manifests(tmp_path):
-    path = tmp_path / "nodes.yaml"
-    path.write_text(yaml.safe_dump_all(a_fleet("1 nodes")))
-    return path
-
-
-@pytest.fixture
-def serve(postgres_url, template_database, tmp_path):
-    """Start `serve` with these words; gives the process, its URL, and what it writes to stderr."""
-    started = []
-    with fresh_database(postgres_url, template=template_database) as url:
-
-        def start(*words, stdout, stderr, **environ):
-            port = free_port()
-            command = [sys.executable, "-m", "extender", "serve", "--database-url", url]
-            process = subprocess.Popen(
-                [*command, "--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}", *words],
-                cwd=ROOT,
-                env=product_environ() | environ,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
-            started.append(process)
-            return process, f"127.0.0.1:{port}", url
-
-        try:
-            yield start
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
 
 
 def read_terminal(terminal, count):

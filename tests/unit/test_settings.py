@@ -145,12 +145,14 @@ VALUES = {
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
     "authentication": ("kubernetes", "basic"),
     "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
     "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
+    "token_file": ("/token", None),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
@@ -200,7 +202,7 @@ NEEDS = (
 )
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
 # that is a flag of those who ask a service
-ON_SERVE = [name for name in VALUES if name != "server"]
+ON_SERVE = [name for name in VALUES if name not in ("server", "token_file")]
 
 
 def flag_of(name):
@@ -304,12 +306,11 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-# without a value
-SWITCHES = (
+SWITCHES = (  # without a value
     "preemption",
     "show_names_across_namespaces",
-    "insecure_plain_http",
     "api_server_tokens",
+    "insecure_plain_http",
 )
 
 
@@ -364,7 +365,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
 
 
 PLAIN = {"insecure_plain_http": True}
-CERTIFICATES = {"tls_cert_file": "a.crt", "tls_private_key_file": "a.key", "client_ca_file": "ca"}
+TLS = {"tls_cert_file": "/a.crt", "tls_private_key_file": "/a.key", "client_ca_file": "/ca.crt"}
 
 
 @pytest.mark.parametrize(
@@ -373,16 +374,17 @@ CERTIFICATES = {"tls_cert_file": "a.crt", "tls_private_key_file": "a.key", "clie
         ({}, "none"),
         ({"listen": "[::1]:8888"}, "none"),
         ({"listen": "0.0.0.0:8888", **PLAIN}, "kubernetes"),
-        ({"api_listen": "10.0.0.1:8443", **PLAIN}, "kubernetes"),
         ({"listen": "0.0.0.0:8888", "api_listen": "127.0.0.1:8443", **PLAIN}, "none"),
-        ({"listen": "0.0.0.0:8888", **CERTIFICATES}, "kubernetes"),
+        ({"api_listen": "10.0.0.1:8443", **PLAIN}, "kubernetes"),
         ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",), **PLAIN}, "none"),
+        (TLS, "kubernetes"),
+        ({"cluster": ("a.yaml",), **TLS}, "none"),
         ({"authentication": "kubernetes"}, "kubernetes"),
-        ({"listen": "0.0.0.0:8888", "authentication": "none", **PLAIN}, "none"),
+        ({"authentication": "none", **TLS}, "none"),
     ],
 )
 def test_who_may_read_follows_from_the_listener(given, found):
-    """Every client of this machine, or of a cluster of manifests; beyond loopback only with a token."""
+    """Every client of this machine without TLS, or of a cluster of manifests; otherwise only with a token."""
     assert load({}, **given).authentication == found
 
 

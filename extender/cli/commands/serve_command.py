@@ -18,7 +18,7 @@ from extender.listener_settings import Listener, http_url, is_loopback, listener
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
-OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
+OF_OTHER_COMMANDS = ("server", "token_file")  # of a service to query
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 
@@ -75,6 +75,11 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
             log.log(
                 logging.WARNING if settings.insecure_plain_http else logging.INFO,
                 no_authentication_text(found),
+            )
+        elif settings.authentication == "none" and not is_loopback(found[-1].host):
+            log.warning(
+                "everyone who reaches the API may read it (--authentication none)",
+                extra={"address": found[-1].address},
             )
         if sys.stderr.isatty():
             sys.stderr.write(start_text(settings))

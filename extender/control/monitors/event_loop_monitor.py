@@ -142,7 +142,7 @@ class EventLoopMonitor:
             return
         if stalled_ms > self._stall_max_ms:
             log.error("the event loop is busy for too long: the lease runs out", extra={"stalled_ms": stalled_ms})  # fmt: skip
-            self._renewed_ms = now_ms  # says it again after a third of the term
+            self._renewed_ms = now_ms  # renewed again after a third of the term
             return
         try:
             await renewal.renew(grant)

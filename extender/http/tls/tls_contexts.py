@@ -81,7 +81,7 @@ class TlsContexts:
         found = x509.load_der_x509_certificate(caller.encoded)
         if not any(_signed(found, ca) for ca in current.client_cas):
             return False
-        caller.verified_with = current.verbs
+        caller.verified_with, caller.outdated = current.verbs, True
         return True
 
     def look(self) -> None:

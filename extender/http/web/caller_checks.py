@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.tls.tls_contexts import TlsContexts
-from extender.http.web.connection_limits import ConnectionLimits
+from extender.http.web.connection_limits import ConnectionLimits, close_after
 from extender.http.web.request_limits import RequestRefused
 from extender.listener_settings import Listener
 from extender.settings import Settings
@@ -30,6 +30,8 @@ NAMES_LOGGED_MAX = 64
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
+# on a request whose connection is closed after the response
+LAST_CALL = web.RequestKey("last-call", bool)
 Check = Callable[[web.Request], None]
 
 
@@ -49,6 +51,12 @@ def check_of(
 
 def _any_caller(_: web.Request) -> None:
     """Accept the request: this listener has TLS and asks for no certificate."""
+
+
+async def close_outdated(request: web.Request, response: web.StreamResponse) -> None:
+    """Close a connection after its response when a new handshake is due; the caller loses no call by that."""
+    if LAST_CALL in request:
+        close_after(response)
 
 
 class CertifiedCallers:
@@ -78,7 +86,8 @@ class CertifiedCallers:
         found = self._connections.certificate(request.transport)
         if found is None:
             raise _refused("client-certificate", "this listener needs a client certificate")
-        if found.ends_s < self._tls.now_s():
+        now_s = self._tls.now_s()
+        if found.ends_s < now_s:
             raise _refused("client-certificate", f"the certificate of {_shown(found.names)} has ended; renew it")  # fmt: skip
         if not self._tls.trusts(found):
             text = f"the CA of the certificate of {_shown(found.names)} is not in --client-ca-file any more"
@@ -90,6 +99,8 @@ class CertifiedCallers:
                 f"{', '.join(sorted(self._allowed))}"
             )
             raise _refused("client-name", text)
+        if found.is_due(now_s):
+            request[LAST_CALL] = True
         request[FROM_REPLICA] = not self._replicas.isdisjoint(found.names)
 
     def _log(self, names: tuple[str, ...]) -> None:

@@ -106,6 +106,13 @@ class ConnectionLimits:
             gate.time_out(f"the body is not complete after {self.body_timeout_s:g} s\n")
 
 
+def close_after(response: web.StreamResponse) -> None:
+    """Close the connection after a response that is being prepared."""
+    response.force_close()
+    # aiohttp has made the headers by now; without this one the caller would use the closed connection again
+    response.headers["Connection"] = "close"
+
+
 CONNECTIONS = web.AppKey("connections", ConnectionLimits)
 
 

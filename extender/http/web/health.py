@@ -12,6 +12,7 @@ from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
+from extender.http.web.connection_limits import close_after
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -92,9 +93,7 @@ class Probes:
         although another one can.
         """
         if self._leader.draining or not all(check.ok for check in self._scheduling.checks()):
-            response.force_close()
-            # aiohttp has made the headers by now; without this one the caller would use the closed connection again
-            response.headers["Connection"] = "close"
+            close_after(response)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Return all metrics in the Prometheus text format."""

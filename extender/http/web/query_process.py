@@ -81,6 +81,7 @@ class QueryProcessOptions(msgspec.Struct, frozen=True):
     log_level: str
     service: int  # process id of the service; the query process ends with it
     listening: int  # file descriptor of the socket to accept on
+    anchor_key_file: str = ""  # its keys authenticate snapshots
     key: str = ""  # that each query has
 
 
@@ -91,12 +92,20 @@ class QueryProcess:
         command: Starts the query process.
         database_url: For the query process.
         log_level: For the query process.
+        anchor_key_file: For the query process.
     """
 
-    def __init__(self, command: Sequence[str], database_url: str, log_level: str) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        database_url: str,
+        log_level: str,
+        anchor_key_file: str = "",
+    ) -> None:
         self._command = command
         self._database_url = database_url
         self._log_level = log_level
+        self._anchor_key_file = anchor_key_file
         self._listening: socket.socket | None = None
         self._session: aiohttp.ClientSession | None = None
         self._process: Process | None = None
@@ -142,7 +151,12 @@ class QueryProcess:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
         given = QueryProcessOptions(
-            self._database_url, self._log_level, os.getpid(), number, self._key
+            self._database_url,
+            self._log_level,
+            os.getpid(),
+            number,
+            self._anchor_key_file,
+            self._key,
         )
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),

@@ -21,7 +21,7 @@ from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
-from extender.http.web.caller_checks import check_of
+from extender.http.web.caller_checks import check_of, close_outdated
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
 from extender.http.web.openapi_route import OpenApiRoute
@@ -88,16 +88,21 @@ def _application(
     connections = ConnectionLimits(settings, count)
     check = check_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
+    inner: list[Middleware] = []
     if parts.reviews is not None and listener.serves != "verbs":
         cache = ReviewCache(parts.reviews, time.monotonic)
-        checks = [AccessControl(cache, parts.namespaces, connections).middleware()]
-    app = web.Application(middlewares=[problems, *checks, limits.middleware(connections, check)])
+        access = AccessControl(cache, parts.namespaces, connections)
+        checks, inner = [access.middleware()], [access.after_body()]
+    app = web.Application(
+        middlewares=[problems, *checks, limits.middleware(connections, check), *inner]
+    )
     app[CONNECTIONS] = connections
     context = None
     if tls is not None:
         context = tls.verbs if listener.asks_for_certificates else tls.api
     app[PLACE] = Place(listener, context)
-    app.add_routes(parts.probes.routes(with_reasons=listener.shows_reasons))
+    with_reasons = listener.shows_reasons and parts.reviews is None
+    app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
     if listener.serves != "verbs":
@@ -110,6 +115,8 @@ def _application(
 
         app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(parts.probes.send_away)
+    if listener.asks_for_certificates:
+        app.on_response_prepare.append(close_outdated)
     return app
 
 
