@@ -29,6 +29,7 @@ from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
+from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -38,6 +39,7 @@ from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine, place_of
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
+from extender.store.log.lease_renewal import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from extender.control.log.leader import Leader
+    from extender.core.log.anchors import Anchor
+    from extender.ports.verification_ports import SliceResult
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class Store(msgspec.Struct):
     """All adapters of one database."""
 
     url: str
+    keys: LogKeys
     log: PostgresEventLog
     snapshots: PostgresSnapshots
     inputs: PostgresDecisionInputs
@@ -134,19 +139,21 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
         )
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
+            keys=keys,
             log=PostgresEventLog(url),
-            snapshots=PostgresSnapshots(writing),
+            snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit),
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
@@ -268,19 +275,15 @@ class Service:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.binding.bind_barrier import BindBarriers
-        from extender.control.log.log_head_publisher import LogHeadPublisher
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
-        from extender.control.monitors.clock_monitor import ClockMonitor
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
-        from extender.control.monitors.read_model_projector import ReadModelProjector
-        from extender.control.monitors.reference_indexer import ReferenceIndexer
-        from extender.control.monitors.state_verifier import StateVerifier
         from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.scheduler.leader_proxy import LeaderProxy
+        from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
 
@@ -290,16 +293,13 @@ class Service:
         self.barriers = BindBarriers(
             cluster=seen, leader=self.leader, clock=clock, settings=settings
         )
-        writer.history.anchor = seen
-        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
-        self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
-        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
-        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+        self._watch_log(opened, clock)
         self.capacity_sampler = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = StatusReporter(seen, self.leader, clock)
+        self.reporter = StatusReporter(
+            seen, self.leader, clock, show_names=settings.show_names_across_namespaces
+        )
         self.finalizers = FinalizerController(seen, self.leader)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         self.parts = loop_parts(
@@ -322,14 +322,55 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.forwarder = LeaderProxy(writer, settings)
-        self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
+        self.forwarder = LeaderProxy(writer, settings, self.tls)
+        self.query_process = QueryProcess(
+            ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
+        )
         self.worker = PlanQueryWorker()
-        self.app = self._application(opened, clock)
+        self.apps = self._applications(opened, clock)
 
-    def _application(self, opened: Store, clock: Clock) -> web.Application:
-        """Return the HTTP application."""
+    def _watch_log(self, opened: Store, clock: DatabaseClock) -> None:
+        """Make what publishes, verifies and projects the log, and looks at clock and event loop."""
+        from extender.control.log.log_head_publisher import LogHeadPublisher
+        from extender.control.monitors.clock_monitor import ClockMonitor
+        from extender.control.monitors.event_loop_monitor import EventLoopMonitor
+        from extender.control.monitors.log_verifier import LogVerifier
+        from extender.control.monitors.read_model_projector import ReadModelProjector
+        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.state_verifier import StateVerifier
+        from extender.runtime.worker_process import NICE, WorkerProcess
+
+        writer, seen, settings = self.leader, self.cluster, self.settings
+        writer.history.anchor, writer.history.keys = seen, opened.keys
+        self.loop_monitor = EventLoopMonitor(
+            writer,
+            lambda: PostgresLeaseRenewal(opened.url),
+            clock,
+            int(settings.lease_duration_s * 1000),
+        )
+        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
+        self.verification = WorkerProcess(nice=NICE)
+        verify_next = functools.partial(self._verify_slice, opened.url)
+        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
+        self.projector = ReadModelProjector(writer, opened.projection)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
+        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
+        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+
+    async def _verify_slice(
+        self, url: str, anchors: Sequence[Anchor] | None, most: int
+    ) -> SliceResult:
+        """Verify the next events of the log in the process for that; see `LogVerifier`."""
+        from extender.verification_worker import verify_slice
+
+        key_file = self.settings.anchor_key_file
+        return await self.verification.run(verify_slice, url, key_file, anchors, most)
+
+    def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
+        """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
@@ -341,7 +382,7 @@ class Service:
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
-        from extender.http.web.server import ApplicationParts, application
+        from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
@@ -367,7 +408,7 @@ class Service:
                     clock,
                     plans.plan,
                     groups,
-                    searches=lambda: self.parts.exchange.published.searches,
+                    turns=lambda: self.parts.exchange.published.turns,
                 ),
                 self.query_process.fetch,
             ),
@@ -388,7 +429,7 @@ class Service:
             if self.settings.authentication == "kubernetes"
             else None
         )
-        return application(
+        return applications(
             ApplicationParts(
                 verbs=verbs,
                 probes=probes,
@@ -399,6 +440,7 @@ class Service:
                 namespaces=namespaces,
             ),
             self.settings,
+            self.tls,
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
@@ -406,11 +448,12 @@ class Service:
         from extender.http.web.server import listen
 
         self.query_process.open()
-        runner = await listen(self.app, self.settings)
+        runners = [await listen(app, self.settings) for app in self.apps]
         on_listening()
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
             asyncio.create_task(self.control_loop.run(), name="control loop"),
             asyncio.create_task(self.parts.nominator.run(), name="nominations"),
             asyncio.create_task(self.parts.evictor.run(), name="evictions"),
@@ -423,12 +466,15 @@ class Service:
             asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
+            asyncio.create_task(self.verifier.run(), name="log verifier"),
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
             asyncio.create_task(self.trees.run(), name="trees"),
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
+        if self.tls is not None:
+            loops.add(asyncio.create_task(self.tls.run(), name="certificate files"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -439,13 +485,14 @@ class Service:
             waiting.cancel()
             self.forwarder.stop()
             await self.barriers.stop()
-            await runner.cleanup()
+            await asyncio.gather(*(runner.cleanup() for runner in runners))
             await self.forwarder.close()
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self.query_process.close()
             self.worker.stop()
+            self.verification.stop()
             self.parts.planner.stop()
             self.parts.termination_reasons.stop()
             await self.cluster.stop()

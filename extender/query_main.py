@@ -25,6 +25,7 @@ from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
+from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.periodic import PeriodicTask
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import NICE, initialize_worker
@@ -50,7 +51,8 @@ def main() -> None:
     initialize_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
-    uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
+    keys = read_keys(given.anchor_key_file, "--anchor-key-file")
+    uvloop.run(_answer(given, keys, socket.socket(fileno=given.listening)))
 
 
 async def _synchronize(clock: DatabaseClock) -> None:
@@ -64,9 +66,10 @@ async def _synchronize(clock: DatabaseClock) -> None:
     ).run()
 
 
-async def _answer(url: str, listening: socket.socket) -> None:
+async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.socket) -> None:
+    url = given.database_url
     reading = create_reading_engine(url, pool_size=AT_ONCE)
-    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading)
+    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         clock = DatabaseClock(SystemClock(), history_log.time_us)
         synchronizing = asyncio.create_task(_synchronize(clock), name="clock")
@@ -84,6 +87,6 @@ async def _answer(url: str, listening: socket.socket) -> None:
         )
         gc.collect()
         gc.freeze()
-        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
+        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop, given.key)
         synchronizing.cancel()
     await reading.dispose()

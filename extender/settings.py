@@ -18,6 +18,13 @@ from msgspec import Meta
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.planner.plan_types import SEARCH_BUDGET
+from extender.listener_settings import (
+    ListenerSettings,
+    check_listeners,
+    http_url,
+    is_loopback,
+    listeners,
+)
 
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
@@ -32,7 +39,7 @@ SERVICE_LINK = re.compile(
 API_REQUESTS_MAX = 24
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(ListenerSettings, frozen=True, kw_only=True):
     """All settings.
 
     Each field is the environment variable `GANG_EXTENDER_<FIELD>` and a flag of `serve`, which is made from its type
@@ -44,14 +51,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded PostgreSQL; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
     pg_bin: Annotated[str, Meta(description="Folder with the programs initdb and postgres for the embedded PostgreSQL; unset: searched for in the Python package, in PATH and in the folders of the distribution.")] = ""
-    listen: Annotated[str, Meta(description="HOST:PORT to listen on.")] = "127.0.0.1:8888"
-    advertise_url: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
-    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address and where the cluster is manifests, else kubernetes.")] = ""
+    anchor_key_file: Annotated[str, Meta(description="File with the Ed25519 key that signs the published anchors of the log and authenticates snapshots (gang-extender keys); keep it away from the database. Unset: anchors are not signed.")] = ""
+    authentication: Annotated[Literal["", "none", "kubernetes"], Meta(description="Who may read /v1 and /metrics. none: every client that reaches the listener; kubernetes: bearer tokens with rights on podgroups.gang-extender.dev. Unset: none on a loopback address without TLS and where the cluster is manifests, else kubernetes.")] = ""
     api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
     node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
+    token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
@@ -59,11 +66,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
+    show_names_across_namespaces: Annotated[bool, Meta(description="Whether conditions, Events and messages on objects of one namespace name objects of another; false: kind, priority, size and the position in the log instead.")] = False
     lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
     max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
     max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
@@ -89,15 +98,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def bind_post_within_ms(self) -> int:
         """Return the maximum age of a bind call when its Binding is posted (EXTENDER 3.6)."""
         return int((self.bind_timeout_s - min(10.0, self.bind_timeout_s / 4)) * 1000)
-
-    @property
-    def host_port(self) -> tuple[str, int]:
-        """Return host and port of `listen`.
-
-        Raises:
-            BadInput: It is not HOST:PORT.
-        """
-        return _host_port(self.listen, f"{PREFIX}LISTEN")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
             )
     settings = msgspec.convert(raw, type=Settings, strict=False)
     _check(settings, names)
-    _host_port(settings.listen, names["listen"])
+    check_listeners(settings, names)
     computed = computed_defaults(settings, variables)
     unset = {name: value for name, value in computed.items() if not getattr(settings, name)}
     return msgspec.structs.replace(settings, **unset)
@@ -205,22 +205,14 @@ def origin_of(
 def computed_defaults(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that depend on the machine or on `listen`, by setting."""
     host, port = settings.host_port
-    reads_all = bool(settings.cluster) or host in LOOPBACK
+    api = listeners(settings)[-1]
+    reads_all = bool(settings.cluster) or (is_loopback(api.host) and not api.tls)
     return {
         "authentication": "none" if reads_all else "kubernetes",
         "data_dir": default_data_dir(variables),
         "identity": f"{socket.gethostname()}:{port}",
-        "advertise_url": http_url(host, port),
+        "advertise_url": http_url(host, port, tls=settings.has_tls),
     }
-
-
-def http_url(host: str, port: int) -> str:
-    """Return the URL of a host and a port.
-
-    >>> http_url("::1", 8888)
-    'http://[::1]:8888'
-    """
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -266,19 +258,6 @@ def checked_url(text: str, field: str, example: str) -> str:
         msg = f"{field}: {text!r} is not a URL, for example {example}"
         raise BadInput(msg)
     return text
-
-
-def _host_port(text: str, field: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT.
-
-    Raises:
-        BadInput: The text has another form.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 -- the last port
-        msg = f"{field}: {text!r} is not HOST:PORT, for example 127.0.0.1:8888"
-        raise BadInput(msg)
-    return host.strip("[]"), int(port)
 
 
 def _parsed(setting: Setting, text: str, field: str) -> object:
@@ -331,7 +310,12 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
-    for name in ("replacement_ttl_s", "max_filter_body_bytes", "max_preempt_body_bytes"):
+    for name in (
+        "replacement_ttl_s",
+        "max_filter_body_bytes",
+        "max_preempt_body_bytes",
+        "max_new_gangs_per_minute",
+    ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)

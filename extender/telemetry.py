@@ -84,12 +84,30 @@ class Metrics:
         )
         self.http_connections = Gauge(
             f"{prefix}_http_connections",
-            "Open connections of the listener.",
+            "Open connections of all listeners.",
             registry=self.registry,
         )
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
             "Bytes of the bodies of all open requests.",
+            registry=self.registry,
+        )
+        self.tls_handshakes_failed = Counter(
+            f"{prefix}_tls_handshakes_failed",
+            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.tls_reloads = Counter(
+            f"{prefix}_tls_reloads",
+            "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
+            ["files", "result"],
+            registry=self.registry,
+        )
+        self.tls_certificate_expires_in_seconds = Gauge(
+            f"{prefix}_tls_certificate_expires_in_seconds",
+            "Seconds until a certificate in use ends, by certificate: server, client, client-ca (the last of them).",
+            ["certificate"],
             registry=self.registry,
         )
         self.podgroup_schedule_attempts = Counter(
@@ -111,6 +129,11 @@ class Metrics:
         self.tree_search_budget_exhausted = Counter(
             f"{prefix}_tree_search_budget_exhausted",
             "Plans that used up their search budget.",
+            registry=self.registry,
+        )
+        self.new_gangs_limited = Gauge(
+            f"{prefix}_new_gangs_limited",
+            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
             registry=self.registry,
         )
         self.search_seconds = Counter(
@@ -191,6 +214,17 @@ class Metrics:
             ["task"],
             registry=self.registry,
         )
+        self.event_loop_delay_seconds = Histogram(
+            f"{prefix}_event_loop_delay_seconds",
+            "How late a task of the event loop ran that is due every 0.1 s.",
+            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
+            registry=self.registry,
+        )
+        self.lease_renewals_while_busy = Counter(
+            f"{prefix}_lease_renewals_while_busy",
+            "Renewals of the lease by the thread that renews it while the event loop is busy.",
+            registry=self.registry,
+        )
         self.leader = Gauge(
             f"{prefix}_leader",
             "1 while this replica is the leader and may append to the log, else 0.",
@@ -217,6 +251,22 @@ class Metrics:
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
             "How often the log was found to lack committed events, because the database is an older copy.",
+            registry=self.registry,
+        )
+        self.log_verified_position = Gauge(
+            f"{prefix}_log_verified_position",
+            "Position up to which the running verification of the log has come; it begins at 0 again and again.",
+            registry=self.registry,
+        )
+        self.log_verification_last_success_timestamp_seconds = Gauge(
+            f"{prefix}_log_verification_last_success_timestamp_seconds",
+            "When the whole log was verified last, as Unix time.",
+            registry=self.registry,
+        )
+        self.log_findings = Gauge(
+            f"{prefix}_log_findings",
+            "What the last verification of the whole log found, by kind; see gang-extender verify.",
+            ["kind"],
             registry=self.registry,
         )
         self.reserved_capacity_used_by_others = Counter(

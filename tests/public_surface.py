@@ -43,8 +43,8 @@ from extender.http.responses.error_responses import KNOWN
 from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document
-from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.health import Health, Probes
+from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.ui import StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.written_names import (
@@ -193,7 +193,8 @@ def _routes(handlers: type) -> list[tuple[str, str]]:
 def http() -> list[str]:
     """Return all paths; the parameters, headers and answers of /v1; every field of every answer but events (events.txt)."""
     found = document(OPERATIONS)
-    paths = {
+    paths = {f"{one.method} {one.path}" for one in Probes.api_routes(object.__new__(Probes))}
+    paths |= {
         f"{method} {path}"
         for part in (Probes, OpenApiRoute, StaticPages)
         for method, path in _routes(part)

@@ -36,7 +36,7 @@ MANIFESTS = (
 )
 GATE = "gang-extender.dev/admission"
 TIMEOUT_S = 120.0
-EXTENDER = os.environ.get("GANG_EXTENDER_SERVER", "http://127.0.0.1:8888")
+EXTENDER = os.environ.get("GANG_EXTENDER_SERVER", "https://127.0.0.1:8443")
 PLURALS = {
     "PriorityClass": "priorityclasses",
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",

@@ -4,7 +4,7 @@
 
 A test compares the file with what this prints. All programs share the network of one idle
 container, so that 127.0.0.1 means the same to all of them, as on a control plane node and as in
-the tests; only the extender's port is published, and only on loopback.
+the tests; only the extender's API is published, and only on loopback. The verbs are called with TLS and certificates.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ IMAGES = {
     "extender": "gang-extender:0.1.0",
 }
 ETC = "/etc/kubernetes"  # where a control plane node has such files; a volume that `setup` fills
+CERTIFICATES = f"{ETC}/gang-extender"  # as in scheduler-config.yaml
+API = "https://127.0.0.1:8443"
 VALUES = {
     "data": "/var/lib/etcd",
     "etcd_url": "http://127.0.0.1:2379",
@@ -55,7 +57,10 @@ HEADER = """\
 #   docker compose run --rm demo          # once more
 #   docker compose down --volumes         # and nothing is left
 #
-# DEMO ONLY: fixed tokens and passwords, nothing is kept safe. Only 127.0.0.1:8888 is reachable.
+# The page is https://127.0.0.1:8443/ui/; browsers warn, because they do not know the CA, which `setup` makes.
+#
+# DEMO ONLY: fixed tokens and passwords, nothing is kept safe. Only 127.0.0.1:8443 is reachable, and asks for no token,
+# because a browser has none to send.
 """
 
 Service = dict[str, Any]
@@ -104,7 +109,7 @@ def control_plane() -> dict[str, Service]:
     """Return the services of Kubernetes."""
     etc = [f"kubernetes:{ETC}:ro"]
     return {
-        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"]},
+        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8443:8443"]},
         "setup": _service(
             "extender",
             user="0:0",
@@ -141,7 +146,12 @@ def extender() -> dict[str, Service]:
     """Return the services of gang-extender."""
     environment = {
         "GANG_EXTENDER_DATABASE_URL": DATABASE_URL,
-        "GANG_EXTENDER_LISTEN": "0.0.0.0:8888",
+        "GANG_EXTENDER_LISTEN": "127.0.0.1:8888",  # kube-scheduler is in the same network
+        "GANG_EXTENDER_API_LISTEN": "0.0.0.0:8443",  # published ports lead to the address of the container
+        "GANG_EXTENDER_TLS_CERT_FILE": f"{CERTIFICATES}/server.crt",
+        "GANG_EXTENDER_TLS_PRIVATE_KEY_FILE": f"{CERTIFICATES}/server.key",
+        "GANG_EXTENDER_CLIENT_CA_FILE": f"{CERTIFICATES}/ca.crt",
+        "GANG_EXTENDER_AUTHENTICATION": "none",  # see the head of the file
         "GANG_EXTENDER_BARRIER_TIMEOUT_S": "30",
         "KUBECONFIG": f"{ETC}/extender.conf",
     }
@@ -175,7 +185,9 @@ def extender() -> dict[str, Service]:
             healthcheck=_health(
                 "python",
                 "-c",
-                "import urllib.request as r; r.urlopen('http://127.0.0.1:8888/livez', timeout=4)",
+                "import ssl, urllib.request as r; "
+                f"tls = ssl.create_default_context(cafile='{CERTIFICATES}/ca.crt'); "
+                f"r.urlopen('{API}/livez', timeout=4, context=tls)",
             ),
             restart="on-failure",
             volumes=[f"kubernetes:{ETC}:ro"],
@@ -183,7 +195,11 @@ def extender() -> dict[str, Service]:
         "demo": _service(
             "extender",
             entrypoint=["python", "/deploy/compose/demo.py"],
-            environment={"KUBECONFIG": f"{ETC}/admin.conf"},
+            environment={
+                "KUBECONFIG": f"{ETC}/admin.conf",
+                "GANG_EXTENDER_SERVER": API,
+                "SSL_CERT_FILE": f"{CERTIFICATES}/ca.crt",
+            },
             depends_on=_after(extender="started", kube_scheduler="started"),
             volumes=[f"kubernetes:{ETC}:ro", "./deploy:/deploy:ro"],
         ),

@@ -1,4 +1,4 @@
-"""Create the shared files of docker-compose.yml: tokens, a key pair, kubeconfig files.
+"""Create the shared files of docker-compose.yml: tokens, a key pair, kubeconfig files, certificates of the extender.
 
     python setup.py /etc/kubernetes
 
@@ -8,6 +8,8 @@ reachable on loopback only. Running it again changes nothing.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,26 @@ contexts: [{{name: demo, context: {{cluster: demo, user: demo}}}}]
 """
 
 
+CERTIFICATES = "gang-extender"  # folder; scheduler-config.yaml looks for client.crt, client.key and ca.crt in it
+OF_SCHEDULER = {
+    "client-kube-scheduler.crt": "client.crt",
+    "client-kube-scheduler.key": "client.key",
+}
+ACCOUNT = 65532  # of the image of the extender; the other programs run as root
+
+
+def make_certificates(folder: Path) -> None:
+    """Make the certificates of the extender and of kube-scheduler, unless they are there."""
+    if (folder / "client.key").exists():  # the last one below
+        return
+    command = [sys.executable, "-m", "extender", "certs", str(folder), "--force"]
+    subprocess.run(command, check=True)
+    if os.geteuid() == 0:
+        os.chown(folder / "server.key", ACCOUNT, ACCOUNT)
+    for made, name in OF_SCHEDULER.items():
+        shutil.copy2(folder / made, folder / name)
+
+
 def main(folder: Path, server: str = SERVER) -> None:
     """Write all files below `folder`."""
     (folder / "pki").mkdir(parents=True, exist_ok=True)
@@ -41,6 +63,7 @@ def main(folder: Path, server: str = SERVER) -> None:
         lines.append(f"{token},{user},{user}{',' + groups if groups else ''}\n")
         text = KUBECONFIG.format(server=server, folder=folder, token=token)
         (folder / file).write_text(text, encoding="utf-8")
+    make_certificates(folder / CERTIFICATES)
     (folder / "tokens.csv").write_text("".join(lines), encoding="utf-8")
     key, public = folder / "sa.key", folder / "sa.pub"
     if not key.exists():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from pathlib import Path
 
 import aiohttp
@@ -31,8 +32,19 @@ GATE = "gang-extender.dev/admission"
 class Player:
     """A simulated kube-scheduler."""
 
-    def __init__(self, url: str, manifests: Path, record: Path) -> None:
+    def __init__(
+        self, url: str, manifests: Path, record: Path, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Read the manifests; nothing is called yet.
+
+        Args:
+            url: Of the verbs.
+            manifests: Folder.
+            record: What the service changes in the cluster.
+            tls: With the certificate that is presented; None: the service is called without TLS.
+        """
         self.url = url
+        self._tls = tls
         self.manifests = manifests
         self.record = record
         self.bound: dict[str, str] = {}  # uid -> node
@@ -117,7 +129,10 @@ class Player:
     async def post(self, verb: str, body: dict) -> dict | list:
         """Call a verb."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=60),
+                connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            )
         self.calls.append(verb)
         async with self._session.post(f"{self.url}/scheduler/{verb}", json=body) as reply:
             reply.raise_for_status()

@@ -1,7 +1,7 @@
 """`make demo`: the real service on an embedded PostgreSQL, killed in the middle of a gang and restarted.
 
 Starts `gang-extender serve` as in production, on a cluster read from `deploy/examples/`, and acts
-as kube-scheduler over HTTP. All files are in a temporary folder; no process is left running.
+as kube-scheduler over HTTPS, with the certificates of `gang-extender certs`. All files are in a temporary folder; no process is left running.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -36,15 +37,37 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 class Service:
     """The service as a child process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+        """Prepare it; with `tls` certificates are made, else it listens on loopback without."""
         self.folder = folder
         self.manifests = folder / "manifests"
         self.data = folder / "data"
         self.manifests.mkdir(mode=0o755)
-        self.url = f"http://127.0.0.1:{free_port()}"
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
+        self.verbs_url = self.url = f"http://127.0.0.1:{free_port()}"
+        self.listeners = ["--listen", self.url.removeprefix("http://")]
+        self.tls: ssl.SSLContext | None = None  # of kube-scheduler: its certificate, and the CA
+        if tls:
+            self._use_certificates(folder / "pki")
         self.environ |= {"GANG_EXTENDER_DATA_DIR": str(self.data), "GANG_EXTENDER_SERVER": self.url}
         self.process: subprocess.Popen[bytes] | None = None
+
+    def _use_certificates(self, pki: Path) -> None:
+        """Make certificates; the verbs ask for one, the page and /v1 have a port of their own."""
+        command = self.command("certs", str(pki))
+        subprocess.run(command, cwd=HERE.parents[1], check=True, stdout=subprocess.DEVNULL)
+        self.tls = ssl.create_default_context(cafile=pki / "ca.crt")
+        self.tls.load_cert_chain(
+            pki / "client-kube-scheduler.crt", pki / "client-kube-scheduler.key"
+        )
+        self.verbs_url = self.verbs_url.replace("http://", "https://")
+        self.url = f"https://127.0.0.1:{free_port()}"
+        self.listeners += [
+            f"--api-listen={self.url.removeprefix('https://')}",
+            f"--tls-cert-file={pki / 'server.crt'}",
+            f"--tls-private-key-file={pki / 'server.key'}",
+            f"--client-ca-file={pki / 'ca.crt'}",
+        ]
 
     def command(self, *words: str) -> list[str]:
         """Return a command line of gang-extender."""
@@ -55,7 +78,7 @@ class Service:
         log = (self.folder / "service.log").open("ab")
         began = time.monotonic()
         self.process = subprocess.Popen(
-            self.command("serve", "--cluster", str(self.manifests), "--listen", self.url[7:]),
+            self.command("serve", "--cluster", str(self.manifests), *self.listeners),
             cwd=HERE.parents[1],
             env=self.environ,
             stdout=log,
@@ -72,14 +95,14 @@ class Service:
     def ready(self) -> bool:
         """Return whether /readyz answers 200."""
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as reply:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2, context=self.tls) as reply:
                 return reply.status == 200
         except (urllib.error.URLError, OSError):
             return False
 
     def get(self, path: str) -> dict:
         """Return an answer of the read API."""
-        with urllib.request.urlopen(self.url + path, timeout=60) as reply:
+        with urllib.request.urlopen(self.url + path, timeout=60, context=self.tls) as reply:
             return json.load(reply)
 
     def kill(self) -> None:
@@ -180,8 +203,12 @@ async def play(service: Service) -> None:
     heading(
         "1. The service starts on an empty PostgreSQL of its own and a cluster read from deploy/examples/"
     )
-    out.print(f"ready after {service.start():.1f} s")
-    player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
+    out.print(
+        f"ready after {service.start():.1f} s; the verbs at {service.verbs_url} ask for a certificate"
+    )
+    player = Player(
+        service.verbs_url, service.manifests, service.data / "cluster.jsonl", service.tls
+    )
     racks = {n.labels.get("topology.example.com/rack") for n in player.view.nodes.values()}
     out.print(
         f"{len(player.view.nodes)} nodes in {len(racks)} racks; {len(player.raw)} pods wait or run"
@@ -245,7 +272,7 @@ def main() -> None:
     """Run the demo in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="gang-extender-demo-"))
     folder.chmod(0o755)  # as root the database runs as another user
-    service = Service(folder)
+    service = Service(folder, tls=True)
     began = time.monotonic()
     try:
         asyncio.run(play(service))

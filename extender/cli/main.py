@@ -81,9 +81,17 @@ COMMANDS = {
         "extender.cli.certificates.certs_command:certs",
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
+    "proxy": (
+        "extender.cli.proxy.proxy_command:proxy",
+        "Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it.",
+    ),
     "verify": (
-        "extender.cli.commands.history_commands:verify",
-        "Verify the hash chain of the whole log. Exit 1 when it is broken.",
+        "extender.cli.verification.verify_command:verify",
+        "Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.",
+    ),
+    "keys": (
+        "extender.cli.verification.keys_command:keys",
+        "Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it.",
     ),
     "db migrate": (
         "extender.cli.commands.database_commands:migrate",

@@ -99,6 +99,31 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool  # by the clock of the database, which all replicas share
 
 
+class LeaseRenewal(Protocol):
+    """Renews the lease on a connection of its own; all calls come from one event loop, which may be of another thread."""
+
+    async def open(self) -> None:
+        """Connect if there is no connection.
+
+        Raises:
+            StoreUnavailable: No answer; try again.
+        """
+        ...
+
+    async def renew(self, grant: LeaseGrant) -> None:
+        """Prolong the lease, as `EventLog.renew` does.
+
+        Raises:
+            Fenced: Another process acquired the lease.
+            StoreUnavailable: Unknown outcome.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class EventLog(Protocol):
     """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
 

@@ -17,6 +17,9 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = ""  # namespace/name
     gang_uid: GangUid | None = None
     namespace: str = ""
+    # only events of these namespaces, and those of `shared_types`; None: of all
+    namespaces: frozenset[str] | None = None
+    shared_types: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     since_us: int | None = None
     until_us: int | None = None

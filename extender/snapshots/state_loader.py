@@ -79,6 +79,7 @@ class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ended: bool
     victims: tuple[Victim, ...]
     claims: dict[NodeName, tuple[CapacityClaim, ...]]
+    pods: int = 0
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):

@@ -5,11 +5,13 @@ of gx_owner, for some hundred rows at a time, while writers wait for millisecond
 the given time, and of every decision about a tree that still exists, are kept.
 
 Note: a running service remembers part numbers, and could refer to a removed part. So every removal of parts changes a
-mark, the comment of `decision_input_chunk`, which is read in every transaction that saves an input.
+mark, the comment of `decision_input_chunk`, which is read in every transaction that saves an input. The comment of
+`decision_input` records the time before which inputs were removed: `gang-extender verify` does not miss those.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -35,9 +37,11 @@ DO $do$ BEGIN
         SET LOCAL ROLE gx_owner;
     END IF;
 END $do$"""
+LIMIT_COMMENT = "SELECT obj_description('gx.decision_input'::regclass, 'pg_class')"
 _SINCE = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned') AND e.at_us >= $1"""
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused')
+  AND e.at_us >= $1"""
 _LIVING = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.gang_state s JOIN gx.event e ON e.gang_uid = s.gang_uid
 WHERE s.to_position IS NULL AND s.state <> 'removed'
@@ -98,6 +102,7 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
                     "DELETE FROM gx.decision_input WHERE digest = ANY($1)",
                     [digest for digest in piece if digest not in again],
                 )
+                await _record_limit(connection, at_us)
     gone = frozenset(inputs)
     used = await _used(connection, gone)
     parts, size = await _unused(connection, used, last_part)
@@ -127,6 +132,24 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
         inputs_kept=total[0] - missing[0],
         parts_kept=total[1] - missing[1],
     )
+
+
+async def _record_limit(connection: asyncpg.Connection, before_us: int) -> None:
+    """Record before which time inputs were removed, so that they are not searched for; the latest time stays."""
+    comment = await connection.fetchval(LIMIT_COMMENT)
+    latest = max(before_us, pruned_before_us(comment or ""))
+    text = f"Inputs of decisions, by digest. Pruned before {latest} us"
+    await connection.execute(f"COMMENT ON TABLE gx.decision_input IS '{text}'")
+
+
+def pruned_before_us(comment: str) -> int:
+    """Return the time that a comment of `gx.decision_input` records, in microseconds since 1970; 0 if there is none.
+
+    >>> pruned_before_us("Inputs of decisions, by digest. Pruned before 1700000000000000 us")
+    1700000000000000
+    """
+    found = re.search(r"Pruned before (\d+) us$", comment)
+    return int(found[1]) if found else 0
 
 
 @asynccontextmanager

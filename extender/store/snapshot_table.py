@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -16,8 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot, Snapshots
+from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.engine import transaction
 from extender.store.tables import EVENT, SNAPSHOT
+
+log = logging.getLogger(__name__)
 
 KEPT = 3  # newest snapshots of a codec, for a start
 SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
@@ -45,6 +49,7 @@ class PostgresSnapshots:
 
     Args:
         engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
+        keys: Authenticate snapshots; with a private key, one without a valid HMAC is not used.
         snapshot_spacing: Least distance of the older snapshots that are kept, in events.
         old_snapshots_max: Most older snapshots that are kept.
     """
@@ -52,11 +57,13 @@ class PostgresSnapshots:
     def __init__(
         self,
         engine: AsyncEngine,
+        keys: LogKeys = NO_KEYS,
         *,
         snapshot_spacing: int = SNAPSHOT_SPACING,
         old_snapshots_max: int = OLD_SNAPSHOTS_MAX,
     ) -> None:
         self._engine = engine
+        self._keys = keys
         self._snapshot_spacing = snapshot_spacing
         self._old_snapshots_max = old_snapshots_max
 
@@ -80,6 +87,7 @@ class PostgresSnapshots:
                 "chain": each.chain,
                 "sha256": await asyncio.to_thread(_digest, each.body),
                 "body": each.body,
+                "mac": await asyncio.to_thread(self._keys.mac, authenticated(each)) or None,
             }
             for each in (snapshot, *others)
         ]
@@ -128,11 +136,27 @@ class PostgresSnapshots:
                 row = found.one_or_none()
             if row is None:
                 return None
-            if await asyncio.to_thread(_digest, row.body) == row.sha256:
-                return Snapshot(
-                    position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
-                )
+            found_one = Snapshot(
+                position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
+            )
+            if await asyncio.to_thread(_digest, row.body) != row.sha256:
+                continue
+            valid = await asyncio.to_thread(
+                self._keys.mac_valid, authenticated(found_one), row.mac or b""
+            )
+            if valid:
+                return found_one
+            log.warning(
+                "snapshot not used: it has no HMAC of a key of this service",
+                extra={"position": row.position, "codec": row.codec},
+            )
         return None
+
+
+def authenticated(snapshot: Snapshot) -> bytes:
+    """Return what the HMAC of a snapshot is of: all its fields."""
+    head = f"{snapshot.position} {snapshot.codec} {snapshot.chain.hex()}\n"
+    return head.encode() + snapshot.body
 
 
 def _digest(body: bytes) -> bytes:

@@ -84,6 +84,8 @@ SNAPSHOT = sa.Table(
     sa.Column(
         "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
     ),
+    # HMAC-SHA-256 with a key that the database does not have; NULL: the service had none
+    sa.Column("mac", sa.LargeBinary, nullable=True),
     sa.PrimaryKeyConstraint("position", "codec", name="snapshot_pkey"),
 )
 

@@ -156,7 +156,12 @@ def test_a_budget_may_be_written_with_a_fraction_of_zero(service):
 
 def post(service, body):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    asked = urllib.request.Request(f"{service.url}/v1/plan", data=data, method="POST")
+    asked = urllib.request.Request(
+        f"{service.url}/v1/plan",
+        data=data,
+        method="POST",
+        headers={"Content-Type": "application/json"},
+    )
     try:
         with urllib.request.urlopen(asked, timeout=60) as reply:
             return reply.status, json.load(reply)

@@ -38,6 +38,7 @@ BENCHES = {
     "trees": "tests.bench.trees",
     "workloads": "tests.bench.workloads",
     "storms": "tests.bench.storms",
+    "tenants": "tests.bench.tenants",
 }
 PLOTTED = ("gang", "trees")
 OUT = Path(__file__).parents[2] / ".bench"

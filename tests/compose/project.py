@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from deploy.compose.generate import CERTIFICATES as CERTIFICATES_OF_THE_EXTENDER
 from tests.compose.engine import CommandError, Engine
 from tests.compose.images import COMPOSE_FILE, ROOT
 
@@ -67,6 +69,7 @@ class Project:
         )
         self.address, port, _ = published.split(":")
         self.port = int(port)
+        self._context: ssl.SSLContext | None = None
 
     def compose(self, *arguments: str, options: tuple[str, ...] = ()) -> None:
         """Run podman-compose on the shipped file; its output goes where ours goes.
@@ -171,10 +174,18 @@ class Project:
         Raises:
             OSError: No answer, or an error (HTTPError).
         """
-        url = f"http://{self.address}:{self.port}{path}"
-        with urllib.request.urlopen(url, timeout=30) as response:
+        url = f"https://{self.address}:{self.port}{path}"
+        with urllib.request.urlopen(url, timeout=30, context=self._tls()) as response:
             text: str = response.read().decode()
             return text
+
+    def _tls(self) -> ssl.SSLContext:
+        """Return a context that trusts the CA of the project, and nothing else."""
+        if self._context is None:
+            file = f"{CERTIFICATES_OF_THE_EXTENDER}/ca.crt"
+            text = self.engine.podman("exec", self.container("extender"), "cat", file)
+            self._context = ssl.create_default_context(cadata=text)
+        return self._context
 
     def gangs(self) -> dict[str, Any]:
         """Return every gang as it is now: state, groups with their domains, and each member with node and state.

@@ -7,10 +7,12 @@ import pytest
 
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
+from extender.runtime.log_keys import make_key, parse_keys
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots, Script
+from tests.support.logs.tampering import tamper
 
 LADDER = {
     "snapshot_spacing": 2,
@@ -136,3 +138,28 @@ async def test_a_checkpoint_of_another_history_is_not_used(store, made):
     await snapshots.save(msgspec.structs.replace(made[9], chain=made[8].chain))
     await snapshots.save(msgspec.structs.replace(made[9], position=Position(12)))
     assert await snapshots.newest(codec="state.v1") == made[2]
+
+
+@pytest.mark.postgres
+async def test_a_snapshot_without_the_hmac_of_a_key_is_not_used(database_url, caplog):
+    """With a key: none that was saved without it or with another one, or was changed since; and a line names it."""
+    keys, others = (parse_keys(make_key()[0], "k") for _ in range(2))
+    engine = create_engine(database_url, name="test")
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        await log.append(grant, Script(grant).some(4))
+        heads = [await log.at(Position(position)) for position in range(1, 5)]
+    saved = [Snapshot(position=h.position, chain=h.chain, codec="c", body=b"b") for h in heads]
+    mine = PostgresSnapshots(engine, keys)
+    await mine.save(saved[0])
+    await PostgresSnapshots(engine).save(saved[1])
+    await PostgresSnapshots(engine, others).save(saved[2])
+    assert await mine.newest(codec="c") == saved[0]
+    assert [record.position for record in caplog.records] == [3, 2]
+    assert await PostgresSnapshots(engine).newest(codec="c") == saved[2]
+    await mine.save(saved[3])
+    await tamper(
+        database_url, "UPDATE gx.snapshot SET body = 'x', sha256 = sha256('x') WHERE position = 4"
+    )
+    assert await mine.newest(codec="c") is None, "the others are not among the newest three"
+    await engine.dispose()

@@ -26,6 +26,7 @@ BENCHES = {
     "trees": 3,
     "workloads": 2,
     "storms": 13,
+    "tenants": 15,
 }
 
 

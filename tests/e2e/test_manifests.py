@@ -8,12 +8,20 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes_asyncio.config import incluster_config
 
+from extender.cluster.connection.api_client import (
+    ApiResponse,
+    ApiServer,
+    Request,
+    load_configuration,
+)
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane
@@ -466,6 +474,43 @@ async def test_the_deployment_is_accepted(plane: ControlPlane, installed: Api) -
         applied = plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", file)
         assert applied.returncode == 0, applied.stderr
         assert "Warning" not in applied.stderr
+
+
+async def test_the_token_that_the_deployment_mounts_is_enough(
+    plane: ControlPlane, installed: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token as the kubelet asks for by the volume: the client takes it from the mount, and then the next one from the same file."""
+    (deployment, _) = yaml.safe_load_all((DEPLOY / "kubernetes" / "deployment.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (volume,) = (one["projected"] for one in pod["volumes"] if one["name"] == "token")
+    asked = volume["sources"][0]["serviceAccountToken"]
+    path = f"/api/v1/namespaces/gang-extender/serviceaccounts/{pod['serviceAccountName']}/token"
+
+    async def mount() -> dict[str, Any]:
+        spec = {"expirationSeconds": asked["expirationSeconds"]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made: dict[str, Any] = (await installed.post(path, body))["status"]
+        (tmp_path / asked["path"]).write_text(made["token"])
+        return made
+
+    ends = datetime.fromisoformat((await mount())["expirationTimestamp"])
+    assert timedelta(minutes=55) < ends - datetime.now(UTC) <= timedelta(minutes=60)
+    (tmp_path / "ca.crt").write_bytes(plane.ca_file.read_bytes())
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(incluster_config, "TOKEN_REFRESH_PERIOD", timedelta(0))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.port))
+    configuration = await load_configuration(None)
+    async with ApiServer(configuration) as server:
+        assert b'"NodeList"' in await server.call(Request(method="GET", path="/api/v1/nodes"))
+        (tmp_path / "token").write_text("no token")
+        with pytest.raises(ApiResponse, match="401"):
+            await server.call(Request(method="GET", path="/api/v1/nodes"))
+        await mount()
+        assert b'"NodeList"' in await server.call(Request(method="GET", path="/api/v1/nodes"))
+        with pytest.raises(ApiResponse, match="403"):
+            await server.call(Request(method="GET", path="/api/v1/secrets"))
 
 
 async def test_the_scheduler_takes_its_configuration(

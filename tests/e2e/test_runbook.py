@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -52,11 +53,17 @@ NOT_RUN = {
     "gang-extender explain --why-preempted": NEEDS_PAST,
     "pg_dump -Fc -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
+    "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
     "gang-extender serve ": "has no end; started by the test with these arguments",
 }
 NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawing
 SUPERUSER = "administrator"
 FILLED_IN = {
+    "gang-extender certs pki --renew": "gang-extender certs $PKI --renew",
+    "gang-extender certs pki": "test -e $PKI || gang-extender certs $PKI",  # both texts make it
+    "=pki/": "=$PKI/",
+    " pki/": " $PKI/",
+    "/etc/kubernetes/gang-extender": "$NODE_FILES",
     ".venv/bin/gang-extender": "gang-extender",
     "gang-extender db migrate --database-url postgresql://...": (
         "gang-extender db migrate --database-url $MIGRATE_URL"
@@ -159,7 +166,10 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
             "PGUSER": SUPERUSER,
             "MIGRATE_URL": with_password(url, "gang_migrator"),
             "GANG_EXTENDER_DATABASE_URL": with_password(url, "gang_extender"),
-            "GANG_EXTENDER_SERVER": f"http://127.0.0.1:{free_port()}",
+            "PKI": str(tmp_path / "pki"),
+            "NODE_FILES": str(tmp_path / "node"),
+            "GANG_EXTENDER_SERVER": f"https://127.0.0.1:{free_port()}",
+            "SSL_CERT_FILE": str(tmp_path / "pki" / "ca.crt"),
         }
         yield Reader(plane, environment)
 
@@ -200,15 +210,27 @@ def with_password(url: URL, role: str) -> str:
 def serving(reader: Reader, folder: Path) -> Process:
     """Start the service with the arguments that README.md names."""
     (line,) = (c for b in blocks(TOP) for c in b if c.startswith("gang-extender serve "))
-    database, kubeconfig = line.split()[3::2]
-    assert (database, kubeconfig) == ("postgresql://...", "...")
+    words = line.replace("\\\n", " ").split()[2:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert (given.pop("--database-url"), given.pop("--kubeconfig")) == ("postgresql://...", "...")
+    pki = reader.environment["PKI"]
+    certificates = [
+        word for flag, file in given.items() for word in (flag, file.replace("pki", pki, 1))
+    ]
     command = [
         *(sys.executable, "-m", "extender", "serve"),
         *("--database-url", reader.environment["GANG_EXTENDER_DATABASE_URL"]),
         *("--kubeconfig", str(reader.plane.kubeconfig("extender"))),
+        *certificates,
     ]
-    listen = reader.environment["GANG_EXTENDER_SERVER"].removeprefix("http://")
-    return Process("extender", command, folder / "extender.log", {"GANG_EXTENDER_LISTEN": listen})
+    listeners = {
+        "GANG_EXTENDER_LISTEN": f"127.0.0.1:{free_port()}",
+        "GANG_EXTENDER_API_LISTEN": reader.environment["GANG_EXTENDER_SERVER"].removeprefix(
+            "https://"
+        ),
+        "GANG_EXTENDER_AUTHENTICATION": "none",  # commands of the text ask it without a token
+    }
+    return Process("extender", command, folder / "extender.log", listeners)
 
 
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
@@ -219,11 +241,11 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     (remove,) = (b for b in runbook if b[0].startswith("for kind in"))
     reader.follow(roles)
     reader.follow(install)
-    service = serving(reader, tmp_path)
+    service, authority = serving(reader, tmp_path), reader.environment["SSL_CERT_FILE"]
     service.start()
     try:
         service.wait_until(
-            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz"), 120
+            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz", authority), 120
         )
         for block in runbook:
             if block not in (roles, remove):
@@ -244,6 +266,7 @@ def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
     assert [file for file in runbook if file in top] == top
     assert top[-2:] == ["deploy/kubernetes/admission-policy.yaml", "deploy/kubernetes/workloads"]
     assert set(runbook) - set(top) == {
+        "deploy/kubernetes/cert-manager/certificates.yaml",
         "deploy/kubernetes/deployment.yaml",
         "deploy/kubernetes/service.yaml",
     }
@@ -256,9 +279,10 @@ def applied(file: str) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def answers(url: str) -> bool:
+def answers(url: str, authority: str) -> bool:
+    trusted = ssl.create_default_context(cafile=authority)
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=5, context=trusted) as response:
             return bool(response.status == 200)
     except OSError:
         return False

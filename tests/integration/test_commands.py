@@ -33,6 +33,7 @@ RUN = {
     "trees": (("-o", "json", "--server", "{server}"), "[]"),
     "config": ((), "postgresql://"),
     "certs": (("{folder}/certificates",), "client-kube-scheduler.crt"),
+    "keys": (("{folder}/anchor.key",), "signs with key"),
     "verify": ((), "no gap, chain unbroken"),
     "db prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
 }

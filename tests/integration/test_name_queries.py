@@ -35,11 +35,11 @@ from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
-from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.event_stream import EventStream

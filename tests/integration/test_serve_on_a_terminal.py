@@ -7,56 +7,12 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
-import yaml
 
-from deploy.demo.ports import free_port
-from tests.support.logs.postgres import fresh_database
-from tests.support.service.command_line import product_environ
-from tests.support.service.manifest_builders import a_fleet
-
-ROOT = Path(__file__).parents[2]
 WITHIN_S = 120
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def manifests(tmp_path):
-    path = tmp_path / "nodes.yaml"
-    path.write_text(yaml.safe_dump_all(a_fleet("1 nodes")))
-    return path
-
-
-@pytest.fixture
-def serve(postgres_url, template_database, tmp_path):
-    """Start `serve` with these words; gives the process, its URL, and what it writes to stderr."""
-    started = []
-    with fresh_database(postgres_url, template=template_database) as url:
-
-        def start(*words, stdout, stderr, **environ):
-            port = free_port()
-            command = [sys.executable, "-m", "extender", "serve", "--database-url", url]
-            process = subprocess.Popen(
-                [*command, "--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}", *words],
-                cwd=ROOT,
-                env=product_environ() | environ,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
-            started.append(process)
-            return process, f"127.0.0.1:{port}", url
-
-        try:
-            yield start
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
 
 
 def read_terminal(terminal, count):
@@ -71,7 +27,7 @@ def read_terminal(terminal, count):
     return text.decode().replace("\r\n", "\n")
 
 
-def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
+def test_on_a_terminal_four_lines_name_where_it_is_and_what_it_uses(serve, manifests, tmp_path):
     """On stderr, while the log stays JSON on stdout; the address that is named leads to the page; Ctrl-C stops it."""
     ours, theirs = pty.openpty()
     path = tmp_path / "out"
@@ -80,7 +36,7 @@ def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, mani
             "--cluster", str(manifests), stdout=log, stderr=theirs, GANG_EXTENDER_LISTENS="x"
         )
     os.close(theirs)
-    warning, *lines = read_terminal(ours, 4).splitlines()
+    warning, *lines = read_terminal(ours, 5).splitlines()
     assert warning == (
         "gang-extender: environment variable GANG_EXTENDER_LISTENS is not a setting; "
         "did you mean GANG_EXTENDER_LISTEN?"
@@ -89,7 +45,8 @@ def test_on_a_terminal_three_lines_name_where_it_is_and_what_it_uses(serve, mani
     assert lines[0] == f"gang-extender 0.1.0 listens on {address}; the page is {page}"
     assert lines[1].startswith(f"Cluster: manifests in {manifests}. Event log: PostgreSQL at ")
     assert lines[1].endswith(f"/{database_url.rpartition('/')[2].partition('?')[0]}.")
-    assert lines[2] == "Log lines are JSON, on stdout. Ctrl-C stops the service."
+    assert lines[2].startswith("There is no authentication: every user of this machine may ")
+    assert lines[3] == "Log lines are JSON, on stdout. Ctrl-C stops the service."
     with urllib.request.urlopen(page, timeout=WITHIN_S) as reply:
         assert (reply.status, reply.url) == (200, f"{page}ui/")
     process.send_signal(signal.SIGINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from extender.cli.connection import service_client
 from extender.cli.connection.kubectl import Kubectl
 from extender.cli.connection.port_forward import PortForward
 from extender.core.model.errors import BadInput
+from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import product_environ, run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
 
@@ -48,10 +50,19 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return certificate_folder(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
-def service():
-    """A server on a port of this machine that answers as the read API without a gang."""
+def service(certificates, request):
+    """A server on a port of this machine that answers as the read API without a gang; with TLS, as in a cluster."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    if getattr(request, "param", "tls") == "tls":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.certificate("server"), certificates.key("server"))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     server.streaming, server.ending = threading.Event(), threading.Event()
     thread = threading.Thread(target=server.serve_forever)
@@ -92,7 +103,7 @@ def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
     (call,) = kubectl.calls
     assert call["words"] == [
         *("--context", "prod", "--namespace", "gang-extender", "port-forward", *FORWARD),
-        *("service/gang-extender", ":http"),
+        *("service/gang-extender", ":https"),
     ]
     assert not is_running(call["pid"])
 
@@ -180,19 +191,21 @@ def test_without_kubectl_both_alternatives_are_named(kubectl):
     )
 
 
-def test_a_server_and_a_context_contradict_each_other(kubectl):
-    """Neither wins silently, and kubectl is not started."""
-    for words, name in (
-        (("gangs", "--context", "prod"), "--context"),
-        (("gangs", "--kubeconfig", "/k"), "--kubeconfig"),
-        (("events", "--follow", "--context", "prod"), "--context"),
-    ):
+def test_a_server_with_a_context_is_asked_at_its_address(kubectl):
+    """The context is whose token is sent there; no port is forwarded."""
+    for words in (("gangs", "--context", "prod"), ("events", "--follow", "--context", "prod")):
         done = run_command(*words, "--server", "http://127.0.0.1:9", **kubectl.environ)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
-            f"gang-extender: --server http://127.0.0.1:9: not together with {name}; give one of them\n"
-        )
+        assert "no answer from http://127.0.0.1:9: " in done.stderr
     assert kubectl.calls == []
+
+
+def test_a_service_without_tls_is_found_at_its_other_port(kubectl):
+    """As that of an installation with `insecure_plain_http`: its port has another name, and there is nothing to verify."""
+    kubectl.describe(port_name="http", port=1)
+    done = run_command("gangs", "--context", "prod", **kubectl.environ)
+    assert [call["words"][-1] for call in kubectl.forwards] == [":https", ":http"]
+    assert done.stderr.startswith("open https://login")
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(kubectl):
@@ -238,6 +251,7 @@ def test_an_address_that_is_given_is_the_only_one(kubectl, nothing_listens):
     assert kubectl.calls == []
 
 
+@pytest.mark.parametrize("service", ["plain"], indirect=True)
 def test_a_service_on_this_machine_is_asked_before_a_cluster(kubectl, service, monkeypatch):
     """kubectl is not even started."""
     url = f"http://127.0.0.1:{service.server_port}"

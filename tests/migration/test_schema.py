@@ -12,10 +12,14 @@ import pytest
 from sqlalchemy.schema import CreateSchema
 
 from extender.core.model.errors import SchemaOutdated
+from extender.queries.verification.log_verification import LogVerification
+from extender.runtime.log_keys import NO_KEYS
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.tables import METADATA, SCHEMA
+from tests.support.logs.example_log import write_tuesday
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, fresh_database, running_postgres
 
@@ -189,3 +193,50 @@ async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
             [*ruff, *check, "--config", settings, made], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def upgrade_to(url, revision):
+    """Migrate to a revision that is not the newest, as the version before did."""
+    from alembic import command
+
+    def run(connection):
+        config = schema_migration._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    engine = create_engine(url, name="test")
+    async with engine.connect() as connection:
+        await connection.run_sync(run)
+        await connection.commit()
+    await engine.dispose()
+
+
+async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_url):
+    """From the first schema, with a log, a snapshot and intervals: all is there afterwards, and verifies."""
+    url = empty_database_url
+    await upgrade_to(url, "0001")
+    await write_tuesday(url)
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "INSERT INTO gx.snapshot (position, codec, chain, sha256, body) "
+        "SELECT position, 'old', hash, sha256('b'), 'b' FROM gx.event WHERE position = 5"
+    )
+    count = await connection.fetchval("SELECT gx.project(1000, 1000)")
+    kept = "SELECT e.*, e.payload::text AS text FROM gx.event e ORDER BY position"
+    before = [tuple(row) for row in await connection.fetch(kept)]
+    await schema_migration.upgrade(url)
+    await connection.reload_schema_state()
+    assert [tuple(row) for row in await connection.fetch(kept)] == before
+    assert len(before) == count > 20
+    assert await connection.fetchval("SELECT mac IS NULL FROM gx.snapshot WHERE codec = 'old'")
+    await connection.close()
+    evidence = PostgresLogEvidence(url)
+    async with PostgresEventLog(url) as log:
+        work = LogVerification(log, evidence, (), NO_KEYS)
+        while await work.step(1000):
+            pass
+        assert work.verdict.findings == ()
+        assert work.verdict.position == count
+        grant = await log.take(holder="gang-extender-0", address="", ttl_ms=60_000)
+        await log.append(grant, Script(grant).some(2))
+    await evidence.close()

@@ -38,7 +38,7 @@ def certificate_folder(
     """Make a CA, a server and the default clients in a folder; with days <= issued_days_ago they have ended."""
     made = CertificateFolder(folder)
     now = datetime.now(UTC) - timedelta(days=issued_days_ago)
-    made.create(now, days, names, clients)
+    made.create(now, timedelta(days=days), names, clients)
     return made
 
 
@@ -64,6 +64,34 @@ def client_context(made: CertificateFolder, name: str | None = SCHEDULER) -> ssl
     if name is not None:
         context.load_cert_chain(made.certificate(name), made.key(name))
     return context
+
+
+def server_context(made: CertificateFolder) -> ssl.SSLContext:
+    """Return the context of a server that asks for a client certificate of the CA of a folder."""
+    context = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cafile=str(made.certificate("ca"))
+    )
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(made.certificate("server"), made.key("server"))
+    return context
+
+
+def handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str = "127.0.0.1"
+) -> dict[str, str]:
+    """Shake hands in memory and return the subject that the server sees; an alert is raised by the side that finds it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server, server_hostname=host)
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [here, there]
+    while waiting:
+        for side in tuple(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+    return dict(part[0] for part in there.getpeercert()["subject"])
 
 
 def point_at(config: Mapping[str, Any], url: str, files: Files | None = None) -> dict[str, Any]:

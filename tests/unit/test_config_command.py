@@ -32,8 +32,12 @@ def test_every_setting_is_listed_once_in_order():
     ("environ", "flags", "expected"),
     [
         ({}, {"listen": "[::1]:9"}, ("[::1]:9", "flag", "--listen")),
-        ({PREFIX + "LISTEN": "h:1"}, {}, ("h:1", "variable", PREFIX + "LISTEN")),
-        ({PREFIX + "LISTEN": "h:1"}, {"listen": "h:2"}, ("h:2", "flag", "--listen")),
+        ({PREFIX + "LISTEN": "localhost:1"}, {}, ("localhost:1", "variable", PREFIX + "LISTEN")),
+        (
+            {PREFIX + "LISTEN": "localhost:1"},
+            {"listen": "localhost:2"},
+            ("localhost:2", "flag", "--listen"),
+        ),
         ({PREFIX + "LISTEN": ""}, {"listen": None}, ("127.0.0.1:8888", "default", "")),
     ],
     ids=["flag", "variable", "flag and variable", "empty variable"],
@@ -111,7 +115,10 @@ def test_the_text_has_value_source_default_and_effect():
     assert lines[at].split(maxsplit=1)[1] == (
         "127.0.0.1:1  (flag --listen; default: 127.0.0.1:8888)"
     )
-    assert lines[at + 1] == "    GANG_EXTENDER_LISTEN: HOST:PORT to listen on."
+    assert (
+        lines[at + 1]
+        == "    GANG_EXTENDER_LISTEN: HOST:PORT for the calls of kube-scheduler; without TLS and --api-listen also for everything else."
+    )
     assert any("false  (flag --preemption; default: true)" in line for line in lines)
     assert any("a  (flag --cluster; default: unset)" in line for line in lines)
 

@@ -233,6 +233,7 @@ def test_the_extender_mounts_what_its_settings_name() -> None:
     assert environment["GANG_EXTENDER_LISTEN"].endswith(":8888")
     assert environment["GANG_EXTENDER_API_LISTEN"].endswith(":8443")
     assert environment["GANG_EXTENDER_AUTHENTICATION"] == "kubernetes"
+    assert environment["GANG_EXTENDER_TLS_SERVER_NAME"] == SERVER_NAME
     check_token(pod, container)
     (migrate,) = pod["initContainers"]
     assert {one["name"] for one in migrate["volumeMounts"]} == {"data", "tmp"}

@@ -33,7 +33,7 @@ def test_defaults():
 def test_flags_win_over_the_environment():
     """A flag that is given wins; one that is not leaves the variable alone."""
     environ = {
-        PREFIX + "LISTEN": "0.0.0.0:1",
+        PREFIX + "LISTEN": "127.0.0.1:1",
         PREFIX + "LEASE_DURATION_S": "3.5",
         PREFIX + "CLUSTER": "a, b",
     }
@@ -45,7 +45,10 @@ def test_every_field_is_a_variable():
     """Each field is read from GANG_EXTENDER_<FIELD>; an empty variable is no variable."""
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
     odd |= {
+        "api_listen": "127.0.0.1:8",
+        "insecure_plain_http": "True",
         "preemption": "False",
+        "show_names_across_namespaces": "True",
         "eviction_method": "eviction-api",
         "unschedulable_gates": "remove",
     }
@@ -58,7 +61,8 @@ def test_every_field_is_a_variable():
         text = odd.get(field.name, "7" if field.name in numbers else "x")
         if field.name == "bind_timeout_s":
             text = "77"
-        found = load({PREFIX + field.name.upper(): text})
+        others = {PREFIX + other.upper(): "x" for other in NEEDS.get(field.name, ())}
+        found = load(others | {PREFIX + field.name.upper(): text})
         value = getattr(found, field.name)
         assert str(value).strip("(),'") in (text, f"{text}.0"), field.name
         assert load({PREFIX + field.name.upper(): ""}) == load({})
@@ -124,28 +128,44 @@ def test_metrics_of_kube_scheduler_on_this_machine_or_with_a_ca():
 
 # By setting: a value other than the default, and one that does not fit (None: any text fits).
 VALUES = {
+    "listen": ("127.0.0.1:8889", "0.0.0.0"),
+    "api_listen": ("127.0.0.1:8890", "8890"),
+    "tls_cert_file": ("/tls.crt", None),
+    "tls_private_key_file": ("/tls.key", None),
+    "client_ca_file": ("/ca.crt", None),
+    "allowed_client_names": ("kube-scheduler", None),
+    "replica_client_names": ("replica", None),
+    "tls_client_cert_file": ("/client.crt", None),
+    "tls_client_private_key_file": ("/client.key", None),
+    "server_ca_file": ("/server-ca.crt", None),
+    "tls_server_name": ("gang-extender", None),
+    "insecure_plain_http": (True, "on"),
+    "allowed_hosts": ("gang-extender", None),
+    "advertise_url": ("http://10.0.0.1:8888", None),
     "database_url": ("postgresql://db/gang", None),
     "data_dir": ("/data", None),
     "pg_bin": ("/usr/lib/postgresql/15/bin", None),
-    "listen": ("0.0.0.0:8889", "0.0.0.0"),
-    "advertise_url": ("http://10.0.0.1:8888", None),
+    "anchor_key_file": ("/etc/gang-extender/anchor.key", None),
     "authentication": ("kubernetes", "basic"),
     "api_server_tokens": (False, "off"),
     "identity": ("replica-1", None),
     "cluster": ("cluster.yaml", None),
     "node_groups": ("groups.yaml", None),
     "server": ("http://10.0.0.1:8888", "10.0.0.1:8888"),
+    "token_file": ("/token", None),
     "kubeconfig": ("/kube/config", None),
     "barrier_timeout_s": (12.5, "soon"),
     "bind_timeout_s": (77.0, "soon"),
     "filter_deadline_ms": (1200, "1.5"),
     "search_budget": (1000, "many"),
     "max_children": (1000, "many"),
+    "max_new_gangs_per_minute": (0, "many"),
     "reservation_ttl_s": (60, "1.5"),
     "replacement_ttl_s": (0, "never"),
     "preemption": (False, "off"),
     "eviction_method": ("eviction-api", "evict"),
     "unschedulable_gates": ("remove", "drop"),
+    "show_names_across_namespaces": (True, "some"),
     "lease_duration_s": (3.5, "soon"),
     "max_request_body_bytes": (1024, "64MiB"),
     "max_filter_body_bytes": (4096, "-"),
@@ -165,9 +185,24 @@ VALUES = {
     "scheduler_metrics_token_file": ("/token", None),
     "log_level": ("DEBUG", "LOUD"),
 }
+# Settings that need others beside them, by setting.
+SERVER_FILES = {
+    "tls_cert_file": "/tls.crt",
+    "tls_private_key_file": "/tls.key",
+    "client_ca_file": "/ca.crt",
+}
+FORWARDING_FILES = SERVER_FILES | {
+    "tls_client_cert_file": "/client.crt",
+    "tls_client_private_key_file": "/client.key",
+}
+NEEDS = (
+    dict.fromkeys(SERVER_FILES, SERVER_FILES)
+    | dict.fromkeys(("tls_client_cert_file", "tls_client_private_key_file"), FORWARDING_FILES)
+    | dict.fromkeys(("server_ca_file", "tls_server_name"), SERVER_FILES)
+)
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
 # that is a flag of those who ask a service
-ON_SERVE = [name for name in VALUES if name != "server"]
+ON_SERVE = [name for name in VALUES if name not in ("server", "token_file")]
 
 
 def flag_of(name):
@@ -198,7 +233,8 @@ def test_every_setting_has_values_to_try():
 @pytest.mark.parametrize("name", VALUES)
 def test_a_setting_is_read_from_its_variable(name):
     value, _ = VALUES[name]
-    found = getattr(load({PREFIX + name.upper(): str(value)}), name)
+    others = {PREFIX + other.upper(): text for other, text in NEEDS.get(name, {}).items()}
+    found = getattr(load(others | {PREFIX + name.upper(): str(value)}), name)
     assert found == ((value,) if isinstance(found, tuple) else value)
     assert found != getattr(load({}), name)
 
@@ -207,11 +243,12 @@ def test_a_setting_is_read_from_its_variable(name):
 def test_a_setting_is_read_from_its_flag_which_wins(name):
     """The flag of `serve` gives the value, whatever the variable has; without the flag the variable counts."""
     value, _ = VALUES[name]
-    environ = {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
+    others = {PREFIX + other.upper(): text for other, text in NEEDS.get(name, {}).items()}
+    environ = others | {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
     flags = given_on_the_command_line(*words_of(name, value))
     found = getattr(load(environ, **flags), name)
     assert found == ((value,) if isinstance(found, tuple) else value)
-    variable = {PREFIX + name.upper(): str(value)}
+    variable = others | {PREFIX + name.upper(): str(value)}
     assert getattr(load(variable, **given_on_the_command_line()), name) == found
 
 
@@ -269,9 +306,15 @@ def test_what_is_not_a_choice_is_refused_with_all_choices(name, wrong, choices):
     assert str(caught.value) == f"{PREFIX}{name.upper()}: {wrong!r} is not one of {choices}"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in REFUSED if name not in ("preemption", "api_server_tokens", "server")]
+SWITCHES = (  # without a value
+    "preemption",
+    "show_names_across_namespaces",
+    "api_server_tokens",
+    "insecure_plain_http",
 )
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in (*SWITCHES, "server")])
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
     """Exit 2, before anything is started."""
     _, wrong = VALUES[name]
@@ -321,20 +364,27 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_unknown():
     assert unknown_variables(environ) == {}
 
 
+PLAIN = {"insecure_plain_http": True}
+TLS = {"tls_cert_file": "/a.crt", "tls_private_key_file": "/a.key", "client_ca_file": "/ca.crt"}
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [
         ({}, "none"),
         ({"listen": "[::1]:8888"}, "none"),
-        ({"listen": "0.0.0.0:8888"}, "kubernetes"),
-        ({"listen": "10.0.0.1:8888"}, "kubernetes"),
-        ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",)}, "none"),
+        ({"listen": "0.0.0.0:8888", **PLAIN}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "api_listen": "127.0.0.1:8443", **PLAIN}, "none"),
+        ({"api_listen": "10.0.0.1:8443", **PLAIN}, "kubernetes"),
+        ({"listen": "0.0.0.0:8888", "cluster": ("a.yaml",), **PLAIN}, "none"),
+        (TLS, "kubernetes"),
+        ({"cluster": ("a.yaml",), **TLS}, "none"),
         ({"authentication": "kubernetes"}, "kubernetes"),
-        ({"listen": "0.0.0.0:8888", "authentication": "none"}, "none"),
+        ({"authentication": "none", **TLS}, "none"),
     ],
 )
 def test_who_may_read_follows_from_the_listener(given, found):
-    """Every client of this machine, or of a cluster of manifests; beyond loopback only with a token."""
+    """Every client of this machine without TLS, or of a cluster of manifests; otherwise only with a token."""
     assert load({}, **given).authentication == found
 
 

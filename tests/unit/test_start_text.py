@@ -51,5 +51,33 @@ def test_the_database_is_named_without_its_password(monkeypatch):
 )
 def test_the_page_can_be_opened_on_this_machine(monkeypatch, listen, page):
     """A service that listens on all addresses is opened on loopback."""
-    first = lines_of(monkeypatch, listen=listen)[0]
+    first = lines_of(monkeypatch, listen=listen, insecure_plain_http=True)[0]
     assert first == f"gang-extender 0.1.0 listens on {listen}; the page is {page}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (
+            {},
+            "There is no authentication: every user of this machine may bind and evict pods through this port.",
+        ),
+        (
+            {"listen": "0.0.0.0:9", "insecure_plain_http": True},
+            "There is no authentication: everyone who reaches 0.0.0.0:9 may bind and evict pods (--insecure-plain-http).",
+        ),
+    ],
+    ids=["loopback", "insecure"],
+)
+def test_the_text_names_who_may_use_a_listener_without_tls(monkeypatch, flags, sentence):
+    assert lines_of(monkeypatch, **flags)[2] == sentence
+
+
+def test_with_tls_both_listeners_are_named_and_the_page_is_https(monkeypatch):
+    """The page is on the listener of the API; no sentence about authentication."""
+    files = {"tls_cert_file": "c", "tls_private_key_file": "k", "client_ca_file": "a"}
+    lines = lines_of(monkeypatch, listen="0.0.0.0:8888", **files)
+    assert lines[0] == (
+        "gang-extender 0.1.0 listens on 0.0.0.0:8888 and 127.0.0.1:8443; the page is https://127.0.0.1:8443/"
+    )
+    assert len(lines) == 3

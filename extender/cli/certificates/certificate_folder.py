@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 
 CA, SERVER = "ca", "server"
-AUTHORITY_DAYS = 3650
+AUTHORITY_LIFETIME = timedelta(days=3650)
 # Common names of clients by the NAME of their files, where the two differ.
 COMMON_NAMES = {"kube-scheduler": "system:kube-scheduler"}
 SERVER_NAME = "gang-extender"
@@ -78,7 +78,7 @@ class CertificateFolder:
     def create(
         self,
         now: datetime,
-        days: int,
+        lifetime: timedelta,
         names: Iterable[str] = (),
         clients: Iterable[str] = (),
         *,
@@ -88,7 +88,7 @@ class CertificateFolder:
 
         Args:
             now: The current time, with offset.
-            days: How long the certificates of server and clients are valid; the CA is valid for ten years, or as long.
+            lifetime: How long the certificates of server and clients are valid; the CA is valid for ten years, or as long.
             names: DNS names and IP addresses of the server, besides `NAMES`.
             clients: Names of clients, besides `CLIENTS`.
             force: Whether files that are there are replaced.
@@ -110,13 +110,17 @@ class CertificateFolder:
                 "--force makes everything anew, also the CA (then every client needs a new certificate and the new ca.crt)"
             )
             raise BadInput(msg)
-        authority = new_authority(Period(now, now + timedelta(days=max(days, AUTHORITY_DAYS))))
-        period = Period(now, now + timedelta(days=days))
+        authority = new_authority(Period(now, now + max(lifetime, AUTHORITY_LIFETIME)))
+        period = Period(now, now + lifetime)
         issued = self._issue(authority, period, (*NAMES, *names), wanted, {})
         return self._write({CA: authority, **issued})
 
     def renew(
-        self, now: datetime, days: int, names: Iterable[str] = (), clients: Iterable[str] = ()
+        self,
+        now: datetime,
+        lifetime: timedelta,
+        names: Iterable[str] = (),
+        clients: Iterable[str] = (),
     ) -> list[WrittenCertificate]:
         """Issue the certificates of server and clients again, by the CA and for the keys that are there.
 
@@ -125,7 +129,7 @@ class CertificateFolder:
 
         Args:
             now: The current time, with offset.
-            days: How long they are valid.
+            lifetime: How long they are valid.
             names: More names of the server.
             clients: More clients.
 
@@ -143,7 +147,7 @@ class CertificateFolder:
         wanted = _clients(clients)
         for file in sorted(self.folder.glob("client-*.crt")):
             wanted.setdefault(file.stem, common_name_of(read_certificate(file)))
-        period = Period(now, min(now + timedelta(days=days), end))
+        period = Period(now, min(now + lifetime, end))
         keys = {
             name: _private_key(self.key(name))
             for name in (SERVER, *wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -76,9 +76,9 @@ def certs(
     now = datetime.fromtimestamp(SystemClock().now_us() // 1_000_000, UTC)
     names, clients = name or [], client or []
     if renew:
-        written = made.renew(now, days, names, clients)
+        written = made.renew(now, timedelta(days=days), names, clients)
     else:
-        written = made.create(now, days, names, clients, force=force)
+        written = made.create(now, timedelta(days=days), names, clients, force=force)
     report = CertificateReport(written, serve_flags(made), commands(made, renewed=renew))
     if output is not Output.table:
         print_value(report, output)

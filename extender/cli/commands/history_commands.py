@@ -1,4 +1,4 @@
-"""`history`, `events`, `decision replay`, `verify`: read the log from the database."""
+"""`history`, `events`, `decision replay`: read the log from the database."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import Output, complain, console, print_value
-from extender.core.log.events import (
-    HistoryTruncated,
-)
-from extender.core.model.errors import BadInput, CorruptLog
+from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
 from extender.ports.query_ports import EventFilter
@@ -388,29 +385,3 @@ def replay(
         for difference in result.differences:
             console().print(f"  {difference}")
     raise typer.Exit(0 if result.same else 1)
-
-
-def verify(
-    database_url: Url = None,
-    data_dir: Folder = None,
-) -> None:
-    """Verify the hash chain of the whole log. Exit 1 when it is broken.
-
-    Also lists recorded losses of history (an older copy of the database).
-    """
-
-    async def question(opened: Store) -> tuple[int, list[EventLine]]:
-        count, lost = 0, []
-        async for page in opened.log.read():
-            count += len(page)
-            lost += [event_line(e) for e in page if isinstance(e.data, HistoryTruncated)]
-        return count, lost
-
-    try:
-        count, lost = ask(database_url, data_dir, question)
-    except CorruptLog as error:
-        console().print(f"the log does not verify: {error}")
-        raise typer.Exit(1) from error
-    console().print(f"{counted(count, 'event')} verified, no gap, chain unbroken")
-    for line in lost:
-        console().print(f"position {line.position}, {line.time}: {line.summary}")

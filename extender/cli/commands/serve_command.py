@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -13,10 +14,11 @@ from extender import __version__
 from extender import settings as settings_module
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
-from extender.settings import Settings, http_url
+from extender.listener_settings import Listener, http_url, is_loopback, listeners
+from extender.settings import Settings
 
 log = logging.getLogger(__name__)
-OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
+OF_OTHER_COMMANDS = ("server", "token_file")  # of a service to query
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 
@@ -66,17 +68,28 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
             complain(settings_module.unknown_variable_text(name, similar))
 
     def listening() -> None:
-        page = f"{settings.advertise_url}/ui/"
-        log.info("listening", extra={"address": settings.listen, "page": page})
+        found = listeners(settings)
+        addresses = [listener.address for listener in found]
+        log.info("listening", extra={"addresses": addresses, "page": f"{page_url(settings)}/ui/"})
+        if not found[-1].tls:
+            log.log(
+                logging.WARNING if settings.insecure_plain_http else logging.INFO,
+                no_authentication_text(found),
+            )
+        elif settings.authentication == "none" and not is_loopback(found[-1].host):
+            log.warning(
+                "everyone who reaches the API may read it (--authentication none)",
+                extra={"address": found[-1].address},
+            )
         if sys.stderr.isatty():
             sys.stderr.write(start_text(settings))
 
     try:
         uvloop.run(run_service(settings, listening))
     except OSError as error:
-        msg = (
-            f"cannot listen on {settings.listen}: {error.strerror or error}; set --listen HOST:PORT"
-        )
+        settable = " or ".join(sorted({_flag(one.setting) for one in listeners(settings)}))
+        address = error.filename or settings.listen
+        msg = f"cannot listen on {address}: {error.strerror or error}; set {settable} HOST:PORT"
         raise BadInput(msg) from error
 
 
@@ -85,8 +98,6 @@ def start_text(settings: Settings) -> str:
     from extender.cluster.connection.api_client import configuration_source
     from extender.store.engine import place_of
 
-    host, port = settings.host_port
-    page = http_url("127.0.0.1" if host in ANY_ADDRESS else host, port)
     cluster = (
         f"manifests in {', '.join(settings.cluster)}"
         if settings.cluster
@@ -97,11 +108,37 @@ def start_text(settings: Settings) -> str:
         if settings.database_url
         else f"embedded PostgreSQL in {settings.data_dir}"
     )
+    found = listeners(settings)
+    addresses = " and ".join(listener.address for listener in found)
+    warning = "" if found[-1].tls else f"{no_authentication_text(found)}\n"
     return (
-        f"gang-extender {__version__} listens on {settings.listen}; the page is {page}/\n"
+        f"gang-extender {__version__} listens on {addresses}; the page is {page_url(settings)}/\n"
         f"Cluster: {cluster}. Event log: {database}.\n"
+        f"{warning}"
         "Log lines are JSON, on stdout. Ctrl-C stops the service.\n"
     )
+
+
+def page_url(settings: Settings) -> str:
+    """Return the URL of the page, without a slash at its end, for a browser on this machine."""
+    listener = listeners(settings)[-1]
+    host = "127.0.0.1" if listener.host in ANY_ADDRESS else listener.host
+    return http_url(host, listener.port, tls=listener.tls)
+
+
+def no_authentication_text(found: Sequence[Listener]) -> str:
+    """Return the sentence about listeners without TLS: who can use them."""
+    open_to_all = [one.address for one in found if not is_loopback(one.host)]
+    if open_to_all:
+        return (
+            f"There is no authentication: everyone who reaches {' or '.join(open_to_all)} may bind and evict pods "
+            "(--insecure-plain-http)."
+        )
+    return "There is no authentication: every user of this machine may bind and evict pods through this port."
+
+
+def _flag(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
 
 serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

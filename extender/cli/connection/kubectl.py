@@ -10,11 +10,15 @@ import subprocess
 import msgspec
 
 from extender.core.model.errors import BadInput
+from extender.ports.access_ports import AUDIENCE
 from extender.runtime.child_process import end_with_parent
 
 NAME = NAMESPACE = "gang-extender"  # as in deploy/kubernetes/service.yaml
 LABEL = "app.kubernetes.io/name=gang-extender"
-PORT_NAME = "http"
+TLS_PORT, PLAIN_PORT = (
+    "https",
+    "http",
+)  # names of the ports of a Service; the second one is of one without TLS
 ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
 BY_HAND = "or forward a port to it by other means and give --server URL"
 
@@ -47,7 +51,8 @@ class ServiceTarget(msgspec.Struct, frozen=True):
 
     namespace: str = NAMESPACE
     name: str = NAME
-    port: str = PORT_NAME
+    port: str = TLS_PORT
+    tls: bool = True
 
 
 def is_installed() -> bool:
@@ -102,8 +107,35 @@ class Kubectl:
             )
         (service,) = found
         ports = service.spec.ports
-        port = next((one for one in ports if one.name == PORT_NAME), ports[0])
-        return ServiceTarget(service.metadata.namespace, service.metadata.name, str(port.port))
+        named = {one.name: one for one in ports}
+        port = named.get(TLS_PORT) or named.get(PLAIN_PORT) or ports[0]
+        name, namespace = service.metadata.name, service.metadata.namespace
+        return ServiceTarget(namespace, name, str(port.port), tls=port.name == TLS_PORT)
+
+    def create_token(self, namespace: str, name: str) -> str:
+        """Return a new token of a ServiceAccount, for this service only.
+
+        Raises:
+            BadInput: The API server does not give it; the message has what kubectl printed.
+        """
+        done = self._run("create", "token", name, "--namespace", namespace, "--audience", AUDIENCE)
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            msg = f"{self.place}: no token of ServiceAccount {namespace}/{name}: {why}"
+            raise BadInput(msg)
+        return done.stdout.strip()
+
+    def config_map(self, namespace: str, name: str) -> bytes:
+        """Return a ConfigMap as JSON.
+
+        Raises:
+            BadInput: It is not there, or cannot be read.
+        """
+        done = self._run("get", "configmap", "--namespace", namespace, name, "--output=json")
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: ConfigMap {namespace}/{name} cannot be read: {why}")
+        return done.stdout.encode()
 
     def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
         """Start to forward a port of 127.0.0.1; the process ends with this one, also when this one is killed.

@@ -10,19 +10,26 @@ import sys
 import threading
 from typing import IO
 
-from extender.cli.connection.kubectl import Kubectl, ServiceTarget
+import msgspec
+
+from extender.cli.connection.kubectl import PLAIN_PORT, Kubectl, ServiceTarget
 from extender.core.model.errors import BadInput
 
 LISTENS_WITHIN_S = 30.0  # with the login of a credential plugin
 STOPPED_WITHIN_S = 2.0
 ERRORS_KEPT = 5
 FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
+NO_PORT = "does not have a named port"
 # Lines of kubectl about what failed; the others are warnings, or what a credential plugin asks of the user.
 ERROR = re.compile(r"error: |Error |Unable to connect|The connection to the server |[EF]\d{4} ")
 
 
 class _NoSuchService(BadInput):
     """The API server has no Service of this name."""
+
+
+class _NoSuchPort(BadInput):
+    """The Service has no port of this name."""
 
 
 class PortForward:
@@ -60,7 +67,13 @@ class PortForward:
             except _NoSuchService:
                 self._target = self._kubectl.find_service()
                 self._start()
-        return f"http://127.0.0.1:{self._local_port}"
+            except _NoSuchPort:
+                if not self._target.tls:
+                    raise
+                self._target = msgspec.structs.replace(self._target, port=PLAIN_PORT, tls=False)
+                self._start()
+        scheme = "https" if self._target.tls else "http"
+        return f"{scheme}://127.0.0.1:{self._local_port}"
 
     def stop(self) -> None:
         """Stop kubectl and wait for its end."""
@@ -103,7 +116,9 @@ class PortForward:
         if port is not None:
             self._local_port = port
             return
-        kind = _NoSuchService if any("(NotFound)" in line for line in self._errors) else BadInput
+        kind: type[BadInput] = BadInput
+        for words, other in (("(NotFound)", _NoSuchService), (NO_PORT, _NoSuchPort)):
+            kind = other if any(words in line for line in self._errors) else kind
         raise kind(
             f"kubectl cannot forward a port to {self.place}: {self.last_error or why} (--server URL needs no kubectl)"
         )

@@ -13,7 +13,7 @@ import inspect
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -23,10 +23,14 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
+from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
+    import aiohttp
+
+    from extender.cli.connection.kubectl import Kubectl
     from extender.cli.connection.port_forward import PortForward
 
 T = TypeVar("T")
@@ -52,6 +56,32 @@ Kubeconfig = Annotated[
         help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses."
     ),
 ]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        help="File with the bearer token for the service; unset: GANG_EXTENDER_TOKEN_FILE, else the token of the kubeconfig, where the service asks for one."
+    ),
+]
+AsServiceAccount = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMESPACE/NAME",
+        help="Send a new token of this ServiceAccount, which kubectl makes; for kubeconfigs with a client certificate.",
+    ),
+]
+ServerCaFile = Annotated[
+    str | None,
+    typer.Option(
+        help="CA of the certificate of the service; unset: GANG_EXTENDER_SERVER_CA_FILE, else those of the system."
+    ),
+]
+ADDED = {
+    "context": Context,
+    "kubeconfig": Kubeconfig,
+    "token_file": TokenFile,
+    "as_service_account": AsServiceAccount,
+    "server_ca_file": ServerCaFile,
+}
 DEFAULT_URL = settings_module.Settings().server
 CONNECTED_WITHIN_S = 1.0  # on this machine; a port is refused at once
 
@@ -64,11 +94,18 @@ class _Problem(msgspec.Struct):
 class ServiceFinder:
     """Finds the service for one command; a port that is forwarded for it stays open until `close`."""
 
-    def __init__(self, context: str | None, kubeconfig: str | None) -> None:
-        """Store the options --context and --kubeconfig."""
+    def __init__(
+        self,
+        context: str | None,
+        kubeconfig: str | None,
+        options: CredentialOptions = CredentialOptions(),
+    ) -> None:
+        """Store the options --context and --kubeconfig, and those about credentials."""
         self._context = context
         self._kubeconfig = kubeconfig
         self._forward: PortForward | None = None
+        self._login_context = context  # the context whose token may be sent; a fallback sets it
+        self._credentials = ServiceCredentials(options, self._kubectl, self._load_token)
 
     @property
     def chosen(self) -> bool:
@@ -79,17 +116,14 @@ class ServiceFinder:
         """Return the URL of the service, without a slash at its end; a port that was forwarded and is lost is forwarded again.
 
         Args:
-            server: The option --server; None: not given.
+            server: The option --server; with a context, the token of the context is for this server. None: not given.
 
         Raises:
-            BadInput: The URL is invalid, two places are named, or the service in a cluster cannot be reached.
+            BadInput: The URL is invalid, or the service in a cluster cannot be reached.
         """
-        if server and self.chosen:
-            name = "--context" if self._context else "--kubeconfig"
-            raise BadInput(f"--server {server}: not together with {name}; give one of them")
         if self._forward is not None:
             return self._forward.url()
-        if self.chosen:
+        if self.chosen and not server:
             return self._forward_port(self._context)
         if server or os.environ.get(f"{settings_module.PREFIX}SERVER"):
             return settings_module.load(server=server).server.rstrip("/")
@@ -108,8 +142,28 @@ class ServiceFinder:
         if self._forward is not None:
             why = self._forward.last_error or why
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            return f"{url}: its certificate is not valid here: {why}; give its CA with --server-ca-file FILE"
         remedy = "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster)"
         return f"no answer from {url}: {why}; {remedy}"
+
+    def send(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        **rest: Any,  # noqa: ANN401 -- those of aiohttp
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return the response to a request to a URL of `find`, as a context manager; with the token, if one is needed.
+
+        Raises:
+            BadInput: On entering: a token is needed and there is none, or it must not be sent there.
+        """
+        forwarded = self._forward is not None
+        of_cluster = self.chosen or forwarded
+        return self._credentials.send(
+            session, method, url, of_cluster=of_cluster, forwarded=forwarded, **rest
+        )
 
     def close(self) -> None:
         """Close the forwarded port."""
@@ -131,11 +185,21 @@ class ServiceFinder:
         return paths
 
     def _forward_port(self, context: str | None) -> str:
-        from extender.cli.connection.kubectl import Kubectl
         from extender.cli.connection.port_forward import PortForward
 
-        self._forward = PortForward(Kubectl(context, self._kubeconfig_paths()))
+        self._login_context = context
+        self._forward = PortForward(self._kubectl())
         return self._forward.url()
+
+    def _kubectl(self) -> Kubectl:
+        from extender.cli.connection.kubectl import Kubectl
+
+        return Kubectl(self._login_context, self._kubeconfig_paths())
+
+    def _load_token(self) -> str:
+        from extender.cluster.connection.api_client import load_token
+
+        return asyncio.run(load_token(self._kubeconfig_paths(), self._login_context))
 
 
 # Of the command that runs.
@@ -148,7 +212,7 @@ def finder() -> ServiceFinder:
 
 
 def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that also takes --context and --kubeconfig, if it has the option --server; else the command.
+    """Return a command that also takes the options of `ADDED`, if it has the option --server; else the command.
 
     They are behind --server, and `finder` has their values while the command runs.
     """
@@ -159,14 +223,16 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         return command
 
     @functools.wraps(command)
-    def run(*, context: str | None, kubeconfig: str | None, **others: Any) -> None:  # noqa: ANN401 -- those of the command
-        with _finding(context, kubeconfig):
-            command(**others)
+    def run(**given: Any) -> None:  # noqa: ANN401 -- those of the command
+        own = {name: given.pop(name) for name in ADDED}
+        made = ServiceFinder(own.pop("context"), own.pop("kubeconfig"), CredentialOptions(**own))
+        with _finding(made):
+            command(**given)
 
     at = names.index("server")
     added = [
         parameters[at].replace(name=name, annotation=kind, default=None)
-        for name, kind in (("context", Context), ("kubeconfig", Kubeconfig))
+        for name, kind in ADDED.items()
     ]
     parameters[at + 1 : at + 1] = added
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -175,8 +241,7 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _finding(context: str | None, kubeconfig: str | None) -> Iterator[None]:
-    made = ServiceFinder(context, kubeconfig)
+def _finding(made: ServiceFinder) -> Iterator[None]:
     token = _FINDER.set(made)
     try:
         yield
@@ -208,9 +273,10 @@ def ask_service(
     async def fetch() -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
         method = "GET" if body is None else "POST"
+        headers = {} if body is None else {"Content-Type": "application/json"}
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, url + path, data=body) as reply,
+            finder().send(session, method, url + path, data=body, headers=headers) as reply,
         ):
             return reply.status, await reply.read()
 

@@ -114,7 +114,10 @@ class Stream:
         headers = {"Last-Event-ID": self._position} if self._position else {}
         query = [("follow", "true"), *self._query]
         try:
-            async with session.get(f"{url}/v1/events", params=query, headers=headers) as reply:
+            address = f"{url}/v1/events"
+            async with self._finder.send(
+                session, "GET", address, params=query, headers=headers
+            ) as reply:
                 if reply.status != HTTPStatus.OK or reply.content_type != "text/event-stream":
                     raise _refused(url, reply.status, await reply.read())
                 async for body in self._read(reply.content):
@@ -171,7 +174,7 @@ def _refused(server: str, status: int, body: bytes) -> Exception:
         return PositionGone(_detail(body))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _Broken(f"{server} answered {status}: {_detail(body)}")
-    if status == HTTPStatus.BAD_REQUEST:
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return BadInput(_detail(body))
     return BadInput(
         f"{server}/v1/events answered {status}, not a stream; is it the right --server?"

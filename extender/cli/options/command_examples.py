@@ -16,6 +16,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("Workloads that no tree could be made for, with the reason", "trees --state refused"),
         ("Workloads with a label, with UID and position", "trees -l team=a -o wide"),
     ),
+    "proxy": (
+        ("The page of the service in a cluster, at http://127.0.0.1:8889/ui/", "proxy --context prod"),
+        ("The same for a kubeconfig with a client certificate, as a ServiceAccount",
+         "proxy --as-service-account monitoring/reader"),
+    ),
     "history": (
         ("All events about a gang", "history default/train"),
         ("Its decisions of the last three days, with their alternatives",

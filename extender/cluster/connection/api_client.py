@@ -136,12 +136,13 @@ def configuration_source(kubeconfig: str | None) -> str:
     return f"kubeconfig {kubeconfig or DEFAULT_KUBECONFIG}"
 
 
-async def load_configuration(kubeconfig: str | None) -> Configuration:
+async def load_configuration(kubeconfig: str | None, context: str | None = None) -> Configuration:
     """Load the address of the API server and the credentials for it.
 
     Args:
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
             pod, or outside of a cluster the default file.
+        context: Which context of the kubeconfig; None: its current one.
 
     Raises:
         BadInput: There is no usable configuration.
@@ -155,12 +156,24 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(
-                config_file=kubeconfig, client_configuration=configuration
+                config_file=kubeconfig, context=context, client_configuration=configuration
             )
     except (kubernetes_config.ConfigException, OSError, ValueError) as problem:
         where = kubeconfig or "the ServiceAccount of this pod, or the default kubeconfig"
         raise BadInput(f"no usable Kubernetes configuration in {where}: {problem}") from problem
     return configuration
+
+
+async def load_token(kubeconfig: str | None, context: str | None) -> str:
+    """Return the bearer token of a context of a kubeconfig, from its exec plugin if it has one; empty: it has none.
+
+    Raises:
+        BadInput: There is no usable kubeconfig.
+    """
+    path = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)  # noqa: ASYNC240, PTH111 -- reads no disk
+    configuration = await load_configuration(path, context)
+    found = str(configuration.api_key.get("BearerToken", ""))
+    return found.removeprefix("Bearer ").strip()
 
 
 class _Fenced(aiohttp.BytesPayload):

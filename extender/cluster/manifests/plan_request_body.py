@@ -31,6 +31,7 @@ from extender.core.model.errors import BadInput, several
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (
@@ -100,12 +101,16 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         origins=found.origins,
         refused=found.refused,
         node_groups=node_groups(parsed.node_groups, "body: node_groups"),
+        readers=EVERYTHING if ours is None else ours.readers,
     )
+    _check_namespaces(found, question.readers)
     view = found.world.view
     if ours is not None and live is not None:
         view, question = _added(found, question, ours.snapshot, *live)
     question = msgspec.structs.replace(
-        question, groups=question.groups | {_group_named(text, view) for text in parsed.groups}
+        question,
+        groups=question.groups
+        | {_group_named(text, view, question.readers) for text in parsed.groups},
     )
     extra_warnings = plan_warnings(view, question)
     taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
@@ -156,16 +161,33 @@ def _with_integers(plain: object) -> object:
     return plain
 
 
-def _group_named(text: str, view: ClusterView) -> GroupKey:
+def _check_namespaces(found: Manifest, readers: Visibility) -> None:
+    """Raise BadInput for objects to plan in a namespace that the caller does not see: they could replace objects there."""
+    wanted = found.world.view
+    namespaces = {key.namespace for key in wanted.groups} | {
+        pod.namespace for pod in wanted.pods.values()
+    }
+    namespaces |= {budget.namespace for budget in wanted.budgets.values()}
+    namespaces |= {namespace for namespace, _ in wanted.blueprints}
+    for namespace in sorted(namespaces):
+        if not readers.sees(namespace):
+            raise BadInput(
+                f"body: namespace {namespace!r}: you have no right to read groups there; plan in a namespace of yours"
+            )
+
+
+def _group_named(text: str, view: ClusterView, readers: Visibility) -> GroupKey:
     """Return the key of a group of the cluster, by Kind/namespace/name.
 
     Raises:
-        BadInput: The cluster has no such group.
+        BadInput: The cluster has no such group, or the caller does not see it.
     """
     kind, _, path = text.partition("/")
     namespace, _, name = path.partition("/")
     named = (composite_key(namespace, name), leaf_key(namespace, name))
     found = next((key for key in named if key.kind == kind and key in view.groups), None)
+    if not readers.sees(namespace):
+        found = None
     if found is None:
         raise BadInput(
             f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name"

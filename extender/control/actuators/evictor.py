@@ -34,6 +34,13 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Group
+from extender.core.model.visibility import (
+    Visibility,
+    is_hidden,
+    name_for,
+    namespace_of,
+    readers_of,
+)
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
@@ -163,10 +170,13 @@ class Evictor:
             found = stuck_victims(view, preemption, self._refusals, now_us)
             total += len(found)
             if found:
-                stall_reasons[uid] = stuck_victims_text(found)
-        for uid, text in stall_reasons.items():
-            if self.stall_reasons.get(uid) != text:
-                log.warning("victims are not deleted", extra={"preemptor": uid, "reason": text})
+                readers = self._readers_of(preemption.gang)
+                text = stall_reasons[uid] = stuck_victims_text(found, preemption, readers)
+                if self.stall_reasons.get(uid) != text:
+                    words = stuck_victims_text(found, preemption)
+                    log.warning(
+                        "victims are not deleted", extra={"preemptor": uid, "reason": words}
+                    )
         self.stall_reasons = stall_reasons
         METRICS.preemption_victims_stuck.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
@@ -196,7 +206,8 @@ class Evictor:
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
-        text = _message(preemption, victim)
+        readers = self._readers_of(victim.pod)
+        text = _message(preemption, victim, readers)
         await self._mark_groups(job, text)
         if await self._wait_and_recheck(job) is None:
             return
@@ -213,7 +224,13 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._requested.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_k8s_event(preemption, victim, text))
+        await self._cluster.notice(_k8s_event(preemption, victim, text, readers))
+
+    def _readers_of(self, path: str) -> Visibility:
+        """Return what the readers of an object, by `namespace/name`, see of other namespaces."""
+        return readers_of(
+            namespace_of(path), show_names=self._settings.show_names_across_namespaces
+        )
 
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
@@ -260,15 +277,23 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
     return above[: names.index(victim.unit) + 1] if victim.unit in names else []
 
 
-def _message(preemption: PendingPreemption, victim: Victim) -> str:
+def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility) -> str:
     unit = preemption.units.index(victim.unit)
-    return (
-        f"{preemption.kind} {preemption.gang} (priority {preemption.priority}) needs the capacity of "
-        f"{victim.unit} (priority {preemption.priorities[unit]})"
+    by = name_for(
+        readers,
+        preemption.preemptor,
+        priority=preemption.priority,
+        pods=preemption.pods,
+        position=preemption.position,
     )
+    if not is_hidden(by):
+        by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
+    return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"
 
 
-def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
+def _k8s_event(
+    preemption: PendingPreemption, victim: Victim, text: str, readers: Visibility
+) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
     by_namespace, _, by_name = preemption.gang.partition("/")
     return K8sEvent(
@@ -279,5 +304,7 @@ def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sE
         reason="Preempted",
         message=text,
         action="Preempting",
-        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid),
+        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid)
+        if readers.sees(by_namespace)
+        else None,
     )

@@ -43,6 +43,7 @@ from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import Visibility, readers_of
 from extender.core.model.wording import spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
@@ -123,7 +124,18 @@ class _Warned(msgspec.Struct, frozen=True):
 class StatusReporter:
     """Brings conditions and Kubernetes Events up to date with the state."""
 
-    def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
+    def __init__(
+        self, cluster: Cluster, leader: Leader, clock: Clock, *, show_names: bool = False
+    ) -> None:
+        """Make the reporter.
+
+        Args:
+            cluster: Is written to.
+            leader: Has the lease: without it nothing is written.
+            clock: For pauses.
+            show_names: Whether texts may have names of other namespaces.
+        """
+        self._show_names = show_names
         self._cluster = cluster
         self._clock = clock
         # Conditions wait for `CONDITION_AFTER_S` in it.
@@ -193,8 +205,10 @@ class StatusReporter:
                 self._trees[tree.root.key] = tree
                 continue
             self._trees[tree.root.key] = tree
+            readers = self._readers_of(tree)
             for group in tree.groups:
-                self._condition(group, _condition_of(tree, group, root, preemption, stall_reason))
+                condition = _condition_of(tree, group, root, preemption, stall_reason, readers)
+                self._condition(group, condition)
             self._templates(view, tree)
         self._warnings(view, forest)
         for key, orphan in forest.orphans.items():
@@ -359,12 +373,16 @@ class StatusReporter:
             if settled:
                 fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
                 if fresh:
-                    text = _event_text(view, state, forest, leaf)
+                    readers = readers_of(leaf.namespace, show_names=self._show_names)
+                    text = _event_text(view, state, forest, leaf, readers)
                     self._queue_pod_events(fresh, text)
                     reported |= {pod.uid: reason for pod in waiting}
             leaves[leaf] = _Leaf(seen, reason, since_ms, reported, settled)
         self._leaves = leaves
         self._all_settled = all(leaf.settled for leaf in leaves.values())
+
+    def _readers_of(self, tree: Tree) -> Visibility:
+        return readers_of(tree.root.key.namespace, show_names=self._show_names)
 
     def _queue_pod_events(self, pods: list[Pod], text: str) -> None:
         for pod in sorted(pods, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
@@ -458,14 +476,15 @@ def _condition_of(
     group: Group,
     root: GangState | None,
     preemption: PendingPreemption | None,
-    stall_reason: str = "",
+    stall_reason: str,
+    readers: Visibility,
 ) -> Condition | None:
     """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
         return None
     if root.phase == "scheduled":
-        return _satisfied_condition(tree, group, root)
-    sentences = pending_sentences(tree, root, preemption)
+        return _satisfied_condition(tree, group, root, readers)
+    sentences = pending_sentences(tree, root, preemption, readers)
     if sentences is None:
         return None
     if stall_reason:
@@ -481,19 +500,27 @@ def _never_fits(root: GangState) -> bool:
     return root.last_decision is not None and root.last_decision.when_empty == "never"
 
 
-def _satisfied_condition(tree: Tree, group: Group, root: GangState) -> Condition | None:
+def _satisfied_condition(
+    tree: Tree, group: Group, root: GangState, readers: Visibility
+) -> Condition | None:
     leaves = {group.key.name} if group.key.kind == "PodGroup" else _leaves_below(tree, group)
     bound = sum(1 for member in root.bound.values() if member.group in leaves)
     if not bound:
         return None
     text = f"{bound} members bound, the minimum of the tree is met"
-    more = pending_sentences(tree, root, None)
+    more = pending_sentences(tree, root, None, readers)
     if more is not None:
         text += f"; {more.message()}"
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
 
 
-def _event_text(view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey) -> str:
+def _event_text(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    leaf: GroupKey,
+    readers: Visibility,
+) -> str:
     """Return the text of an Event on the waiting members of a leaf: what `explain` answers about it."""
     if leaf not in view.groups:
         return missing_answer(leaf, len(view.members[leaf])) + MAKE_IT
@@ -506,7 +533,7 @@ def _event_text(view: ClusterView, state: ReservationState, forest: Forest, leaf
     root = state.gangs.get(tree.root.uid) if tree is not None else None
     if tree is None or root is None or tree.root.deleting or view.groups[leaf].deleting:
         return pending_reason(state, forest, view, leaf)
-    sentences = pending_sentences(tree, root, state.preemptions.get(root.uid))
+    sentences = pending_sentences(tree, root, state.preemptions.get(root.uid), readers)
     if sentences is None:
         return pending_reason(state, forest, view, leaf)
     rules = possible_pod_rules(root, tree)

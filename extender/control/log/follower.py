@@ -132,6 +132,7 @@ class Follower:
             raise
         self.state, self.fault = state, None
         self._mark = LogMark(position=head.position, epoch=state.epoch, chain=head.chain)
+        self._history.observe_loaded(self._mark)
         self._current_ms, self._problem = asked_ms, ""
 
     def _fold(self, page: LogPage) -> None:

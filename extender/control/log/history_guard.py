@@ -19,9 +19,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.core.log.anchors import Anchor
+from extender.core.log.anchors import Anchor, sort_by_trust
 from extender.core.log.events import HistoryTruncated, RecordedEvent, TruncationEvidence
 from extender.core.log.reservation_state import ReservationState
+from extender.core.log.tampering import ADVICE, TamperKind
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import (
     EventLog,
@@ -31,6 +32,7 @@ from extender.ports.log_ports import (
     LogPage,
     PublishedAnchors,
 )
+from extender.runtime.log_keys import NO_KEYS
 
 OLDER_COPY = "the log is not the one that this process wrote: it is an older copy, or was rewritten"
 
@@ -43,7 +45,11 @@ class HistoryGuard:
         self._seen: LogMark | None = None  # the last committed event that this process knows
         self._lost: LogMark | None = None  # followed by this process, and not in the log any more
         self.appended: LogMark | None = None  # the last event of this process, with its hash
-        self.anchors: tuple[Anchor, ...] = ()  # as they were published last
+        self.anchors: tuple[Anchor, ...] = ()  # as they were published last by this service
+        self.forged: tuple[
+            Anchor, ...
+        ] = ()  # published by another one; not believed, and left out from now on
+        self.keys = NO_KEYS  # check the signatures of anchors
         self._forgotten_epoch: Epoch | None = (
             None  # an epoch that the lease row does not know any more
         )
@@ -70,6 +76,10 @@ class HistoryGuard:
         """
         self._observe(event, chain)
         self.appended = self._seen if chain else None
+
+    def observe_loaded(self, mark: LogMark) -> None:
+        """Record the end of the log up to which this process has just read it."""
+        self._seen = mark if mark.position else None
 
     def observe_followed(self, page: LogPage) -> None:
         """Record the newest events that this process has followed; the hash of the last one was verified."""
@@ -98,7 +108,10 @@ class HistoryGuard:
         Raises:
             ClusterUnavailable: Try again.
         """
-        self.anchors = await self.anchor.published() if self.anchor is not None else ()
+        found = await self.anchor.published() if self.anchor is not None else ()
+        check = self.keys.check if self.keys.key_ids else None
+        self.anchors, others = sort_by_trust(found, check)
+        self.forged = tuple(anchor for anchor, _ in others)
         epoch = self.anchors[-1].epoch if self.anchors else Epoch(0)
         if epoch < grant.epoch:
             return True
@@ -165,10 +178,10 @@ class HistoryGuard:
                 missing.append((mark, evidence))
         if self._forgotten_epoch is not None and self._forgotten_epoch >= state.truncated_epoch:
             missing.append((LogMark(position=Position(0), epoch=self._forgotten_epoch), "epoch"))
-        self._forgotten_epoch = None
         if missing:
             mark, evidence = max(missing, key=lambda m: m[0].position)
             self.unrecorded = await self._truncated(grant, mark, evidence)
+        self._forgotten_epoch = None
         self._lost = self.appended = None
         # later events continue the log as it was found
         head = grant.head
@@ -181,7 +194,25 @@ class HistoryGuard:
         """Return the event that records a loss."""
         by_id = msgspec.structs.replace(mark, chain=b"")
         rehashed = bool(mark.event_id) and await self._log.holds(by_id)
-        return _truncated(grant, mark, evidence, "another hash" if rehashed else "another event")
+        first = self.anchors[-1].first if self.anchors else b""
+        begin = LogMark(position=Position(1), epoch=mark.epoch, chain=first)
+        other_log = bool(first) and not await self._log.holds(begin)
+        older = self._forgotten_epoch is not None or grant.previous_epoch < mark.epoch
+        kind = _kind(grant, mark, evidence, other_log=other_log, older=older)
+        text = _description(grant, mark, evidence, "another hash" if rehashed else "another event")
+        found = grant.head
+        return HistoryTruncated(
+            evidence=evidence,
+            known_position=mark.position,
+            known_epoch=mark.epoch,
+            known_hash=mark.chain.hex(),
+            known_event=mark.event_id,
+            found_position=found.position,
+            found_epoch=grant.previous_epoch,
+            found_hash=found.chain.hex() if found.position else "",
+            timeline=grant.timeline,
+            message=f"{kind}: {text}; {ADVICE[kind]}",
+        )
 
 
 def _mark(anchors: Sequence[Anchor]) -> LogMark | None:
@@ -192,32 +223,39 @@ def _mark(anchors: Sequence[Anchor]) -> LogMark | None:
     return LogMark(position=newest.position, epoch=newest.epoch, chain=newest.chain)
 
 
-def _truncated(
-    grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence, differs: str
-) -> HistoryTruncated:
-    found = grant.head
+def _kind(
+    grant: LeaseGrant,
+    mark: LogMark,
+    evidence: TruncationEvidence,
+    *,
+    other_log: bool,
+    older: bool,
+) -> TamperKind:
+    """Return how a log that lacks a mark looks like it was changed."""
     if evidence == "epoch":
-        text = (
+        return "forged-epoch"
+    if grant.head.position == 0:
+        return "log-truncated"
+    if other_log:
+        return "other-database"
+    if grant.head.position >= mark.position:
+        return "rewritten"
+    return "older-copy" if older else "tail-deleted"
+
+
+def _description(
+    grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence, differs: str
+) -> str:
+    """Return what was known and what was found."""
+    if evidence == "epoch":
+        return (
             f"epoch {mark.epoch} was held, the lease in the database knew only {grant.previous_epoch}: "
-            "it is an older copy"
+            f"it is an older copy, or its row was changed; the log ends at position {grant.head.position}"
         )
-    else:
-        whose = "seen by this process" if evidence == "memory" else "published"
-        what = (
-            f"the log ends at {found.position}"
-            if found.position < mark.position
-            else f"the log has {differs} there"
-        )
-        text = f"position {mark.position} of epoch {mark.epoch} was {whose}, {what}"
-    return HistoryTruncated(
-        evidence=evidence,
-        known_position=mark.position,
-        known_epoch=mark.epoch,
-        known_hash=mark.chain.hex(),
-        known_event=mark.event_id,
-        found_position=found.position,
-        found_epoch=grant.previous_epoch,
-        found_hash=found.chain.hex() if found.position else "",
-        timeline=grant.timeline,
-        message=text,
+    whose = "seen by this process" if evidence == "memory" else "published"
+    what = (
+        f"the log ends at {grant.head.position}"
+        if grant.head.position < mark.position
+        else f"the log has {differs} there"
     )
+    return f"position {mark.position} of epoch {mark.epoch} was {whose}, {what}"

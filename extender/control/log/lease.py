@@ -1,12 +1,14 @@
 """The lease as this process holds it, with an expiry by the clock of this process.
 
 The database decides which process may write; this module decides whether this process may act. Note: an acquired
-lease does not count before `activate`, because the log behind it may be an older copy.
+lease does not count before `activate`, because the log behind it may be an older copy. `prolong` and `end` are for the
+thread that renews while the event loop is busy; everything else runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -52,6 +54,8 @@ class Lease:
         self.grant: LeaseGrant | None = None
         self.terms = 0
         self.until_ms = 0
+        self.renewed_ms = 0  # when the last renewal was asked for
+        self._changes = threading.Lock()
 
     @property
     def epoch(self) -> Epoch:
@@ -90,8 +94,27 @@ class Lease:
 
     def renew_from(self, asked_ms: int) -> None:
         """Set the expiry: one term after the request was sent, less a tenth for clock drift."""
-        self.until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
+        with self._changes:
+            self._extend(asked_ms)
         self.prolonged.wake()
+
+    def prolong(self, grant: LeaseGrant, asked_ms: int) -> None:
+        """Extend the expiry of a grant that the database has renewed; for another thread. Another grant stays as it is."""
+        with self._changes:
+            if self.grant is grant:
+                self._extend(asked_ms)
+
+    def end(self, grant: LeaseGrant) -> None:
+        """Let a grant expire at once, because another process has the lease; for another thread."""
+        with self._changes:
+            if self.grant is grant:
+                self.until_ms = 0
+
+    def _extend(self, asked_ms: int) -> None:
+        """Extend the expiry; an answer that was late for a busy event loop does not shorten it."""
+        until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
+        self.until_ms = max(self.until_ms, until_ms)
+        self.renewed_ms = max(self.renewed_ms, asked_ms)
 
     async def watch_expiry(self, on_expired: Callable[[], None], every_s: float) -> None:
         """Call `on_expired` once each time when the lease has expired by the clock of this process; run until cancelled."""

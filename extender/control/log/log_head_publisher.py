@@ -13,6 +13,7 @@ from extender.core.log.anchors import Anchor, with_anchor
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Clock, EventLog, LogMark, PublishedAnchors
+from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.runtime.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,18 @@ class LogHeadPublisher:
     """Publishes while this process leads: at the start of an epoch, and when the log has grown."""
 
     def __init__(
-        self, leader: Leader, event_log: EventLog, anchor: PublishedAnchors, clock: Clock
+        self,
+        leader: Leader,
+        event_log: EventLog,
+        anchor: PublishedAnchors,
+        clock: Clock,
+        keys: LogKeys = NO_KEYS,
     ) -> None:
         self._leader = leader
         self._log = event_log
         self._anchor = anchor
         self._clock = clock
+        self._keys = keys
         self._last: LogMark | None = None
         self._tried: tuple[int, int] = (0, 0)  # epoch, and time of the last attempt
 
@@ -78,8 +85,9 @@ class LogHeadPublisher:
             epoch=epoch,
             chain=mark.chain,
             first=await self._first_hash(mark),
+            at_us=self._clock.now_us(),
         )
-        anchors = with_anchor(history.anchors, new)
+        anchors = with_anchor(history.anchors, self._keys.sign(new))
         await self._anchor.publish(anchors)
         history.anchors, self._last = anchors, mark
         log.info(

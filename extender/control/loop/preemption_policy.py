@@ -121,7 +121,7 @@ class PreemptionPolicy:
         self._wanted = wanted
         self._not_before: dict[GangUid, int] = {}
         self._incomplete: set[GangUid] = set()  # trees that were incomplete when their pause began
-        self._considered: dict[GangUid, tuple[str, ...]] = {}
+        self._considered: dict[GangUid, NoPreemption] = {}
         self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: IdentityMemo[int | None] = IdentityMemo()  # of trees with reservations
@@ -197,11 +197,17 @@ class PreemptionPolicy:
         if answer is None or answer.cause == "not-triggered":
             self._considered.pop(uid, None)
         else:
-            self._considered[uid] = answer.reasons
+            self._considered[uid] = answer
 
     def considered(self, uid: GangUid) -> tuple[str, ...]:
         """Return the reasons of the last search that found no victims."""
-        return self._considered.get(uid, ())
+        found = self._considered.get(uid)
+        return found.reasons if found is not None else ()
+
+    def considered_reduced(self, uid: GangUid) -> tuple[str, ...]:
+        """Return these reasons without names of other namespaces; empty: there are none in them."""
+        found = self._considered.get(uid)
+        return found.reduced if found is not None else ()
 
     def allow_retry(self, decided: Iterable[NewEvent]) -> None:
         """End the pause of preemptors whose capacity another one takes over by these drafts."""

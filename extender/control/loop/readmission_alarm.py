@@ -16,9 +16,20 @@ REASON = "ReadmissionLoopBackOff"
 
 
 def report_loops(
-    loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter
+    loops: Iterable[ReadmissionLoop],
+    forest: Forest,
+    reporter: StatusReporter,
+    *,
+    show_names: bool,
 ) -> None:
-    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
+    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop.
+
+    Args:
+        loops: The loops.
+        forest: Has the root groups.
+        reporter: Writes the Events.
+        show_names: Whether an Event may have names of other namespaces.
+    """
     found = tuple(loops)
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if found else {}
     for loop in found:
@@ -36,15 +47,16 @@ def report_loops(
             },
         )
         if (root := roots.get(loop.gang_uid)) is not None:
-            reporter.warn(root, REASON, _message(loop))
+            text = loop.message if show_names else loop.message_reduced or loop.message
+            reporter.warn(root, REASON, _message(loop, text))
 
 
-def _message(loop: ReadmissionLoop) -> str:
+def _message(loop: ReadmissionLoop, release: str) -> str:
     """Return the text of the Kubernetes Event; the part that may be truncated is last."""
     return (
         f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
         "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
-        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {loop.message}"
+        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {release}"
     )
 
 

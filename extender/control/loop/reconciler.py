@@ -144,5 +144,10 @@ class Reconciler:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms, forest = self._clock.monotonic_ms(), self._observer.forest
         loops = self._readmissions.released(view, state, forest, drafts, now_ms)
-        report_loops(loops, forest, self._reporter)
+        report_loops(
+            loops,
+            forest,
+            self._reporter,
+            show_names=self._settings.show_names_across_namespaces,
+        )
         self._readmissions.keep(self._leader.pending_state)

@@ -1,26 +1,38 @@
 """Compare the state in memory with the log every minute (DESIGN 2.8).
 
 Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
-log is folded again and compared with the state in memory, except the versions of streams that have ended: their
+log is folded again and compared with the state in memory, once an hour without any snapshot, except the versions of streams that have ended: their
 number only grows, and the database checks them. A difference is recorded as `DriftDetected`; then the fold replaces
 the state in memory.
 """
 
 from __future__ import annotations
 
+import logging
+
 from immutables import Map
 
 from extender.control.log.leader import Leader
 from extender.core.log.events import DriftDetected, NewEvent
-from extender.core.log.reservation_state import ReservationState
-from extender.core.model.errors import NotLeading, StoreUnavailable
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.model.errors import CorruptLog, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
 from extender.runtime.periodic import PeriodicTask
-from extender.snapshots.state_loader import live_streams_only, load_live_streams, load_state
+from extender.snapshots.state_loader import (
+    fold_from,
+    live_streams_only,
+    load_live_streams,
+    load_state,
+)
+
+log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
+FROM_START_EVERY = (
+    60  # every so many comparisons the log is folded from its first event, not from a snapshot
+)
 
 
 class StateVerifier:
@@ -33,6 +45,7 @@ class StateVerifier:
         self._log = event_log
         self._snapshots = snapshots
         self._actor = actor
+        self._looks = 0
 
     async def run(self) -> None:
         """Compare every `EVERY_S`, until cancelled."""
@@ -53,7 +66,19 @@ class StateVerifier:
             StoreUnavailable: No answer; nothing was changed.
         """
         memory = live_streams_only(self._leader.committed)
-        folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
+        self._looks += 1
+        from_start = self._looks % FROM_START_EVERY == 0
+        try:
+            if from_start:
+                folded = live_streams_only(await fold_from(EMPTY, self._log, until=memory.position))
+            else:
+                folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
+        except CorruptLog as error:
+            if not from_start:
+                raise
+            # An old event was changed; `LogVerifier` records that, and the state is not made from it.
+            log.warning("the log cannot be folded from its start", extra={"error": str(error)})
+            return False
         if await same(folded, memory):
             return False
         text = difference(memory, folded)
@@ -61,7 +86,11 @@ class StateVerifier:
         draft = NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor=self._actor)
         events = await self._leader.append([draft])
         last = events[-1].position
-        self._leader.replace_state(await load_state(self._log, self._snapshots, until=last))
+        if from_start:  # a snapshot may be what was wrong
+            state = await fold_from(EMPTY, self._log, until=last)
+        else:
+            state = await load_state(self._log, self._snapshots, until=last)
+        self._leader.replace_state(state)
         return True
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
@@ -52,6 +53,7 @@ class PublishedPass:
 
     def __init__(self) -> None:
         self._searches: Mapping[GangUid, SearchTurn] = {}
+        self._limited: Mapping[GangUid, NewGangLimit] = {}
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
@@ -75,6 +77,15 @@ class PublishedPass:
     def publish_searches(self, searches: Mapping[GangUid, SearchTurn]) -> None:
         """Publish which trees wait for their long search; not changed by the caller afterwards."""
         self._searches = searches
+
+    @property
+    def turns(self) -> Mapping[GangUid, SearchTurn | NewGangLimit]:
+        """Return why trees wait for their turn, to be recorded or to be searched, by the UID of the root."""
+        return {**self._searches, **self._limited}
+
+    def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
+        """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""
+        self._limited = limited
 
     def observe(self, view: ClusterView) -> Observation:
         """Publish a view with its trees, of which only changed ones are built again, and return both."""

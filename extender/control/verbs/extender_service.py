@@ -81,6 +81,8 @@ class ExtenderService:
         clock: Clock,
         settings: Settings,
     ) -> None:
+        # returns the last time when the event loop was busy for long, as text; set before the first call
+        self.recent_stall: Callable[[], str] = str
         self._cluster = cluster
         self._leader = leader
         self._inputs = inputs
@@ -135,7 +137,7 @@ class ExtenderService:
         )
         passed = self._published.result.reconciled(self._leader.terms)
         return (
-            ReadinessCheck("lease", not lease, lease),
+            ReadinessCheck("lease", not lease, lease or self.recent_stall()),
             ReadinessCheck("history", not lost, lost),
             ReadinessCheck(
                 "cluster",

@@ -7,9 +7,10 @@ at a higher position than a later one is always kept: the log lost its end betwe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +27,9 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch  # of the leader that published it
     chain: bytes  # hash of the event at `position`
     first: bytes = b""  # hash of the event at position 1, which other logs do not have
+    at_us: int = 0  # when it was published
+    key: str = ""  # id of the key that signed it; empty: not signed
+    signature: bytes = b""  # Ed25519, of `signed_bytes`
 
 
 class _Published(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,6 +39,9 @@ class _Published(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     hash: str
     first: str = ""
+    at_us: int = 0
+    key: str = ""
+    signature: str = ""
 
 
 class PublishedData(msgspec.Struct, frozen=True):
@@ -46,7 +53,22 @@ class PublishedData(msgspec.Struct, frozen=True):
     anchors: str = ""
 
 
+SignatureState: TypeAlias = Literal["valid", "unsigned", "unknown key", "invalid"]
 _ANCHORS = msgspec.json.Decoder(list[_Published])
+
+
+def signed_bytes(anchor: Anchor) -> bytes:
+    """Return what the signature of an anchor is of: all its other fields."""
+    lines = (
+        "gang-extender anchor 1",
+        f"position {anchor.position}",
+        f"epoch {anchor.epoch}",
+        f"hash {anchor.chain.hex()}",
+        f"first {anchor.first.hex()}",
+        f"at {anchor.at_us}",
+        f"key {anchor.key}",
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def with_anchor(anchors: Sequence[Anchor], new: Anchor) -> tuple[Anchor, ...]:
@@ -65,6 +87,30 @@ def with_anchor(anchors: Sequence[Anchor], new: Anchor) -> tuple[Anchor, ...]:
         if one.position > following.position:  # the log lost its end here
             kept.update((index, index + 1))
     return tuple(every[index] for index in sorted(kept))[-ANCHORS_MAX:]
+
+
+def sort_by_trust(
+    anchors: Sequence[Anchor], check: Callable[[Anchor], SignatureState] | None
+) -> tuple[tuple[Anchor, ...], tuple[tuple[Anchor, SignatureState], ...]]:
+    """Return the anchors to believe, and those that were not published by the service, with the state of their signature.
+
+    Args:
+        anchors: In the order of their publication.
+        check: Returns the state of a signature; None: there is no key, and all are believed.
+
+    Anchors without a signature are believed when they are older than the first signed one.
+    """
+    if check is None:
+        return tuple(anchors), ()
+    trusted, others, signed_before = [], [], False
+    for anchor in anchors:
+        state = check(anchor)
+        signed_before |= state == "valid"
+        if state == "valid" or (state == "unsigned" and not signed_before):
+            trusted.append(anchor)
+        else:
+            others.append((anchor, state))
+    return tuple(trusted), tuple(others)
 
 
 def encode_anchors(anchors: Sequence[Anchor]) -> dict[str, str]:
@@ -106,7 +152,15 @@ def _mark(anchor: Anchor) -> tuple[int, int, bytes]:
 
 
 def _published(anchor: Anchor) -> _Published:
-    return _Published(anchor.position, anchor.epoch, anchor.chain.hex(), anchor.first.hex())
+    return _Published(
+        position=anchor.position,
+        epoch=anchor.epoch,
+        hash=anchor.chain.hex(),
+        first=anchor.first.hex(),
+        at_us=anchor.at_us,
+        key=anchor.key,
+        signature=base64.b64encode(anchor.signature).decode(),
+    )
 
 
 def _anchor(found: _Published) -> Anchor:
@@ -115,4 +169,7 @@ def _anchor(found: _Published) -> Anchor:
         epoch=Epoch(found.epoch),
         chain=bytes.fromhex(found.hash),
         first=bytes.fromhex(found.first),
+        at_us=found.at_us,
+        key=found.key,
+        signature=base64.b64decode(found.signature, validate=True),
     )

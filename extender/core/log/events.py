@@ -14,6 +14,7 @@ import msgspec
 
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
+from extender.core.model.visibility import is_hidden
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
@@ -145,6 +146,8 @@ class GangUnschedulable(EventData, frozen=True, kw_only=True):
     search_nodes: int = 0
     exhausted: bool = False
     preemption_notes: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
+    # `preemption_notes` without names of other namespaces; empty: they have none
+    preemption_notes_reduced: tuple[str, ...] = ()
     # What would help, each verified by planning, the cheapest first. Older events have it among the reasons.
     help: tuple[str, ...] = ()
     # fits | never | unknown: whether it would fit if no other pod ran; empty: not examined
@@ -223,6 +226,7 @@ class ReservationReleased(EventData, frozen=True, kw_only=True):
     reason: ReleaseReason
     pods: tuple[ReleasedPod, ...]
     message: str = ""
+    message_reduced: str = ""  # without names of other namespaces; empty: as `message`
     # the running pods that use it, if there are any (`superseded`)
     taken_by: tuple[ReservedCapacityUser, ...] = ()
 
@@ -278,8 +282,8 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
     @property
     def name(self) -> str:
-        """Return `Kind/namespace/name`, the name of the unit in events and messages."""
-        return f"{self.kind}/{self.path}"
+        """Return `Kind/namespace/name`, or what stands for it where the name is hidden."""
+        return self.path if is_hidden(self.path) else f"{self.kind}/{self.path}"
 
 
 class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -359,6 +363,7 @@ class PreemptionCancelled(EventData, frozen=True, kw_only=True):
     units_in_progress: tuple[str, ...]  # units that were begun and still have pods
     evicted: int  # victims that are gone
     message: str = ""
+    message_reduced: str = ""  # without names of other namespaces; empty: as `message`
     taken_over_by: str = ""  # Kind/namespace/name of the preemptor that takes the capacity over
     taken_over_by_uid: str = ""
     taken_over_nodes: tuple[NodeName, ...] = ()  # nodes on which it takes the capacity over

@@ -27,6 +27,7 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.visibility import is_hidden
 from extender.core.model.wording import counted
 
 # For this time a preemptor does not evict a unit of the same name again, and a victim that is gone is remembered.
@@ -53,6 +54,11 @@ class EvictedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
     preemptor: str  # Kind/namespace/name
     position: Position  # of the plan
     gone_us: int
+    priority: int = 0  # of the preemptor
+    pods: int = 0  # of the preemptor that the plan places; 0: not known
+
+
+NO_PREEMPTOR: Final = EvictedPod("", Position(0), 0)
 
 
 class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -87,6 +93,12 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Extra members that it was planned for, after the minimum of the preemptor was bound.
     extras: frozenset[PodUid] = frozenset()
     ended: bool = False  # completed or cancelled; only victims of begun units are left
+    pods: int = 0  # of the preemptor that the plan places; 0: not known
+
+    @property
+    def preemptor(self) -> str:
+        """Return `Kind/namespace/name` of the preemptor, or what stands for it where its name is hidden."""
+        return self.gang if is_hidden(self.gang) else f"{self.kind}/{self.gang}"
 
 
 def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
@@ -116,12 +128,19 @@ def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> P
         claims=Map({node: tuple(found) for node, found in claims.items()}),
         already_terminating=frozenset(pod.uid for pod in data.already_terminating),
         extras=frozenset(a.uid for a in data.assignments) if extras else frozenset(),
+        pods=len(data.assignments),
     )
 
 
 def evicted_pod(event: RecordedEvent, preemption: PendingPreemption) -> EvictedPod:
     """Return what is remembered of a victim whose `VictimGone` is the event."""
-    return EvictedPod(f"{preemption.kind}/{preemption.gang}", preemption.position, event.at_us)
+    return EvictedPod(
+        f"{preemption.kind}/{preemption.gang}",
+        preemption.position,
+        event.at_us,
+        preemption.priority,
+        preemption.pods,
+    )
 
 
 def recently_gone(pods: Map[PodUid, EvictedPod], now_us: int) -> Map[PodUid, EvictedPod]:

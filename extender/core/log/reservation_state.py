@@ -87,6 +87,7 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     help: tuple[str, ...] = ()
     when_empty: str = ""
     reasons_when_empty: tuple[str, ...] = ()
+    reasons_reduced: tuple[str, ...] = ()  # without names of other namespaces; empty: as `reasons`
 
 
 class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -100,6 +101,9 @@ class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     position: Position
     at_us: int
     preemptor: str = ""  # Kind/namespace/name, if it was a victim of a recorded preemption
+    preemption: Position = Position(0)  # position of the plan of that preemption
+    preemptor_priority: int = 0
+    preemptor_pods: int = 0  # pods that the plan places; 0: not known
 
 
 class GangFields(msgspec.Struct):

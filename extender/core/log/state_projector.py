@@ -44,7 +44,12 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
-from extender.core.log.preemption_state import PendingPreemption, preemption_summary
+from extender.core.log.preemption_state import (
+    NO_PREEMPTOR,
+    EvictedPod,
+    PendingPreemption,
+    preemption_summary,
+)
 from extender.core.log.reservation_state import (
     BoundMember,
     GangFields,
@@ -451,6 +456,9 @@ class StateProjector:
             help=data.help,
             when_empty=data.when_empty,
             reasons_when_empty=data.reasons_when_empty,
+            reasons_reduced=(*data.reasons, *data.preemption_notes_reduced)
+            if data.preemption_notes_reduced
+            else (),
         )
         if root.phase not in HOLDS_CAPACITY:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
@@ -527,22 +535,24 @@ class StateProjector:
             before = root.succeeded.get(member.group, 0)
             root.succeeded = root.succeeded | {member.group: before + 1}
             return
+        by = self._preemptor_of(event, data.uid)
         root.last_loss = MemberLoss(
             pod=data.pod, uid=data.uid, node=data.node, cause=data.cause, message=data.message,
-            position=event.position, at_us=event.at_us, preemptor=self._preemptor_of(data.uid),
+            position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
+            preemptor_priority=by.priority, preemptor_pods=by.pods,
         )  # fmt: skip
 
-    def _preemptor_of(self, uid: PodUid) -> str:
-        """Return the preemptor (Kind/namespace/name) of the newest preemption that a pod is or was a victim of, or ""."""
+    def _preemptor_of(self, event: RecordedEvent, uid: PodUid) -> EvictedPod:
+        """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
         found = [
-            (p.position, f"{p.kind}/{p.gang}")
+            preemption_state.evicted_pod(event, p)
             for p in self._preemptions.values()
             if uid in p.victims
         ]
         gone = self._evicted_pods.get(uid)
         if gone is not None:
-            found.append((gone.position, gone.preemptor))
-        return max(found, default=(0, ""))[1]
+            found.append(gone)
+        return max(found, key=lambda one: one.position, default=NO_PREEMPTOR)
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""

@@ -98,6 +98,32 @@ class CorruptLog(ExtenderError):
     """The log is damaged (gap, broken hash chain, unknown event). Stop; never skip an event."""
 
 
+class MissingEvent(CorruptLog):
+    """The log has no event at a position, and has later ones.
+
+    Args:
+        position: That position.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"position {position} is missing")
+        self.position = position
+
+
+class AlteredEvent(CorruptLog):
+    """The hash of an event is not the one of its content and of the event before it.
+
+    Args:
+        position: Its position.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"position {position}: the hash does not match; the row or its predecessor was altered"
+        )
+        self.position = position
+
+
 class SchemaOutdated(ExtenderError):
     """The database schema is not the one this version needs. Run `gang-extender db migrate`."""
 

@@ -44,6 +44,7 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/v1/openapi.json": RouteRight.IDENTITY,
     "/v1/plan": RouteRight.PLAN,
     "/v1/preemptions": RouteRight.ANY_NAMESPACE,
+    "/v1/readiness": RouteRight.ANY_NAMESPACE,
     "/v1/reports": RouteRight.IDENTITY,
     "/v1/reports/{name}": RouteRight.ANY_NAMESPACE,
     "/v1/search": RouteRight.ANY_NAMESPACE,

@@ -1,4 +1,6 @@
-// Requests to /v1: single requests, the newest of many requests, and the stream of events.
+// Requests to /v1: single requests, the newest of many requests, and the stream of events; with the token, if there is one.
+
+import { another, token } from "./token.js";
 
 const RETRY_MS = 1000;
 const RETRY_MAX_MS = 10000;
@@ -33,10 +35,29 @@ export function send(path, body) {
   return request(address(path, {}), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }, SEND_MS);
 }
 
+/** Send a request and return the answer; one that is refused for its token waits until the user has typed another one. */
+async function fetched(url, options, signal) {
+  for (;;) {
+    const sent = token();
+    const headers = sent ? { ...options.headers, Authorization: `Bearer ${sent}` } : options.headers;
+    const answer = await fetch(url, { ...options, headers, signal: signal() });
+    if (answer.status !== 401) return answer;
+    await another(sent, await reason(answer));
+  }
+}
+
+async function reason(answer) {
+  try {
+    return (await answer.json()).detail;
+  } catch {
+    return `HTTP ${answer.status}`;
+  }
+}
+
 async function request(url, options, limitMs) {
   let answer;
   try {
-    answer = await fetch(url, { ...options, signal: AbortSignal.timeout(limitMs) });
+    answer = await fetched(url, options, () => AbortSignal.timeout(limitMs));
   } catch (error) {
     throw new Problem(0, error.name === "TimeoutError" ? `no answer within ${limitMs / 1000} s` : "the service does not answer");
   }
@@ -127,26 +148,38 @@ export class Follower {
 
   open() {
     const turn = this.turn;
-    const source = new EventSource(address("events", { follow: "true", after: this.position }));
-    this.source = source;
-    source.onopen = () => {
+    const source = new AbortController();
+    this.source = { close: () => source.abort() };
+    this.read(turn, source.signal);
+  }
+
+  /** Read the stream to its end; an EventSource could not send the token. */
+  async read(turn, signal) {
+    let why = "";
+    try {
+      const where = address("events", { follow: "true", after: this.position });
+      const answer = await fetched(where, { headers: { Accept: "text/event-stream" }, cache: "no-store" }, () => signal);
+      if (!answer.ok) throw new Problem(answer.status, await reason(answer));
+      if (turn !== this.turn) return;
       this.waitMs = RETRY_MS;
       this.on.link("live", "");
-    };
-    source.onmessage = (message) => {
-      if (turn !== this.turn) return;
-      const event = JSON.parse(message.data);
-      if (event.position <= this.position) return;
-      this.position = event.position;
-      this.last = event;
-      this.on.event(event);
-    };
-    let reason = "";
-    source.addEventListener("problem", (message) => { reason = JSON.parse(message.data).detail; });
-    source.onerror = () => {
-      source.close();
-      if (turn === this.turn) this.again(turn, reason);
-    };
+      for await (const { kind, data } of messages(answer.body)) {
+        if (turn !== this.turn) return;
+        if (kind === "problem") why = JSON.parse(data).detail;
+        else this.received(JSON.parse(data));
+      }
+    } catch (problem) {
+      if (problem.status !== undefined) why = problem.message;
+      else if (!(problem instanceof TypeError) && problem.name !== "AbortError") reportError(problem); // a defect, not the network
+    }
+    if (turn === this.turn) this.again(turn, why);
+  }
+
+  received(event) {
+    if (event.position <= this.position) return;
+    this.position = event.position;
+    this.last = event;
+    this.on.event(event);
   }
 
   async again(turn, reason) {
@@ -167,6 +200,26 @@ export class Follower {
       } catch (problem) {
         this.on.link("lost", problem.message);
       }
+    }
+  }
+}
+
+/** The messages of a stream of server-sent events. */
+async function* messages(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let [rest, kind, data] = ["", "", ""];
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = value.split("\n");
+    lines[0] = rest + lines[0];
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "") {
+        if (data) yield { kind, data };
+        [kind, data] = ["", ""];
+      } else if (line.startsWith("event: ")) kind = line.slice(7);
+      else if (line.startsWith("data: ")) data += line.slice(6);
     }
   }
 }

@@ -9,6 +9,7 @@ import { Gangs } from "./gangs.js";
 import { picture } from "./model.js";
 import { Selection } from "./selection.js";
 import { Timeline } from "./timeline.js";
+import { start as startSignOut } from "./token.js";
 import { Topology } from "./topology.js";
 import { utc } from "./units.js";
 import { Views } from "./views.js";
@@ -67,6 +68,7 @@ class App {
   }
 
   start() {
+    startSignOut();
     this.views.show(this.address.now);
     this.selection.readEvent();
     this.events.ask(true);

@@ -23,6 +23,7 @@ from aiohttp import web
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import HANDOVER_MS
 from extender.http.scheduler import wire
+from extender.http.tls.tls_contexts import TlsContexts
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 Verb = Literal["filter", "prioritize", "preempt", "bind"]
 FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds since the first replica got it
+# On a request with a client certificate: whether it is the certificate of a replica.
+FROM_REPLICA = web.RequestKey("from-replica", bool)
 MISDIRECTED = (
     "Gang-Extender-Not-Leading"  # on an answer: this replica does not lead and did nothing
 )
@@ -49,8 +52,10 @@ class _Answer(msgspec.Struct, frozen=True):
 class LeaderProxy:
     """Forwards calls to the leader over one HTTP session."""
 
-    def __init__(self, leader: Leader, settings: Settings) -> None:
+    def __init__(self, leader: Leader, settings: Settings, tls: TlsContexts | None = None) -> None:
         self._leader = leader
+        self._tls = tls
+        self._tls_name = settings.tls_server_name or None
         self._here = settings.identity
         self._filter_s = settings.filter_deadline_ms / 1000
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
@@ -79,7 +84,7 @@ class LeaderProxy:
 
     async def forward(self, verb: Verb, request: web.Request, body: bytes) -> web.Response | None:
         """Return the answer of the leader or an error with the reason; None when this replica leads now."""
-        if FORWARDED in request.headers:
+        if is_forwarded(request):
             return self.sent_back(verb)
         self.open += 1
         try:
@@ -137,6 +142,11 @@ class LeaderProxy:
                 "",
                 f"lease: no replica holds it; this replica: {self._leader.not_ready_reason()}",
             )
+        if self._tls is not None and not held.address.startswith("https:"):
+            return (
+                "",
+                f"the leader {held.holder} is at {held.address}, which has no TLS; set it up there too",
+            )
         silent, until_s, reason = self._silent
         if verb != "bind" and silent == held.address and _now_s() < until_s:
             return "", reason
@@ -189,7 +199,14 @@ class LeaderProxy:
             FORWARDED: str(int((now_s - began_s) * 1000)),
             "Content-Type": "application/json",
         }
-        async with self._session.post(url, data=body, headers=headers, timeout=left) as reply:
+        async with self._session.post(
+            url,
+            data=body,
+            headers=headers,
+            timeout=left,
+            ssl=self._tls.forwarding if self._tls is not None else True,
+            server_hostname=self._tls_name if self._tls is not None else None,
+        ) as reply:
             return _Answer(
                 status=reply.status,
                 body=await reply.read(),
@@ -225,9 +242,14 @@ def error_response(verb: Verb, text: str, headers: dict[str, str] | None = None)
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
+def is_forwarded(request: web.Request) -> bool:
+    """Return whether another replica sent a call; with client certificates, only that of a replica counts."""
+    return FORWARDED in request.headers and request.get(FROM_REPLICA, True)
+
+
 def waited_ms(request: web.Request) -> int:
     """Return the age of a forwarded call in milliseconds; 0 for a call that was not forwarded."""
-    return milliseconds(request, FORWARDED) or 0
+    return (milliseconds(request, FORWARDED) or 0) if is_forwarded(request) else 0
 
 
 def milliseconds(request: web.Request, header: str) -> int | None:

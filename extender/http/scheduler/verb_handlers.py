@@ -23,11 +23,11 @@ from extender.core.model.pods import Pod
 from extender.http.responses.request_body import body_of
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import (
-    FORWARDED,
     LeaderProxy,
     Verb,
     connection_closed,
     error_response,
+    is_forwarded,
     waited_ms,
 )
 from extender.ports.cluster_ports import PodRef
@@ -156,7 +156,7 @@ class VerbHandlers:
             refusal = await self._scheduling.bind(
                 ref, args.node, lambda: not connection_closed(request), age_ms=age_ms
             )
-            if refusal and self._leader.not_ready_reason() and FORWARDED in request.headers:
+            if refusal and self._leader.not_ready_reason() and is_forwarded(request):
                 return self._forwarder.sent_back("bind")
             if not refusal or self._leader.leads():
                 return self._bound(ref, args.node, refusal, started)

@@ -16,6 +16,7 @@ from extender.core.model.errors import BadInput, ExtenderError, PositionGone, To
 from extender.core.model.ids import Position
 from extender.http.responses.error_responses import ProblemDetails
 from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import EVENT_TYPE_NAMES, NAME, ORDER, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
@@ -34,6 +35,7 @@ from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_stream import EventBatch, EventStream
+from extender.queries.log.visible_queries import visible_queries
 
 READERS_MAX = 256
 CHUNK_BYTES = 64 * 1024
@@ -108,7 +110,7 @@ class EventApi:
         last_id = _last_event_id(request)
         if flag(query, "follow"):
             return await self._stream(request, wanted, last_id)
-        page = await self._reader.page(wanted)
+        page = await visible_queries(self._reader, visibility_of(request)).page(wanted)
         pieces = await listed(map(event_line, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)
@@ -137,7 +139,7 @@ class EventApi:
             return response
         try:
             await response.write(_comment(wanted.after))
-            async with aclosing(self._feed.follow(wanted)) as batches:
+            async with aclosing(self._feed.follow(wanted, visibility_of(request))) as batches:
                 async for batch in batches:
                     for chunk in _chunks(batch):
                         await response.write(chunk)

@@ -10,6 +10,7 @@ from multidict import MultiMapping
 
 from extender.core.model.errors import BadInput
 from extender.http.responses.json_responses import at_position
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import MOMENT, NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
@@ -87,7 +88,7 @@ class PastExplainApi:
         query = known(request, EXPLAIN_PARAMETERS)
         at = checked_text(query.get("at", ""), field("at"))
         checked_text(query.get("name", ""), field("name"))
-        found = await self._service.explain(_wanted(query), at)
+        found = await self._service.explain(_wanted(query), at, visibility_of(request))
         return at_position(msgspec.json.encode(found), found.position)
 
 
@@ -120,7 +121,7 @@ class ExplainApi:
         wanted = _wanted(query)
         if "at" in query:
             return await self._past(request, {})
-        found = await self._service.explain(wanted)
+        found = await self._service.explain(wanted, visibility_of(request))
         return at_position(msgspec.json.encode(found), found.position)
 
     async def search(self, request: web.Request) -> web.Response:
@@ -132,7 +133,7 @@ class ExplainApi:
                 f"{field('q')}: has {len(words)} characters; write a part of a name, {WORDS_MAX} characters at most"
             )
         limit = number(query, "limit", SEARCH_LIMIT, least=1, most=SEARCH_LIMIT_MAX)
-        found = await self._service.search(words, limit)
+        found = await self._service.search(words, limit, visibility_of(request))
         return at_position(msgspec.json.encode(found), found.position)
 
 

@@ -8,9 +8,12 @@ import msgspec
 from aiohttp import web
 
 from extender.core.log.reservation_state import GangState
+from extender.core.log.visible_state import visible_gang
 from extender.core.model.errors import NotFound
 from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.visibility import namespace_of
 from extender.http.responses.json_responses import answer, listed
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import (
     gang_named,
@@ -22,6 +25,7 @@ from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import GANG_STATES, GangSelection
 from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.object_labels import ObjectLabels
@@ -112,12 +116,17 @@ class GangApi:
         selection = selection_in(request, GANG_STATES)
         state, made_for = self._state.committed, self._made_for()
         roots, pace = [], Yielder()
+        readers = visibility_of(request)
         for root in state.gangs.values():
-            if self._selected(root, selection, made_for.get(RootKey(root.gang, root.kind))):
+            if readers.sees(namespace_of(root.gang)) and self._selected(
+                root, selection, made_for.get(RootKey(root.gang, root.kind))
+            ):
                 roots.append(root)
             await pace.yield_if_due()
         roots.sort(key=lambda root: (root.gang, root.uid))
-        pieces = await listed(gang_at(root, made_for, with_members=False) for root in roots)
+        pieces = await listed(
+            gang_at(visible_gang(root, readers), made_for, with_members=False) for root in roots
+        )
         return await answer(request, pieces, state.position)
 
     def _selected(
@@ -145,7 +154,9 @@ class GangApi:
             NotFound: There is no such gang now.
         """
         name, uid = gang_named(request), known(request, {"uid"}).get("uid")
-        roots = self._of_name().get(name, [])
+        readers = visibility_of(request)
+        known_roots = self._of_name().get(name, []) if readers.sees(namespace_of(name)) else []
+        roots = [visible_gang(root, readers) for root in known_roots]
         if not roots:
             raise NotFound(
                 f"gang {name}: no such root group now; the log may have it: `gang-extender history {name}`, GET /v1/gangs/{name}/history"
@@ -173,7 +184,8 @@ class GangApi:
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with the newest decision about it."""
         root = self._root(request)
-        found = await self._reader.page(
+        reader = visible_queries(self._reader, visibility_of(request))
+        found = await reader.page(
             EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
         explained = GangExplanation(gang=gang_at(root, self._made_for()))

@@ -8,6 +8,7 @@ from aiohttp import web
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
 from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
     GANG_NAME,
     NAME,
@@ -40,6 +41,7 @@ from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
 from extender.queries.log.parameter_validation import checked_text
 from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import checked_states
 
 
@@ -135,6 +137,9 @@ class HistoryApi:
             web.get("/v1/preemptions", self.preemptions),
         ]
 
+    def _seen_by(self, request: web.Request) -> EventQueries:
+        return visible_queries(self._reader, visibility_of(request))
+
     async def history(self, request: web.Request) -> web.StreamResponse:
         """Return the history of a gang, also of a deleted one."""
         name = gang_named(request)
@@ -148,7 +153,7 @@ class HistoryApi:
             since_us=time_in(query, "since"),
             until_us=time_in(query, "until"),
         )
-        found = await history(self._reader, self._inputs, wanted)
+        found = await history(self._seen_by(request), self._inputs, wanted)
         link = next_page(request, found.lines[-1].position) if found.more and found.lines else ""
         lines = found.lines if wanted.decisions else map(HistoryLine.bare, found.lines)
         return await answer(request, await listed(lines), found.head, link=link)
@@ -161,7 +166,7 @@ class HistoryApi:
         if name.isascii() and name.isdigit():
             position = min(int(name[:20]), POSITION_MAX)
             wanted = EventFilter(after=Position(position - 1), limit=1) if position else wanted
-        page = await self._reader.page(wanted)
+        page = await self._seen_by(request).page(wanted)
         at = [e for e in page.events if wanted.plan or str(e.position) == name]
         if not at:
             raise NotFound(f"decision {name}: the log has no such position, and no such plan")
@@ -186,6 +191,6 @@ class HistoryApi:
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             newest_first=newest_first(query),
         )
-        found = await preemptions(self._reader, wanted)
+        found = await preemptions(self._seen_by(request), wanted)
         link = next_page(request, found.last) if found.more else ""
         return await answer(request, await listed(found.lines), found.head, link=link)

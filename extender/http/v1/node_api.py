@@ -5,10 +5,16 @@ from __future__ import annotations
 from aiohttp import web
 
 from extender.http.responses.json_responses import answer
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, Operation
 from extender.http.v1.query_parameters import gang_named, known
 from extender.ports.log_ports import StateSource
-from extender.queries.state.node_inventory import NodeInventory, NodeInventoryReport, TreeNow
+from extender.queries.state.node_inventory import (
+    NodeInventory,
+    NodeInventoryReport,
+    TreeNow,
+    no_such_root,
+)
 
 OPERATIONS = (
     Operation(
@@ -53,5 +59,7 @@ class LiveNodeApi:
         """Return the tree of a gang."""
         known(request, ())
         namespace, _, name = gang_named(request).partition("/")
+        if not visibility_of(request).sees(namespace):
+            raise no_such_root(namespace, name)
         pieces = await self._fleet.tree(namespace, name)
         return await answer(request, pieces, self._state.committed.position)

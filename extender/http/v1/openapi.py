@@ -1,7 +1,7 @@
 """Build the OpenAPI 3.1 document of /v1 from the operations of the handler modules.
 
 Each module with routes under /v1 has a tuple `OPERATIONS` with one entry per method and path, and
-`http/v1/openapi_route.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
+`http/web/openapi_route.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
 from the answers; a test compares the operations with the routes.
 """
 
@@ -145,7 +145,10 @@ def document(operations: Sequence[Operation]) -> Json:
             "title": "gang-extender",
             "version": __version__,
             "description": "Queries of the event log and of the current state of gang-extender. "
-            "Answers under /v1 keep their fields; new ones may be added.",
+            "Answers under /v1 keep their fields; new ones may be added. A caller with rights in some namespaces gets the "
+            "objects of these namespaces; where an object of another namespace explains what happened to one of them, its "
+            "kind, priority, number of pods and log position stand in place of its name, and its UID and node are empty. "
+            "An object that the caller does not see is answered as one that does not exist.",
         },
         "paths": paths,
         "components": {"schemas": _schemas(operations)},

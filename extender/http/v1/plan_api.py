@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from extender.core.model.errors import BadInput
+from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_body import body_of
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
@@ -36,7 +38,7 @@ class PlanApi:
         plan: Answers a request body, outside the event loop.
     """
 
-    def __init__(self, plan: Callable[[bytes], Awaitable[PlanResult]]) -> None:
+    def __init__(self, plan: Callable[[bytes, Visibility], Awaitable[PlanResult]]) -> None:
         self._plan = plan
 
     def routes(self) -> list[web.RouteDef]:
@@ -51,5 +53,5 @@ class PlanApi:
             raise BadInput(
                 'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
-        found = await self._plan(body)
+        found = await self._plan(body, visibility_of(request))
         return at_position(found.body, found.position)

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from extender.http.responses.error_responses import problem
 from extender.http.responses.json_responses import at_position
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import NAME, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.ports.log_ports import Clock
@@ -93,7 +94,7 @@ class ReportApi:
             gang=query.get("gang", ""),
             limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
         )
-        found = await report(self._reader, wanted)
+        found = await report(self._reader, wanted, visibility_of(request))
         return _json(found, position=found.position)
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from extender.core.model.ids import NodeName
+from extender.http.responses.request_visibility import visibility_of, visibility_tag
 from extender.http.v1.openapi import MOMENT, NAME, PAIR, Operation, Parameter
 from extender.http.v1.query_parameters import field, known
 from extender.ports.cluster_ports import Cluster
@@ -104,11 +105,12 @@ class StateApi:
     async def state(self, request: web.Request) -> web.Response:
         """Return reservations, bound members and pending trees at `at`; with `diff` the changes."""
         query = _checked(known(request, PARAMETERS, repeatable={"state"}))
-        scope = _scope(query)
+        scope, readers = _scope(query), visibility_of(request)
+        at = query.get("at", "")
         if "diff" in query:
-            difference = await self._as_of.difference(query.get("at", ""), query["diff"], scope)
+            difference = await self._as_of.difference(at, query["diff"], scope, readers)
             return _answer(request, difference)
-        return _answer(request, await self._as_of.state(query.get("at", ""), scope))
+        return _answer(request, await self._as_of.state(at, scope, readers=readers))
 
 
 class PastNodesApi:
@@ -127,7 +129,9 @@ class PastNodesApi:
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
         exists = KNOWN in request.headers
-        state = await self._as_of.state(query.get("at", ""), Scope(node=name), known=exists)
+        state = await self._as_of.state(
+            query.get("at", ""), Scope(node=name), known=exists, readers=visibility_of(request)
+        )
         node = next((n for n in state.nodes if n.node == name), None)
         return _answer(request, NodeAnswer(state=state, node=node, live=None))
 
@@ -196,10 +200,11 @@ def _scope(query: MultiMapping[str]) -> Scope:
 
 def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> web.Response:
     if isinstance(value, StateDiff):
-        end, tag = value.end, f'"{value.begin.hash[:16]}-{value.end.hash[:16]}"'
+        end, seen = value.end, f"{value.begin.hash[:16]}-{value.end.hash[:16]}"
     else:
         moment = (value.state if isinstance(value, NodeAnswer) else value).as_of
-        end, tag = moment, f'"{moment.hash[:16]}"'
+        end, seen = moment, moment.hash[:16]
+    tag = f'"{seen}{visibility_tag(visibility_of(request))}"'
     headers = {"X-Log-Position": str(end.position), "ETag": tag}
     if tag in request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)

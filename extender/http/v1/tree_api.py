@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from extender.http.responses.json_responses import answer, listed
+from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import selection_in, selection_parameters
 from extender.ports.log_ports import StateSource
@@ -44,5 +45,5 @@ class TreeApi:
         """Return the trees of workloads of a selection, by namespace and name."""
         selection = selection_in(request, TREE_STATES)
         state = self._state.committed
-        pieces = await listed(trees_at(state, selection, self._labels))
+        pieces = await listed(trees_at(state, selection, self._labels, visibility_of(request)))
         return await answer(request, pieces, state.position)

@@ -19,6 +19,7 @@ from typing import cast
 
 from aiohttp import web
 
+from extender.http.tls.client_certificate import ClientCertificate, certificate_of
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -39,14 +40,15 @@ class ConnectionLimits:
 
     Args:
         settings: Numbers and times.
+        listeners: How many there are; each gets the same part of the open files.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, listeners: int = 1) -> None:
         self.header_timeout_s = settings.header_timeout_s
         self.body_timeout_s = settings.body_timeout_s
         self._per_peer_max = settings.max_connections_per_peer
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max = max(1, min(settings.max_connections, files - FILES_KEPT))
+        self._max = max(1, min(settings.max_connections, (files - FILES_KEPT) // listeners))
         if self._max < settings.max_connections:
             log.warning(
                 "fewer connections than the setting are possible: raise the limit of open files",
@@ -72,7 +74,7 @@ class ConnectionLimits:
             )
         self._gates[transport] = gate
         self._peers[peer] += 1
-        METRICS.http_connections.set(len(self._gates))
+        METRICS.http_connections.inc()
         return ""
 
     def release(self, transport: asyncio.Transport, peer: str) -> None:
@@ -81,7 +83,7 @@ class ConnectionLimits:
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
-        METRICS.http_connections.set(len(self._gates))
+        METRICS.http_connections.dec()
 
     def begin(self, transport: asyncio.BaseTransport | None) -> None:
         """Record that the headers of a request have arrived."""
@@ -93,10 +95,22 @@ class ConnectionLimits:
         if transport is not None and (gate := self._gates.get(transport)) is not None:
             gate.end()
 
+    def certificate(self, transport: asyncio.BaseTransport | None) -> ClientCertificate | None:
+        """Return the client certificate of a connection; None: it has none."""
+        gate = self._gates.get(transport) if transport is not None else None
+        return gate.certificate if gate is not None else None
+
     def close_late(self, transport: asyncio.BaseTransport | None) -> None:
         """Answer 408 and close the connection of a request whose body does not arrive in time."""
         if transport is not None and (gate := self._gates.get(transport)) is not None:
             gate.time_out(f"the body is not complete after {self.body_timeout_s:g} s\n")
+
+
+def close_after(response: web.StreamResponse) -> None:
+    """Close the connection after a response that is being prepared."""
+    response.force_close()
+    # aiohttp has made the headers by now; without this one the caller would use the closed connection again
+    response.headers["Connection"] = "close"
 
 
 CONNECTIONS = web.AppKey("connections", ConnectionLimits)
@@ -116,6 +130,7 @@ class _Gate(asyncio.Protocol):
         self._deadline_s: float | None = None  # until the headers of a request have arrived
         self._in_request = False
         self._part = False  # some bytes of its headers have arrived
+        self.certificate: ClientCertificate | None = None
 
     # -- protocol -------------------------------------------------------------------------------
 
@@ -129,6 +144,7 @@ class _Gate(asyncio.Protocol):
             self._transport.close()
             return
         self._peer = _peer(self._transport)
+        self.certificate = certificate_of(transport)
         self._wait()
         self._inner = self._make()
         self._inner.connection_made(transport)

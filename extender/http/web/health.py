@@ -1,6 +1,8 @@
-"""/livez, /readyz and /metrics."""
+"""/livez, /readyz, /v1/readiness and /metrics."""
 
 from __future__ import annotations
+
+import logging
 
 import msgspec
 from aiohttp import web
@@ -8,14 +10,30 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
+from extender.http.v1.openapi import Operation
+from extender.http.v1.query_parameters import known
+from extender.http.web.connection_limits import close_after
 from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
 
 
 class Health(msgspec.Struct):
-    """The answer of both probes."""
+    """The answer of both probes, and of /v1/readiness."""
 
     ready: bool
     checks: list[ReadinessCheck]
+
+
+OPERATIONS = (
+    Operation(
+        path="/v1/readiness",
+        about="Whether this replica can answer kube-scheduler, and why",
+        answer=Health,
+        problems=(400,),
+        positioned=False,
+    ),
+)
 
 
 class Probes:
@@ -24,23 +42,49 @@ class Probes:
     def __init__(self, scheduling: ExtenderService, leader: Leader) -> None:
         self._scheduling = scheduling
         self._leader = leader
+        self._logged = ""
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/readyz", self.ready),
-            web.get("/livez", self.live),
-            web.get("/metrics", self.metrics),
-        ]
+    def routes(self, *, with_reasons: bool = False) -> list[web.RouteDef]:
+        """Return the routes of the probes.
+
+        Args:
+            with_reasons: Whether every caller may see the checks, else only whether all are passed; /v1/readiness and the log
+                have them.
+        """
+        ready = self.ready_with_reasons if with_reasons else self.ready
+        return [web.get("/readyz", ready), web.get("/livez", self.live)]
+
+    def api_routes(self) -> list[web.RouteDef]:
+        """Return the routes for callers who may read the state of the service."""
+        return [web.get("/metrics", self.metrics), web.get("/v1/readiness", self.readiness)]
 
     async def ready(self, _: web.Request) -> web.Response:
-        """Return whether this replica can answer kube-scheduler."""
+        """Return whether this replica can answer kube-scheduler, without reasons."""
+        return _probed(all(check.ok for check in self._checks()), ())
+
+    async def ready_with_reasons(self, _: web.Request) -> web.Response:
+        """Return whether this replica can answer kube-scheduler, and why."""
+        checks = self._checks()
+        return _probed(all(check.ok for check in checks), checks)
+
+    async def readiness(self, request: web.Request) -> web.Response:
+        """Return the same, as an answer that is 200 in both cases."""
+        known(request, ())
+        checks = self._checks()
+        return _health(200, all(check.ok for check in checks), checks)
+
+    def _checks(self) -> tuple[ReadinessCheck, ...]:
+        """Return the checks, and log the reasons when they have changed since the last call."""
         checks = self._scheduling.checks()
-        return _health(all(check.ok for check in checks), checks)
+        reasons = "; ".join(f"{check.name}: {check.reason}" for check in checks if not check.ok)
+        if reasons != self._logged:
+            self._logged = reasons
+            log.info("ready" if not reasons else "not ready", extra={"reasons": reasons})
+        return checks
 
     async def live(self, _: web.Request) -> web.Response:
         """Return ready while the process serves; an outage of Postgres or the API server does not count."""
-        return _health(True, ())  # noqa: FBT003 -- the field is named in the answer
+        return _probed(True, ())  # noqa: FBT003 -- the field is named in the answer
 
     async def send_away(self, _: web.Request, response: web.StreamResponse) -> None:
         """Close a connection after its response while this replica is not ready, or is stopping.
@@ -49,9 +93,7 @@ class Probes:
         although another one can.
         """
         if self._leader.draining or not all(check.ok for check in self._scheduling.checks()):
-            response.force_close()
-            # aiohttp has made the headers by now; without this one the caller would use the closed connection again
-            response.headers["Connection"] = "close"
+            close_after(response)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Return all metrics in the Prometheus text format."""
@@ -65,6 +107,10 @@ class Probes:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _health(ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
+def _probed(ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
+    return _health(200 if ready else 503, ready, checks)
+
+
+def _health(status: int, ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
     body = msgspec.json.encode(Health(ready=ready, checks=list(checks)))
-    return web.Response(status=200 if ready else 503, body=body, content_type="application/json")
+    return web.Response(status=status, body=body, content_type="application/json")

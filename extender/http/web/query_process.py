@@ -1,5 +1,8 @@
 """Answer queries of the log in a process of their own, so that calls of kube-scheduler do not wait for them.
 
+The service alone knows what a caller may see, and that is in a header of each query (`VISIBLE`). Another process of the
+machine reaches the socket too: a query without the key of this run (`KEY`) is refused.
+
 `QueryProcess` is the side of the service: it keeps the query process running, forwards each query and returns the
 answer piece by piece. `answering` is the side of the query process (extender/query_main.py): an application whose
 handlers have no state but the database.
@@ -15,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
@@ -30,6 +34,12 @@ from yarl import URL
 from extender.core.model.errors import QueryUnavailable
 from extender.http.responses.error_responses import Handler, problems
 from extender.http.responses.json_responses import TURN
+from extender.http.responses.request_visibility import (
+    VISIBILITY,
+    decoded_visibility,
+    encoded_visibility,
+    visibility_of,
+)
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
 from extender.runtime.cooperative_yield import Yielder
@@ -46,6 +56,10 @@ PATHS = (
     "/v1/preemptions",
 )
 CALLED = "Gang-Extender-Called"  # on a query: milliseconds since the last call of kube-scheduler, if it was recent
+KEY = "Gang-Extender-Query-Key"  # on a query: shows that it is from the service
+VISIBLE = "Gang-Extender-Visibility"  # on a query: what the caller may see
+HEADER_MAX = 4 << 20  # bytes; a caller may see thousands of namespaces
+# headers of a query that are forwarded: none of those above, which only the service sets
 CARRIED = ("Accept", "If-None-Match", "Last-Event-ID")  # headers of a query that are forwarded
 NOT_CARRIED = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
@@ -67,6 +81,8 @@ class QueryProcessOptions(msgspec.Struct, frozen=True):
     log_level: str
     service: int  # process id of the service; the query process ends with it
     listening: int  # file descriptor of the socket to accept on
+    anchor_key_file: str = ""  # its keys authenticate snapshots
+    key: str = ""  # that each query has
 
 
 class QueryProcess:
@@ -76,17 +92,26 @@ class QueryProcess:
         command: Starts the query process.
         database_url: For the query process.
         log_level: For the query process.
+        anchor_key_file: For the query process.
     """
 
-    def __init__(self, command: Sequence[str], database_url: str, log_level: str) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        database_url: str,
+        log_level: str,
+        anchor_key_file: str = "",
+    ) -> None:
         self._command = command
         self._database_url = database_url
         self._log_level = log_level
+        self._anchor_key_file = anchor_key_file
         self._listening: socket.socket | None = None
         self._session: aiohttp.ClientSession | None = None
         self._process: Process | None = None
         self._wanted = asyncio.Event()
         self._stopped = False
+        self._key = secrets.token_urlsafe(32)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -125,7 +150,14 @@ class QueryProcess:
     async def _start(self) -> Process:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
-        given = QueryProcessOptions(self._database_url, self._log_level, os.getpid(), number)
+        given = QueryProcessOptions(
+            self._database_url,
+            self._log_level,
+            os.getpid(),
+            number,
+            self._anchor_key_file,
+            self._key,
+        )
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),
             start_new_session=True,  # Linux divides CPU time among sessions: queries get none of the share of the service
@@ -206,6 +238,11 @@ class QueryProcess:
             )
         if Yielder.has_recent_call():
             headers = {**headers, CALLED: str(int(Yielder.since_last_call_s() * 1000))}
+        headers = {
+            **headers,
+            KEY: self._key,
+            VISIBLE: encoded_visibility(visibility_of(request)),
+        }
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -305,11 +342,32 @@ class QueryTurns:
         return in_turn
 
 
+def as_caller(key: str) -> Middleware:
+    """Return a middleware that takes from the service what the caller of a query may see.
+
+    A query that is not from the service, or does not have it, is refused.
+    """
+
+    @web.middleware
+    async def seen_by_caller(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get(KEY, "")
+        if not key or not secrets.compare_digest(given.encode(), key.encode()):
+            raise web.HTTPForbidden
+        try:
+            request[VISIBILITY] = decoded_visibility(request.headers.get(VISIBLE, ""))
+        except ValueError as error:
+            raise web.HTTPForbidden from error
+        return await handler(request)
+
+    return seen_by_caller
+
+
 async def serve_queries(
     parts: Iterable[Routed],
     listening: socket.socket,
     turns: QueryTurns,
     before_end: Callable[[], None],
+    key: str,
 ) -> None:
     """Answer queries on a socket until SIGTERM.
 
@@ -318,14 +376,19 @@ async def serve_queries(
         listening: The socket of the service.
         turns: Limits concurrent queries.
         before_end: Called after SIGTERM; ends streams.
+        key: That each query must have.
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    app = web.Application(middlewares=[problems, turns.middleware()])
+    app = web.Application(middlewares=[problems, as_caller(key), turns.middleware()])
     for part in parts:
         app.add_routes(part.routes())
     runner = web.AppRunner(
-        app, access_log=None, keepalive_timeout=2 * KEEPALIVE_S, shutdown_timeout=END_S / 2
+        app,
+        access_log=None,
+        keepalive_timeout=2 * KEEPALIVE_S,
+        shutdown_timeout=END_S / 2,
+        max_field_size=HEADER_MAX,
     )
     await runner.setup()
     await web.SockSite(runner, listening).start()

@@ -71,43 +71,47 @@ class RequestRefused(Exception):
             answer = problem(self.status, self.title, self.detail)
         if self.status == web.HTTPServiceUnavailable.status_code:
             answer.headers["Retry-After"] = str(RETRY_AFTER_S)
-        if self.status == web.HTTPUnsupportedMediaType.status_code:
+        if self.reason == "encoding":
             answer.headers["Accept-Encoding"] = "identity"  # RFC 9110, 12.5.3
         answer.force_close()  # the rest of the body is not read
         return answer
 
 
 class RequestLimits:
-    """Applies the limits to every request.
+    """Applies the limits to every request of all listeners.
 
     Args:
         settings: Sizes, times and numbers.
         size: Returns how large the cluster is now.
-        connections: Is informed when a request begins and ends.
     """
 
-    def __init__(
-        self, settings: Settings, size: Callable[[], ClusterSize], connections: ConnectionLimits
-    ) -> None:
+    def __init__(self, settings: Settings, size: Callable[[], ClusterSize]) -> None:
         self._settings = settings
         self._size = size
-        self._connections = connections
         self._in_flight = 0  # bytes
         self._streams: dict[str, list[web.Request]] = {}  # by address of the peer
 
-    def middleware(self) -> Middleware:
-        """Return the middleware."""
+    def middleware(
+        self, connections: ConnectionLimits, check: Callable[[web.Request], None]
+    ) -> Middleware:
+        """Return the middleware of one listener.
+
+        Args:
+            connections: Is informed when a request begins and ends.
+            check: Called before the body is read; raises RequestRefused for a caller who may not use the listener.
+        """
 
         @web.middleware
         async def within_limits(request: web.Request, handler: Handler) -> web.StreamResponse:
             held = 0
-            self._connections.begin(request.transport)
+            connections.begin(request.transport)
             try:
+                check(request)
                 limit = self.of(request.path)
                 with self._stream(request):
                     body = bytearray()
                     try:
-                        await self._read(request, limit, body)
+                        await self._read(request, limit, body, connections)
                     finally:
                         held = len(body)
                     request[BODY] = bytes(body)
@@ -118,7 +122,7 @@ class RequestLimits:
                 return refused.response(request.path)
             finally:
                 self._hold(-held)
-                self._connections.end(request.transport)
+                connections.end(request.transport)
 
         return within_limits
 
@@ -145,7 +149,9 @@ class RequestLimits:
             case _:
                 return BodyLimit(min(most, OTHER_BYTES_MAX), share=0.5)
 
-    async def _read(self, request: web.Request, limit: BodyLimit, body: bytearray) -> None:
+    async def _read(
+        self, request: web.Request, limit: BodyLimit, body: bytearray, connections: ConnectionLimits
+    ) -> None:
         """Append the body of a request to `body`, as it arrives.
 
         Raises:
@@ -166,7 +172,7 @@ class RequestLimits:
                     self._take(len(piece), limit)
                     body += piece
         except TimeoutError:
-            self._connections.close_late(request.transport)
+            connections.close_late(request.transport)
             text = f"the body is not complete after {self._settings.body_timeout_s:g} s"
             raise RequestRefused("body-timeout", 408, "Request timeout", text) from None
 

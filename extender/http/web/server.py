@@ -1,4 +1,4 @@
-"""The aiohttp application and its listener.
+"""The aiohttp applications and their listeners.
 
 Idle connections are kept longer than the 90 s for which Go keeps them: if the server closes first, a request can
 fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTENDER 1.1).
@@ -6,9 +6,11 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTEND
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from aiohttp import web
@@ -17,12 +19,15 @@ from aiohttp.typedefs import Middleware
 from extender.http.access.review_cache import ReviewCache
 from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
-from extender.http.v1.openapi_route import OpenApiRoute
+from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
+from extender.http.web.caller_checks import check_of, close_outdated
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.health import Probes
+from extender.http.web.openapi_route import OpenApiRoute
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
+from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 
@@ -50,26 +55,68 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
 
 
-def application(parts: ApplicationParts, settings: Settings) -> web.Application:
-    """Return the application with all routes."""
-    connections = ConnectionLimits(settings)
-    limits = RequestLimits(settings, parts.cluster_size, connections)
+class Place(msgspec.Struct, frozen=True):
+    """Where an application listens."""
+
+    listener: Listener
+    context: ssl.SSLContext | None  # None: without TLS
+
+
+PLACE = web.AppKey("place", Place)
+
+
+def applications(
+    parts: ApplicationParts, settings: Settings, tls: TlsContexts | None = None
+) -> tuple[web.Application, ...]:
+    """Return one application for each listener, that of the verbs first.
+
+    Args:
+        parts: The handlers.
+        settings: Which listeners there are.
+        tls: The certificates; None: the listeners have no TLS.
+    """
+    limits = RequestLimits(settings, parts.cluster_size)
+    found = listeners(settings)
+    return tuple(
+        _application(parts, settings, listener, limits, tls, len(found)) for listener in found
+    )
+
+
+def _application(
+    parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, count: int
+) -> web.Application:  # fmt: skip
+    connections = ConnectionLimits(settings, count)
+    check = check_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
-    if parts.reviews is not None:
+    inner: list[Middleware] = []
+    if parts.reviews is not None and listener.serves != "verbs":
         cache = ReviewCache(parts.reviews, time.monotonic)
-        checks = [AccessControl(cache, parts.namespaces, connections).middleware()]
-    app = web.Application(middlewares=[problems, *checks, limits.middleware()])
+        access = AccessControl(cache, parts.namespaces, connections)
+        checks, inner = [access.middleware()], [access.after_body()]
+    app = web.Application(
+        middlewares=[problems, *checks, limits.middleware(connections, check), *inner]
+    )
     app[CONNECTIONS] = connections
-    app.add_routes(parts.verbs.routes())
-    app.add_routes(parts.probes.routes())
-    for part in (*parts.questions, OpenApiRoute(), StaticPages()):
-        app.add_routes(part.routes())
+    context = None
+    if tls is not None:
+        context = tls.verbs if listener.asks_for_certificates else tls.api
+    app[PLACE] = Place(listener, context)
+    with_reasons = listener.shows_reasons and parts.reviews is None
+    app.add_routes(parts.probes.routes(with_reasons=with_reasons))
+    if listener.serves != "api":
+        app.add_routes(parts.verbs.routes())
+    if listener.serves != "verbs":
+        for part in (*parts.questions, OpenApiRoute(), StaticPages()):
+            app.add_routes(part.routes())
+        app.add_routes(parts.probes.api_routes())
 
-    async def end_streams(_: web.Application) -> None:
-        parts.end_streams()
+        async def end_streams(_: web.Application) -> None:
+            parts.end_streams()
 
-    app.on_shutdown.append(end_streams)
+        app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(parts.probes.send_away)
+    if listener.asks_for_certificates:
+        app.on_response_prepare.append(close_outdated)
     return app
 
 
@@ -83,11 +130,41 @@ class _GatedRunner(web.AppRunner):
         return None if server is None else self.app[CONNECTIONS].gated(server)
 
 
+class _Site(web.BaseSite):
+    """An address to listen on; unlike `web.TCPSite` it also limits the time for a TLS handshake."""
+
+    def __init__(self, runner: web.AppRunner, place: Place, handshake_timeout_s: float) -> None:
+        super().__init__(runner, ssl_context=place.context, backlog=4096)
+        self._place = place
+        self._handshake_timeout_s = handshake_timeout_s
+
+    @property
+    def name(self) -> str:
+        """Return the URL."""
+        listener = self._place.listener
+        return http_url(listener.host, listener.port, tls=listener.tls)
+
+    async def start(self) -> None:
+        """Listen."""
+        await super().start()
+        factory = self._runner.server
+        assert factory is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            cast(Callable[[], asyncio.Protocol], factory),
+            self._place.listener.host,
+            self._place.listener.port,
+            ssl=self._ssl_context,
+            ssl_handshake_timeout=self._handshake_timeout_s if self._ssl_context else None,
+            backlog=self._backlog,
+            reuse_address=True,
+        )
+
+
 async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
-    """Listen on the port and return the runner.
+    """Listen on the address of an application and return the runner.
 
     Raises:
-        OSError: The port is in use, or opening it is not permitted.
+        OSError: The port is in use, or opening it is not permitted; `filename` is the address.
     """
     runner = _GatedRunner(
         app,
@@ -99,6 +176,10 @@ async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
         handler_cancellation=False,
     )
     await runner.setup()
-    host, port = settings.host_port
-    await web.TCPSite(runner, host, port, backlog=4096, reuse_address=True).start()
+    place = app[PLACE]
+    try:
+        await _Site(runner, place, settings.header_timeout_s).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise OSError(error.errno, error.strerror, place.listener.address) from error
     return runner

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import msgspec
 
 from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.model.wording import amounts_text, counted, spaced
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
@@ -26,7 +29,7 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
-    searched_finding,
+    turn_finding,
     which,
 )
 from extender.queries.explain.member_checks import (
@@ -62,8 +65,9 @@ class _Now:
     """The cluster and the log as one explanation sees them."""
 
     view: ClusterView
-    state: ReservationState
+    state: ReservationState  # all of it
     pace: Yielder
+    readers: Visibility  # what the caller sees
 
 
 class ExplainService:
@@ -75,7 +79,7 @@ class ExplainService:
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
         node_groups: Of the cluster autoscaler; empty: not known.
-        searches: Returns why trees wait for a search of the control loop, by the UID of the root.
+        turns: Returns why trees wait for their turn in the control loop, by the UID of the root.
     """
 
     def __init__(
@@ -83,11 +87,11 @@ class ExplainService:
         cluster: ClusterSource,
         state: StateSource,
         clock: Clock,
-        plan: Callable[[bytes], Awaitable[PlanResult]],
+        plan: Callable[[bytes, Visibility], Awaitable[PlanResult]],
         node_groups: tuple[NodeGroupSpec, ...] = (),
-        searches: Callable[[], Mapping[GangUid, SearchTurn]] = dict,
+        turns: Callable[[], Mapping[GangUid, SearchTurn | NewGangLimit]] = dict,
     ) -> None:
-        self._searches = searches
+        self._turns = turns
         self._cluster = cluster
         self._state = state
         self._clock = clock
@@ -95,10 +99,14 @@ class ExplainService:
         self._node_groups = node_groups
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
-    async def explain(self, wanted: WantedName) -> Explanation:
+    async def explain(self, wanted: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
         """Return why an object is in its state, and what would help.
 
         Of several objects with the name, the first of `KINDS` is explained, and the others are in `related`.
+
+        Args:
+            wanted: The name.
+            readers: What the caller sees.
 
         Raises:
             NotFound: Nothing has the name; the message has similar names.
@@ -106,12 +114,12 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         view, state, pace = self._cluster.view(), self._state.committed, Yielder()
-        found = await matches(all_names(view, state), wanted, pace)
+        found = await matches(all_names(view, state, readers), wanted, pace)
         if not found:
-            near = await similar_names(all_names(view, state), wanted, pace)
+            near = await similar_names(all_names(view, state, readers), wanted, pace)
             raise NotFound(_not_found(wanted, near))
         subject, *others = found
-        explanation = await self._of(_Now(view, state, pace), subject)
+        explanation = await self._of(_Now(view, state, pace, readers), subject)
         same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
         return msgspec.structs.replace(
             explanation,
@@ -120,15 +128,15 @@ class ExplainService:
             position=state.position,
         )
 
-    async def search(self, text: str, limit: int) -> NameSearch:
+    async def search(self, text: str, limit: int, readers: Visibility = EVERYTHING) -> NameSearch:
         """Return the objects whose names contain the words of a text, `limit` of them at most."""
         return await search_names(
-            self._cluster.view(), self._state.committed, text, limit, Yielder()
+            self._cluster.view(), self._state.committed, text, limit, Yielder(), readers
         )
 
     async def _of(self, now: _Now, subject: ObjectName) -> Explanation:
         if subject.kind == "Node":
-            return _node(now.view, now.state, NodeName(subject.path))
+            return _node(now, NodeName(subject.path))
         if subject.kind == "Pod":
             return await self._pod(now, subject)
         if subject.kind in GROUP_KINDS:
@@ -190,6 +198,7 @@ class ExplainService:
         if key in forest.orphans:
             return _explanation(subject, orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
+        state = visible_part(state, tree.root.uid, now.readers)
         gang = state.gangs.get(tree.root.uid)
         trees = state.trees
         workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
@@ -197,11 +206,11 @@ class ExplainService:
         status = gang_status(gang, made_for) if gang is not None else None
         finding = gang_finding(view, state, tree, status)
         conflict: tuple[str, ...] = ()
-        turn = self._searches().get(tree.root.uid)
+        turn = self._turns().get(tree.root.uid)
         if finding.plan_needed and turn is not None:
-            finding = searched_finding(spaced(tree.root.key), turn, gang)
+            finding = turn_finding(spaced(tree.root.key), turn, gang)
         elif finding.plan_needed:
-            verdict = await self._planned(tree)
+            verdict = await self._planned(tree, now.readers)
             finding = planned_finding(
                 spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
             )
@@ -210,7 +219,7 @@ class ExplainService:
         if pod is not None or subject.kind in GROUP_KINDS:
             extra = extra_members(gang, status, tree, key, pod)
         if extra:
-            verdict = await self._planned(tree)
+            verdict = await self._planned(tree, now.readers)
             finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
         own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
@@ -227,11 +236,11 @@ class ExplainService:
             gang=gang_at(gang, workloads) if gang is not None else None,
         )
 
-    async def _planned(self, tree: Tree) -> GangVerdict:
+    async def _planned(self, tree: Tree, readers: Visibility) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
         question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
-        result = await self._plan(msgspec.json.encode(question))
+        result = await self._plan(msgspec.json.encode(question), readers)
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
@@ -245,7 +254,9 @@ async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation
         wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
         near = [
             str(one)
-            for one in await similar_names(all_names(now.view, now.state), wanted, now.pace)
+            for one in await similar_names(
+                all_names(now.view, now.state, now.readers), wanted, now.pace
+            )
             if one.kind == "PodGroup" and one.path != key.path
         ]
         return _explanation(subject, missing_group(key, pods, near))
@@ -330,7 +341,8 @@ def _lone(pod: Pod, subject: ObjectName) -> Explanation:
     )
 
 
-def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explanation:
+def _node(asked: _Now, name: NodeName) -> Explanation:
+    view, state = asked.view, asked.state
     now = live_node(view, name, None)
     assert now is not None
     gangs: dict[GangUid, int] = {}
@@ -357,7 +369,7 @@ def _node(view: ClusterView, state: ReservationState, name: NodeName) -> Explana
         help=help_,
         related=tuple(
             Related(kind=root.kind, name=root.gang, relation="gang on this node")
-            for root in roots[:RELATED_MAX]
+            for root in [r for r in roots if asked.readers.sees(namespace_of(r.gang))][:RELATED_MAX]
         ),
     )
 

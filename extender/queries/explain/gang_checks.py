@@ -20,6 +20,7 @@ from extender.core.decisions.admit.gang_sentences import (
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
 from extender.core.decisions.admit.search_turns import SearchTurn
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, Position
@@ -204,8 +205,8 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
     )
 
 
-def searched_finding(who: str, turn: SearchTurn, gang: GangState | None) -> Finding:
-    """Return the finding about a complete tree that waits for its search in the planner process.
+def turn_finding(who: str, turn: SearchTurn | NewGangLimit, gang: GangState | None) -> Finding:
+    """Return the finding about a complete tree that waits for its turn, to be recorded or to be searched.
 
     Args:
         who: The root, as sentences begin.

@@ -12,6 +12,7 @@ import msgspec
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
+from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.runtime.cooperative_yield import Yielder
 
@@ -144,11 +145,19 @@ def _near(one: ObjectName, wanted: WantedName) -> bool:
     return one.path.startswith(f"{wanted.namespace}/") and wanted.kind in ("", one.kind)
 
 
-def all_names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
-    """Yield every object that has a name now, some of them more than once.
+def all_names(
+    view: ClusterView, state: ReservationState, readers: Visibility = EVERYTHING
+) -> Iterator[ObjectName]:
+    """Yield every object that has a name now and that readers see, some of them more than once.
 
-    A group that does not exist and that pods name is one of them.
+    A group that does not exist and that pods name is one of them. Nodes are seen by all.
     """
+    for one in _names(view, state):
+        if one.kind == "Node" or readers.sees(namespace_of(one.path)):
+            yield one
+
+
+def _names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
     yield from (ObjectName(key.kind, key.path) for key in view.groups)
     yield from (ObjectName(key.kind, key.path) for key in view.members if key not in view.groups)
     yield from (ObjectName(root.kind, root.gang) for root in state.gangs.values())

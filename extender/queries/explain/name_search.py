@@ -9,6 +9,7 @@ import msgspec
 
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.queries.explain.name_lookup import KINDS, ObjectName, all_names
 from extender.runtime.cooperative_yield import Yielder
 
@@ -32,7 +33,12 @@ class NameSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def search_names(
-    view: ClusterView, state: ReservationState, text: str, limit: int, pace: Yielder
+    view: ClusterView,
+    state: ReservationState,
+    text: str,
+    limit: int,
+    pace: Yielder,
+    readers: Visibility = EVERYTHING,
 ) -> NameSearch:
     """Return the objects whose kind and name contain every word of a text, in any case.
 
@@ -41,7 +47,7 @@ async def search_names(
     """
     words = text.lower().split()
     best = set[tuple[int, int, str, str]]()
-    for one in all_names(view, state):
+    for one in all_names(view, state, readers):
         label = f"{one.kind}/{one.path}".lower()
         if words and all(word in label for word in words):
             best.add((_distance(one, words), KINDS.index(one.kind), one.path, one.kind))

@@ -15,6 +15,7 @@ from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, Tr
 from extender.core.log.reservation_state import GangState, MemberLoss, ReservationState
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import NodeName
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden
 from extender.core.model.wording import counted, spaced
 from extender.ports.query_ports import (
     EventFilter,
@@ -40,6 +41,7 @@ from extender.queries.explain.recorded_names import (
 )
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
+from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_status import gang_status
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at
@@ -65,19 +67,28 @@ class PastExplanations:
         self._past = past
         self._log = log
 
-    async def explain(self, wanted: WantedName, at: str) -> Explanation:
+    async def explain(
+        self, wanted: WantedName, at: str, readers: Visibility = EVERYTHING
+    ) -> Explanation:
         """Return the state of an object at a time or position, and why it was in it.
 
         Args:
             wanted: The name. Of several objects with it the first of `KINDS` is explained.
             at: Time (RFC 3339 with offset) or position.
+            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
             NotFound: The log has nothing of that name; the message has similar names.
             StoreUnavailable: The database did not answer.
         """
-        moment, state = await self._past.state_at(at)
+        if not readers.everything:
+            seen = PastExplanations(self._past, visible_queries(self._log, readers))
+            return await seen._explain(wanted, at, readers)
+        return await self._explain(wanted, at, readers)
+
+    async def _explain(self, wanted: WantedName, at: str, readers: Visibility) -> Explanation:
+        moment, state = await self._past.state_at(at, readers)
         found = await matches(recorded_names(state), wanted, Yielder())
         if found:
             about = _of(state, found[0])
@@ -238,7 +249,7 @@ def _pod(state: ReservationState, subject: ObjectName) -> Explanation:
     assert one is not None
     by = ""
     if one.preemption is not None:
-        by = f"{one.preemption.kind} {one.preemption.gang}"
+        by = spaced(one.preemption.preemptor)
     if one.gang is None:
         return _outside(subject, one, by)
     about = _gang(state, subject, one.gang)
@@ -263,7 +274,7 @@ def _outside(subject: ObjectName, one: RecordedPod, by: str) -> Explanation:
         kind="Pod",
         name=subject.path,
         answer=f"{subject} {text}",
-        related=() if one.role == "preemptor" else (root,),
+        related=() if one.role == "preemptor" or is_hidden(root.name) else (root,),
     )
 
 

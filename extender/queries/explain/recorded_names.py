@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.visibility import is_hidden
 from extender.queries.explain.name_lookup import ObjectName
 
 # What the log has of a pod, the most important first.
@@ -32,7 +33,8 @@ def recorded_names(state: ReservationState) -> Iterator[ObjectName]:
     for tree in state.trees.values():
         yield ObjectName(tree.kind, tree.workload)
     for pod, one in _pods(state):
-        yield ObjectName("Pod", pod)
+        if not is_hidden(pod):
+            yield ObjectName("Pod", pod)
         if one.node:
             yield ObjectName("Node", one.node)
 

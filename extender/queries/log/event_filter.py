@@ -61,6 +61,11 @@ def matches(event: RecordedEvent, wanted: EventFilter) -> bool:
         (not wanted.gang or event.gang == wanted.gang)
         and (wanted.gang_uid is None or event.gang_uid == wanted.gang_uid)
         and (not wanted.namespace or event.gang.partition("/")[0] == wanted.namespace)
+        and (
+            wanted.namespaces is None
+            or event.gang.partition("/")[0] in wanted.namespaces
+            or type(event.data).__name__ in wanted.shared_types
+        )
         and (not wanted.types or type(event.data).__name__ in wanted.types)
         and (wanted.since_us is None or event.at_us >= wanted.since_us)
         and (wanted.until_us is None or event.at_us <= wanted.until_us)

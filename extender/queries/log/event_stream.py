@@ -14,19 +14,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
 import msgspec
 
 from extender.core.log.events import RecordedEvent
+from extender.core.log.visible_events import visible_event
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import Position
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import EventLog
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import event_line
 from extender.queries.log.event_filter import matches
+from extender.queries.log.visible_queries import visible_queries
 from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)
@@ -93,13 +96,16 @@ class EventStream:
         """
         return (await self._reader.page(EventFilter(limit=0))).head
 
-    async def follow(self, wanted: EventFilter) -> AsyncGenerator[EventBatch]:
+    async def follow(
+        self, wanted: EventFilter, readers: Visibility = EVERYTHING
+    ) -> AsyncGenerator[EventBatch]:
         """Yield batches of the matching events after `wanted.after`, until `stop`.
 
         A batch without events is yielded at least every ten seconds. Waits while the database does not answer.
 
         Args:
             wanted: Which events; `limit`, `until_us` and `newest_first` are ignored.
+            readers: What the caller sees.
 
         Raises:
             CorruptLog: The log has changed, or has an event that this version does not know.
@@ -112,7 +118,7 @@ class EventStream:
                 news = self._news
                 if self._fault is not None:
                     raise self._fault
-                batch = await self._next(wanted, position) or EventBatch(position)
+                batch = await self._next(wanted, position, readers) or EventBatch(position)
                 moved, position = batch.position > position, batch.position
                 if batch.events or _now_s() - batch_s >= SILENCE_S:
                     batch_s = _now_s()
@@ -126,19 +132,22 @@ class EventStream:
                     await self._woken(news, SILENCE_S)
                     await asyncio.sleep(number % SPREAD / 1000)
 
-    async def _next(self, wanted: EventFilter, position: Position) -> EventBatch | None:
+    async def _next(
+        self, wanted: EventFilter, position: Position, readers: Visibility
+    ) -> EventBatch | None:
         """Return the next batch, or None when the database does not answer."""
         recent = self._recent
         if recent is not None and recent.start <= position:
             examined = recent.after(position)
             if not examined:
                 return EventBatch(position)
-            matching = tuple(entry for entry in examined if matches(entry[0], wanted))
+            shown = examined if readers.everything else _shown(examined, readers)
+            matching = tuple(entry for entry in shown if matches(entry[0], wanted))
             return EventBatch(examined[-1][0].position, matching)
         query = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_EVENTS)
         try:
             async with self._catch_up_lock:  # one connection for streams, the others for queries
-                page = await self._reader.page(query)
+                page = await visible_queries(self._reader, readers).page(query)
         except StoreUnavailable as error:
             log.info(
                 "a reader of the event stream waits for the database", extra={"error": str(error)}
@@ -210,6 +219,14 @@ class EventStream:
         """End all streams."""
         self._stopped = True
         self._wake_readers()
+
+
+def _shown(
+    examined: Iterable[tuple[RecordedEvent, bytes]], readers: Visibility
+) -> list[tuple[RecordedEvent, bytes]]:
+    """Return the events that a caller sees, as the caller sees them."""
+    found = (visible_event(event, readers) for event, _ in examined)
+    return [(event, encoded(event)) for event in found if event is not None]
 
 
 def encoded(event: RecordedEvent) -> bytes:

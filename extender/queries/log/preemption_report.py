@@ -15,6 +15,7 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.ids import PlanId, Position
+from extender.core.model.visibility import is_hidden
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
@@ -25,6 +26,7 @@ from extender.queries.log.preemption_line import (
     UnitLine,
 )
 from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
+from extender.queries.log.visible_queries import with_plans
 
 PLANS = (PreemptionPlanned.__name__,)
 ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
@@ -101,6 +103,7 @@ async def _add_outcomes(
 ) -> None:
     """Add to the lines what became of them: events behind the first plan, until no event can change a line."""
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
+    reader = with_plans(reader, open_lines)
     question = EventFilter(
         gang=wanted.preemptor,
         types=ENDS,
@@ -146,7 +149,7 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
         preemption=data.preemption,
         position=event.position,
         planned=rfc3339(event.at_us),
-        preemptor=f"{data.kind}/{event.gang}",
+        preemptor=event.gang if is_hidden(event.gang) else f"{data.kind}/{event.gang}",
         preemptor_uid=event.gang_uid,
         priority=data.priority,
         victims=[

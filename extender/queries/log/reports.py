@@ -14,6 +14,13 @@ import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
+from extender.core.model.visibility import (
+    EVERYTHING,
+    Visibility,
+    is_hidden,
+    name_for,
+    namespace_of,
+)
 from extender.queries.log.event_dto import rfc3339
 
 DAY_US: Final = 86_400_000_000
@@ -32,6 +39,9 @@ class ReportKind(msgspec.Struct, frozen=True, kw_only=True):
     limitations: str  # what the log does not contain
     of_gangs: bool = True  # can be restricted to a namespace or a gang
     projected: bool = True  # made from the interval tables, which follow the log
+    # Columns that may name an object of another namespace than that of the row: what stands for the name where the
+    # caller does not see it, and the column with the priority of the object; empty: there is none.
+    others: Mapping[str, tuple[str, str]] = {}
 
 
 class ReportQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +53,8 @@ class ReportQuery(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     gang: str = ""  # namespace/name; all gangs of this name
     limit: int = LIMIT
+    # only rows about these namespaces, in reports about gangs; None: about all
+    namespaces: frozenset[str] | None = None
 
 
 class ReportRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +142,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         }
         | _POSITION,
         limitations="Ordinary pods that were scheduled meanwhile are not in the log. Without a gang or namespace, use a span of hours, not of days.",
+        others={"bypassed_by": ("gang", "bypassed_by_priority")},
     ),
     "preemption-pairs": ReportKind(
         description="Preemptors and their victims: how often, and how many pods.",
@@ -146,6 +159,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "last": "when it was last planned",
         },
         limitations="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `terminations`.",
+        others={"preemptor": ("preemptor", "priority"), "victim": ("unit", "victim_priority")},
     ),
     "largest-free": ReportKind(
         description="The largest free domain over time: the capacity for the largest tree with a required domain.",
@@ -220,6 +234,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         }
         | _POSITION,
         limitations="Terminations of pods without a group are not in the log, nor is the client that deleted a pod.",
+        others={"preemptor": ("gang", "")},
     ),
 }  # fmt: skip
 
@@ -282,13 +297,22 @@ def _storable(**texts: str) -> None:
             raise BadInput(msg)
 
 
-async def report(reader: ReportQueries, query: ReportQuery) -> Report:
+async def report(
+    reader: ReportQueries, query: ReportQuery, readers: Visibility = EVERYTHING
+) -> Report:
     """Return a report.
+
+    Args:
+        reader: Reads the rows.
+        query: Which rows.
+        readers: What the caller sees: rows about these namespaces, without names of others.
 
     Raises:
         StoreUnavailable: The database did not answer in time.
     """
     kind = REPORTS[query.name]
+    if not readers.everything:
+        query = msgspec.structs.replace(query, namespaces=_selected(query, readers))
     found = await reader.rows(query)
     return Report(
         report=query.name,
@@ -299,10 +323,33 @@ async def report(reader: ReportQueries, query: ReportQuery) -> Report:
         limitations=kind.limitations,
         more=len(found.rows) > query.limit,
         rows=[
-            {name: _outside(value) for name, value in zip(kind.columns, row, strict=True)}
+            _shown(
+                {name: _outside(value) for name, value in zip(kind.columns, row, strict=True)},
+                kind,
+                readers,
+            )
             for row in found.rows[: query.limit]
         ],
     )
+
+
+def _selected(query: ReportQuery, readers: Visibility) -> frozenset[str]:
+    """Return the namespaces of which a caller gets rows: none, where the query names one that the caller does not see."""
+    asked = [name for name in (query.namespace, namespace_of(query.gang)) if name]
+    return readers.namespaces if all(map(readers.sees, asked)) else frozenset()
+
+
+def _shown(row: dict[str, Value], kind: ReportKind, readers: Visibility) -> dict[str, Value]:
+    """Return a row without names that the caller does not see."""
+    if readers.everything:
+        return row
+    for column, (word, of_priority) in kind.others.items():
+        name, priority = row[column], row.get(of_priority)
+        if isinstance(name, str) and name:
+            known = priority if isinstance(priority, int) else None
+            full = name_for(readers, f"{word}/{name}", priority=known)
+            row[column] = full if is_hidden(full) else name
+    return row
 
 
 def _outside(value: object) -> Value:

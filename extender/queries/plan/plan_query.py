@@ -30,6 +30,7 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.model.wording import did_you_mean
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
@@ -44,6 +45,7 @@ from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
+    PreemptionVerdict,
     may_trigger_preemption,
     preempt,
 )
@@ -181,6 +183,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[RefusedWorkload, ...] = ()  # workloads that no tree can be made from
     node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
+    readers: Visibility = EVERYTHING  # what the caller sees of the cluster
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -287,17 +290,21 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
     yield from _orphan_units(view, forest, question)
     for leaf, pods in view.members.items():
+        if not question.readers.sees(leaf.namespace):
+            continue
         wanted = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
         if leaf not in view.groups and wanted:
             yield _Unit(
                 "PodGroup",
                 (-wanted[0].priority, min(p.created_us for p in wanted), 0, leaf.path),
                 root=leaf.path,
-                text=_missing_leaf(view, leaf, len(wanted)),
+                text=_missing_leaf(view, leaf, len(wanted), question.readers),
                 pods=tuple(sorted(p.path for p in wanted if p.node is None)),
             )
     for pod in view.pods.values():
-        requested = pod.uid in question.pods or question.all_pending
+        requested = question.readers.sees(pod.namespace) and (
+            pod.uid in question.pods or question.all_pending
+        )
         if pod.group is None and pod.node is None and not pod.deleting and requested:
             yield _Unit(
                 "Pod",
@@ -306,15 +313,17 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             )
 
 
-def _missing_leaf(view: ClusterView, leaf: GroupKey, pods: int) -> str:
+def _missing_leaf(view: ClusterView, leaf: GroupKey, pods: int, readers: Visibility) -> str:
     """Return that pods name a group that does not exist, and which one they may mean."""
     named = "1 pod names it" if pods == 1 else f"{pods} pods name it"
-    return f"{leaf} does not exist, {named}{_meant(view, leaf)}"
+    return f"{leaf} does not exist, {named}{_meant(view, leaf, readers)}"
 
 
-def _meant(view: ClusterView, missing: GroupKey) -> str:
+def _meant(view: ClusterView, missing: GroupKey, readers: Visibility) -> str:
     """Return which group may be meant in place of one that does not exist: in another namespace, or of a similar name."""
-    alike = sorted(key for key in view.groups if key.kind == missing.kind)
+    alike = sorted(
+        key for key in view.groups if key.kind == missing.kind and readers.sees(key.namespace)
+    )
     elsewhere = [key for key in alike if key.name == missing.name]
     if elsewhere:
         return f"; {elsewhere[0]} is in another namespace, and a group and its members are in the same one"
@@ -322,7 +331,9 @@ def _meant(view: ClusterView, missing: GroupKey) -> str:
 
 
 def is_requested_tree(tree: Tree, question: PlanInput) -> bool:
-    """Return whether a query plans a tree."""
+    """Return whether a query plans a tree; not one that the caller does not see."""
+    if not question.readers.sees(tree.root.key.namespace):
+        return False
     if any(group.key in question.groups for group in tree.groups):
         return True
     pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
@@ -336,7 +347,7 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
     by_problem: dict[tuple[str, str], list[Orphan]] = {}
     for key, orphan in forest.orphans.items():
         members: Iterable[PodUid] = view.members.get(key, ())
-        if (
+        if question.readers.sees(key.namespace) and (
             key in question.groups
             or question.all_pending
             or any(u in question.pods for u in members)
@@ -356,7 +367,8 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
             _order(first.group, question),
             root=f"{namespace}/{missing}",
             verdict="invalid" if rule in LOOPS_AND_DEPTHS else "waiting",
-            text=first.problem.message + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent)),
+            text=first.problem.message
+            + ("" if rule in LOOPS_AND_DEPTHS else _meant(view, parent, question.readers)),
             pods=tuple(sorted(pods)),
         )
 
@@ -427,10 +439,12 @@ def _planned(
             for pod in (p for unit in made.victims for p in unit.pods):
                 view = without_pod(view, pod.uid)
             notes = msgspec.structs.replace(
-                notes, texts=(*made.reasons, *texts), victims=_victims(made)
+                notes,
+                texts=(*_texts(made, question), *texts),
+                victims=_victims(made, question.readers),
             )
             return _placed(view, tree, kind, made.plan, notes, made.search, question)
-        notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
+        notes = msgspec.structs.replace(notes, texts=(*_considered(made, question), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.changes, question.origins))
@@ -443,13 +457,23 @@ def _planned(
     return refused, view
 
 
-def _considered(made: NoPreemption) -> tuple[str, ...]:
+def _considered(made: NoPreemption, question: PlanInput) -> tuple[str, ...]:
     """Return the reasons why preemption does not help; none where it was not considered."""
-    return () if made.cause == "not-triggered" else made.reasons
+    return () if made.cause == "not-triggered" else _texts(made, question)
 
 
-def _victims(made: PreemptionPlan) -> tuple[PlannedVictimLine, ...]:
-    return tuple(PlannedVictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
+def _texts(made: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:
+    return made.reasons if question.readers.everything else made.reduced or made.reasons
+
+
+def _victims(made: PreemptionPlan, readers: Visibility) -> tuple[PlannedVictimLine, ...]:
+    """Return the units that would be evicted; of one that the caller does not see kind, priority and number of pods."""
+    return tuple(
+        PlannedVictimLine(u.name, tuple(p.pod for p in u.pods))
+        if readers.sees(namespace_of(u.name))
+        else PlannedVictimLine(name_for(readers, u.name, priority=u.priority, pods=len(u.pods)), ())
+        for u in made.victims
+    )
 
 
 def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerdict:

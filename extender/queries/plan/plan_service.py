@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import ReleasingGangs
 from extender.ports.log_ports import Clock, StateSource
@@ -53,6 +54,7 @@ class LiveInput(msgspec.Struct, frozen=True):
     priority_classes: tuple[bytes, ...]
     as_of: str  # RFC 3339
     profiles: tuple[TreeProfile, ...] = ()
+    readers: Visibility = EVERYTHING  # what the caller sees of the cluster
 
 
 class PlanResult(msgspec.Struct, frozen=True):
@@ -83,8 +85,12 @@ class PlanService:
         self._clock = clock
         self._run = run
 
-    async def plan(self, body: bytes) -> PlanResult:
+    async def plan(self, body: bytes, readers: Visibility = EVERYTHING) -> PlanResult:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
+
+        Args:
+            body: The query.
+            readers: What the caller sees of the live cluster.
 
         Raises:
             BadInput: The query is invalid; the message names object, field and value.
@@ -101,7 +107,9 @@ class PlanService:
         )
         workloads = self._cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
-        live = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us), profiles)
+        live = LiveInput(
+            saved, self._cluster.priority_classes(), rfc3339(now_us), profiles, readers
+        )
         return PlanResult(await self._run(body, live), state.position)
 
 

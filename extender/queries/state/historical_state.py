@@ -13,11 +13,14 @@ from collections import OrderedDict
 import msgspec
 
 from extender.core.log.reservation_state import ReservationState
+from extender.core.log.visible_state import visible_state
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import build_state_report, compare
 from extender.snapshots.state_loader import fold_from, gc_paused, load_historical_state
@@ -79,13 +82,16 @@ class HistoricalState:
         self._kept: OrderedDict[Position, tuple[bytes, ReservationState]] = OrderedDict()
         self._forgetting: asyncio.TimerHandle | None = None
 
-    async def state(self, at: str, scope: Scope, *, known: bool = False) -> StateAt:
+    async def state(
+        self, at: str, scope: Scope, *, known: bool = False, readers: Visibility = EVERYTHING
+    ) -> StateAt:
         """Return the state at a time or position.
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
             scope: Which part of the state.
             known: The node or namespace exists, so an empty answer is not an error.
+            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -96,17 +102,20 @@ class HistoricalState:
         moment = await self._moment(at, "at", end)
         with gc_paused():
             state = await self.folded(moment)
-            pictured = await asyncio.to_thread(build_state_report, state, scope)
+            pictured = await asyncio.to_thread(build_state_report, state, scope, readers)
         if not (known or pictured.gangs or pictured.preemptions):
-            await self._check_in_log(scope)
+            await self._check_in_log(scope, readers)
         fields = msgspec.structs.asdict(pictured)
         return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
 
-    async def state_at(self, at: str) -> tuple[PointInTime, ReservationState]:
+    async def state_at(
+        self, at: str, readers: Visibility = EVERYTHING
+    ) -> tuple[PointInTime, ReservationState]:
         """Return the whole state at a time or position, for reading only.
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -114,15 +123,19 @@ class HistoricalState:
         """
         moment = await self._moment(at, "at", await self._end())
         with gc_paused():
-            return moment, await self.folded(moment)
+            state = await self.folded(moment)
+            return moment, await asyncio.to_thread(visible_state, state, readers)
 
-    async def difference(self, at: str, other: str, scope: Scope) -> StateDiff:
+    async def difference(
+        self, at: str, other: str, scope: Scope, readers: Visibility = EVERYTHING
+    ) -> StateDiff:
         """Return what changed between two points in time.
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
             other: The other time or position.
             scope: Which part of the state.
+            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -134,9 +147,9 @@ class HistoricalState:
         begin, last = sorted(moments, key=lambda moment: moment.position)
         with gc_paused():
             before, after = await self.folded(begin), await self.folded(last)
-            compared = await asyncio.to_thread(compare, before, after, scope)
+            compared = await asyncio.to_thread(compare, before, after, scope, readers)
         if not compared.gangs:
-            await self._check_in_log(scope)
+            await self._check_in_log(scope, readers)
         fields = msgspec.structs.asdict(compared)
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
@@ -224,12 +237,13 @@ class HistoricalState:
             raise BadInput(msg)
         return there
 
-    async def _check_in_log(self, scope: Scope) -> None:
+    async def _check_in_log(self, scope: Scope, readers: Visibility) -> None:
         """Raise NotFound when the log has no event about the namespace or node of a query."""
-        if scope.namespace and not await self._reader.has_namespace(scope.namespace):
+        reader = visible_queries(self._reader, readers)
+        if scope.namespace and not await reader.has_namespace(scope.namespace):
             msg = f"namespace {scope.namespace}: the log has no gang in it"
             raise NotFound(msg)
-        if scope.node and not await self._reader.has_node(scope.node):
+        if scope.node and not await reader.has_node(scope.node):
             msg = (
                 f"node {scope.node}: the log has no member that was reserved or bound there; "
                 "ordinary pods are not in the log"

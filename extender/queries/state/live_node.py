@@ -41,6 +41,10 @@ def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow 
         if pod.state == "reserved" and pod.uid not in here:
             for resource, amount in pod.requests.items():
                 taken[resource] = taken.get(resource, 0) + amount
+    for other in had.others if had is not None else ():
+        if other.state == "reserved":
+            for resource, amount in other.requests.items():
+                taken[resource] = taken.get(resource, 0) + amount
     return NodeNow(
         labels=node.labels,
         unschedulable=node.unschedulable,

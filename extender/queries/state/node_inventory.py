@@ -117,8 +117,7 @@ class NodeInventory:
         named = (composite_key(namespace, name), leaf_key(namespace, name))
         roots = [g for key in named if (g := view.groups.get(key)) is not None and not g.parent]
         if not roots:
-            msg = f"gang {namespace}/{name}: the cluster has no such root group now"
-            raise NotFound(msg)
+            raise no_such_root(namespace, name)
         root = roots[0]  # a composite where both have the name
         children = await groups_by_parent(view, namespace, pace)
         head = TreeNow(
@@ -129,6 +128,11 @@ class NodeInventory:
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))
             await pace.yield_if_due()
         return _closed(pieces)
+
+
+def no_such_root(namespace: str, name: str) -> NotFound:
+    """Return the error about a root group that the cluster does not have now, or that the caller does not see."""
+    return NotFound(f"gang {namespace}/{name}: the cluster has no such root group now")
 
 
 def _closed(pieces: list[bytes]) -> list[bytes]:

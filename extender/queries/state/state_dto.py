@@ -107,6 +107,15 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requests: dict[str, int]
 
 
+class OthersAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Members of one priority on a node whose names the caller does not see."""
+
+    state: str  # as of `PodAt`
+    priority: int
+    pods: int
+    requests: dict[str, int]  # of all of them together
+
+
 class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Reservations, bound members, claims and holds of a node."""
 
@@ -117,6 +126,8 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preemption_claims: dict[str, int]  # claimed by preemptors until their victims are gone
     pods: list[PodAt]
     replacement_holds: dict[str, int] = {}  # held for the replacements of lost members
+    # of namespaces that the caller does not see, by state and priority; the sums above include them
+    others: tuple[OthersAt, ...] = ()
 
 
 class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

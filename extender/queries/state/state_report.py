@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
 
@@ -17,7 +17,9 @@ from extender.core.log.reservation_state import (
     Reservation,
     ReservationState,
 )
+from extender.core.log.visible_state import visible_state
 from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
 from extender.queries.state.state_dto import (
@@ -31,6 +33,7 @@ from extender.queries.state.state_dto import (
     MemberLossAt,
     MemberPlacement,
     NodeAt,
+    OthersAt,
     PodAt,
     PreemptionAt,
     Scope,
@@ -47,13 +50,21 @@ _BY_POD = attrgetter("pod", "uid")
 ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
 
-def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
+def build_state_report(
+    whole: ReservationState, scope: Scope, readers: Visibility = EVERYTHING
+) -> StateReport:
     """Return the requested part of a state.
 
     With a node or a domain: the gangs that have something there, with all their members, and only those nodes. With a
     namespace or states: its gangs or those in one of them, and their part of nodes.
+
+    Args:
+        whole: The state.
+        scope: The requested part.
+        readers: What the caller sees; of other gangs nodes have the sums by state and priority.
     """
-    labels = topology_of(state, scope.node)
+    state = visible_state(whole, readers)
+    labels = topology_of(whole, scope.node)
     wanted = _wanted_nodes(scope, labels)
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
@@ -62,7 +73,10 @@ def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
         selected = {root.uid for root in roots}
         preemptions = [one for one in preemptions if one.gang_uid in selected]
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
-    nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
+    others: Mapping[str, tuple[OthersAt, ...]] = {}
+    if not (readers.everything or scope.namespace or scope.states):
+        others = _others(whole, readers, wanted)
+    nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted, others)
     totals = Totals(
         gangs=len(gangs),
         pending=sum(g.state in PENDING for g in gangs),
@@ -93,11 +107,18 @@ def _control_plane(found: ControlPlaneFeaturesDetected | None) -> ControlPlaneAt
     )
 
 
-def compare(before: ReservationState, after: ReservationState, scope: Scope) -> StateDifference:
-    """Return the differences between two states, for gangs that are in the requested part of either."""
+def compare(
+    before: ReservationState,
+    after: ReservationState,
+    scope: Scope,
+    readers: Visibility = EVERYTHING,
+) -> StateDifference:
+    """Return the differences between two states, for gangs that are in the requested part of either, and that readers see."""
+    labels = [topology_of(state) if scope.domain else {} for state in (before, after)]
+    before, after = visible_state(before, readers), visible_state(after, readers)
     found: dict[GangUid, None] = {}
-    for state in (before, after):
-        wanted = _wanted_nodes(scope, topology_of(state) if scope.domain else {})
+    for state, named in zip((before, after), labels, strict=True):
+        wanted = _wanted_nodes(scope, named)
         found |= dict.fromkeys(root.uid for root in _roots(state, scope, wanted))
     gangs: list[GangChange] = []
     members: list[MemberChange] = []
@@ -311,6 +332,7 @@ def _nodes(
     kept: Iterable[tuple[str, list[MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
     wanted: frozenset[NodeName] | None,
+    others: Mapping[str, tuple[OthersAt, ...]],
 ) -> list[NodeAt]:
     pods: dict[str, list[PodAt]] = {}
     of_gangs = ((gang.gang, gang.members) for gang in gangs)
@@ -327,15 +349,62 @@ def _nodes(
                     pods[node].append(pod)
                 else:
                     pods[node] = [pod]
-    return [_node_at(node, pods[node], labels.get(NodeName(node), {})) for node in sorted(pods)]
+    return [
+        _node_at(node, pods.get(node, []), labels.get(NodeName(node), {}), others.get(node, ()))
+        for node in sorted(pods.keys() | others.keys() if others else pods)
+    ]
 
 
-def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
-    """Return a node with the sums of requests of its pods."""
+def _others(
+    state: ReservationState, readers: Visibility, wanted: frozenset[NodeName] | None
+) -> Mapping[str, tuple[OthersAt, ...]]:
+    """Return by node the sums of the members that readers do not see, by state and priority."""
+    found: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
+    for node, what, priority, requests in _hidden_members(state, readers):
+        if wanted is None or node in wanted:
+            here = found.setdefault(node, {})
+            count, total = here.get((what, priority), (0, _NOTHING))
+            here[what, priority] = (count + 1, _sum(total, requests))
+    return {
+        node: tuple(
+            OthersAt(state=what, priority=priority, pods=count, requests=total)
+            for (what, priority), (count, total) in sorted(here.items())
+        )
+        for node, here in found.items()
+    }
+
+
+def _hidden_members(
+    state: ReservationState, readers: Visibility
+) -> Iterator[tuple[NodeName, str, int, dict[str, int]]]:
+    """Yield node, state, priority and requests of each member and claim that readers do not see."""
+    for root in state.gangs.values():
+        if readers.sees(namespace_of(root.gang)):
+            continue
+        for held in root.reservations.values():
+            yield held.node, "reserved", held.priority, held.requests
+        for member in root.bound.values():
+            yield member.node, "bound", root.priority, member.requests
+        for hold in root.replacement_holds.values():
+            yield hold.node, "replacement", hold.priority, hold.requests
+    for preemption in state.preemptions.values():
+        if readers.sees(namespace_of(preemption.gang)):
+            continue
+        for claims in preemption.claims.values():
+            for claim in claims:
+                yield claim.node, "claimed", preemption.priority, claim.requests
+
+
+def _node_at(
+    node: str, pods: list[PodAt], labels: dict[str, str], others: tuple[OthersAt, ...]
+) -> NodeAt:
+    """Return a node with the sums of requests of its pods, and of those that the caller does not see."""
     sums: dict[str, dict[str, int]] = {}
     for pod in pods:
         total = sums.get(pod.state)
         sums[pod.state] = pod.requests if total is None else _sum(total, pod.requests)
+    for other in others:
+        sums[other.state] = _sum(sums.get(other.state, _NOTHING), other.requests)
     if len(pods) > 1:
         pods.sort(key=_BY_POD)
     return NodeAt(
@@ -346,6 +415,7 @@ def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
         bound=sums.get("bound", _NOTHING),
         preemption_claims=sums.get("claimed", _NOTHING),
         replacement_holds=sums.get("replacement", _NOTHING),
+        others=others,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
+from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_selection import GangSelection
 from extender.queries.state.gang_status import RootWorkload, gang_status
@@ -79,7 +80,10 @@ def _root_workload(tree: WorkloadTree) -> RootWorkload:
 
 
 def trees_at(
-    state: ReservationState, selection: GangSelection, labels: ObjectLabels
+    state: ReservationState,
+    selection: GangSelection,
+    labels: ObjectLabels,
+    readers: Visibility = EVERYTHING,
 ) -> Iterator[TreeAt]:
     """Yield the trees of workloads, by namespace, name and kind.
 
@@ -87,12 +91,14 @@ def trees_at(
         state: The state of the service.
         selection: Only these; a tree is in the states of its root groups, and its outcome counts as a state.
         labels: The labels of workloads.
+        readers: What the caller sees.
     """
     gangs = {gang.gang: gang for gang in state.gangs.values()}
     found = [
         tree
         for tree in state.trees.values()
-        if selection.in_namespace(tree.workload)
+        if readers.sees(namespace_of(tree.workload))
+        and selection.in_namespace(tree.workload)
         and selection.has_labels(labels.of_workload(tree.uid))
     ]
     for tree in sorted(found, key=lambda one: (one.workload, one.kind, one.uid)):

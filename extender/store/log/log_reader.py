@@ -14,7 +14,7 @@ from typing import Protocol
 import asyncpg
 
 from extender.core.log.events import RecordedEvent
-from extender.core.model.errors import CorruptLog
+from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.ports.log_ports import LogPage
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
@@ -111,7 +111,7 @@ async def read_pages(
             page = verify(rows, after=after, previous=previous)
             previous = page.chain
             if after + len(page) != last:
-                raise CorruptLog(f"position {after + len(page) + 1} is missing")
+                raise MissingEvent(after + len(page) + 1)
             after = last
             yield page
     finally:
@@ -145,11 +145,9 @@ def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> Lo
         *row, stored = record
         after += 1
         if row[0] != after:
-            raise CorruptLog(f"position {after} is missing")
+            raise MissingEvent(after)
         previous = link(previous, image(row))
         if previous != stored:
-            raise CorruptLog(
-                f"position {after}: the hash does not match; the row or its predecessor was altered"
-            )
+            raise AlteredEvent(after)
         events.append(to_event(row))
     return LogPage(events, previous)

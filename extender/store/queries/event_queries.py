@@ -267,6 +267,10 @@ def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
         yield EVENT.c.gang_uid == wanted.gang_uid
     if wanted.namespace:
         yield _namespace == wanted.namespace
+    if wanted.namespaces is not None:
+        yield sa.or_(
+            _namespace.in_(sorted(wanted.namespaces)), EVENT.c.type.in_(wanted.shared_types)
+        )
     if wanted.types:
         yield EVENT.c.type.in_(wanted.types)
 

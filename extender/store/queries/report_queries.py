@@ -27,6 +27,7 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     namespace: str = "namespace = :namespace"
+    namespaces: str = "namespace = ANY(:namespaces)"  # empty: it is not about gangs
     gang: str = "gang = :gang"
 
 
@@ -109,6 +110,7 @@ CROSS JOIN LATERAL (
 ) f
 ORDER BY s.since, f.position, f.gang, f.gang_uid""",
         namespace="split_part(s.gang, '/', 1) = :namespace",
+        namespaces="split_part(s.gang, '/', 1) = ANY(:namespaces)",
         gang="s.gang = :gang",
     ),
     "preemption-pairs": _Query(
@@ -120,6 +122,7 @@ WHERE {at} {where}
 GROUP BY preemptor, victim, victim_kind
 ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespace=":namespace IN (namespace, victim_namespace)",
+        namespaces="(namespace = ANY(:namespaces) OR victim_namespace = ANY(:namespaces))",
         gang=":gang IN (preemptor, victim)",
     ),
     "largest-free": _Query(
@@ -128,7 +131,8 @@ SELECT at, resource, level, domain, free, nodes, total, nullif(until, 'infinity'
 FROM gx.v_largest_free
 WHERE at >= coalesce((SELECT r.at FROM gx.v_largest_free r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND until > :since {where}
-ORDER BY at, position, resource, level"""
+ORDER BY at, position, resource, level""",
+        namespaces="",
     ),
     "largest-free-used": _Query(
         text="""
@@ -182,6 +186,9 @@ def query_of(report: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
         "limit": max(0, min(report.limit, LIMIT_MAX)) + 1,
     }
     where = ""
+    if report.namespaces is not None and query.namespaces:
+        where += f" AND {query.namespaces}"
+        values["namespaces"] = sorted(report.namespaces)
     if report.namespace:
         where += f" AND {query.namespace}"
         values["namespace"] = report.namespace

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from deploy.demo.ports import free_port
+from extender.cli.certificates.certificate_folder import CertificateFolder
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
@@ -30,7 +31,7 @@ from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
-from tests.support.certificates import Files, point_at
+from tests.support.certificates import Files, certificate_folder, files_of, point_at
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 OURS = "gang-extender.dev/v1alpha1"
@@ -167,6 +168,19 @@ class Story:
         self.service = service
         self.verbs = verbs  # between kube-scheduler and the service
         self.server = server  # between the service and kube-apiserver
+
+    def scheduler_config(
+        self, name: str = "scheduler-config", url: str | None = None
+    ) -> dict[str, Any]:
+        """Return a configuration of deploy/ for the kube-scheduler of this story.
+
+        Args:
+            name: Of the file.
+            url: What it calls; None: the proxy in front of the service.
+        """
+        made = self.service.certificates
+        files = None if made is None else files_of(made)
+        return scheduler_config(url or self.verbs.url, files, name)
 
     async def create(self, *things: Mapping[str, Any]) -> None:
         """Create objects in order; a group's status comes later, from us."""
@@ -332,6 +346,12 @@ def native_gangs(request: pytest.FixtureRequest) -> bool:
     return wanted
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFolder | None:
+    """Return the certificates with which kube-scheduler calls the service in a story; None: it is called without TLS."""
+    return certificate_folder(tmp_path_factory.mktemp("certificates"))
+
+
 @contextlib.asynccontextmanager
 async def neighbourhood(site: ControlPlane, lived_in: bool) -> AsyncIterator[Neighbourhood | None]:
     """Let the neighbours run meanwhile; none on a clean cluster."""
@@ -349,6 +369,7 @@ async def story(
     tmp_path: Path,
     lived_in: bool,
     native_gangs: bool,
+    certificates: CertificateFolder | None,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Story]:
     """Service, proxies and kube-scheduler running; no node, pod or group of another story before.
@@ -364,14 +385,17 @@ async def story(
         gates = native_gates(site.minor)
         settings["scheduler_metrics_url"] = f"https://127.0.0.1:{port}/metrics"
     async with site.api() as api, Proxy(site.url, site.ca_file) as server:
-        service = Service(site, tmp_path, database_url, api_url=server.url, **settings)
-        async with Proxy(service.url) as verbs:
+        service = Service(
+            site, tmp_path, database_url,
+            api_url=server.url, certificates=certificates, **settings,
+        )  # fmt: skip
+        async with Proxy(service.verbs_url, certificates=certificates) as verbs:
             try:
                 async with neighbourhood(site, lived_in) as neighbours:
                     cast = Story(site, api, service, verbs, server, neighbours, native=native_gangs)
 
                     async def start_scheduler() -> None:
-                        config = scheduler_config(verbs.url)
+                        config = cast.scheduler_config()
                         site.start_scheduler(config, gates=gates, port=port, wait=False)
                         await asyncio.to_thread(site.wait_for_scheduler)
 

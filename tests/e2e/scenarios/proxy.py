@@ -1,7 +1,8 @@
 """A proxy that counts, delays, refuses, or pulls the plug at a chosen request.
 
 Two stand in every story: one between kube-scheduler and our service, one between our service and
-kube-apiserver. What a test wants to happen at the third Binding happens exactly there.
+kube-apiserver. The first asks kube-scheduler for its certificate as our service does, and presents the same one to
+our service: both legs are TLS. What a test wants to happen at the third Binding happens exactly there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
+from extender.cli.certificates.certificate_folder import CertificateFolder
+from tests.support.certificates import client_context, server_context
+
 Hook = Callable[[str, str], Awaitable[web.Response | None]]
 DROPPED = ("Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding")
 
@@ -22,7 +26,19 @@ DROPPED = ("Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-
 class Proxy:
     """Forwards everything to one server; `before` may answer instead, `after` sees the status."""
 
-    def __init__(self, target: str, ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        ca_file: Path | None = None,
+        certificates: CertificateFolder | None = None,
+    ) -> None:
+        """Prepare it; nothing listens yet.
+
+        Args:
+            target: URL of the server.
+            ca_file: What the certificate of the server is checked with; callers speak plain HTTP.
+            certificates: Of the service, for a proxy in front of its verbs, with TLS on both sides.
+        """
         self.target = target.rstrip("/")
         self.url = ""
         self.seen: list[tuple[str, str]] = []
@@ -30,6 +46,9 @@ class Proxy:
         self.before: Hook | None = None
         self.after: Callable[[str, str, int], Awaitable[None]] | None = None
         self._tls = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
+        self._listens: ssl.SSLContext | None = None
+        if certificates is not None:
+            self._tls, self._listens = client_context(certificates), server_context(certificates)
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -45,10 +64,10 @@ class Proxy:
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._listens)
         await site.start()
         port = site._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'http' if self._listens is None else 'https'}://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

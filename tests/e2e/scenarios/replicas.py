@@ -33,11 +33,12 @@ class Replica:
         self.database = database
         self.holder = holder
         self.url = service.url
+        self.verbs_url = service.verbs_url
 
     async def ask(self, path: str, within_s: float = WITHIN_S) -> tuple[int, Any]:
         """Return the status and the body of an answer; no answer is a failure."""
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            self.service.session(within_s) as session,
             session.get(self.url + path) as reply,
         ):
             return reply.status, await reply.json(content_type=None)
@@ -50,8 +51,8 @@ class Replica:
             return 0, None
 
     async def checks(self) -> dict[str, dict[str, Any]]:
-        """Return the checks of /readyz by name; none without an answer."""
-        body = (await self.probe("/readyz"))[1] or {}
+        """Return the checks of readiness by name; none without an answer."""
+        body = (await self.probe("/v1/readiness"))[1] or {}
         return {check["name"]: check for check in body.get("checks", [])}
 
     async def leads(self) -> bool:
@@ -145,7 +146,7 @@ async def replicas(
             place.mkdir()
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
-                identity=f"replica-{number}", **settings,
+                certificates=story.service.certificates, identity=f"replica-{number}", **settings,
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

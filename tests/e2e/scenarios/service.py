@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +17,9 @@ import aiohttp
 import yaml
 
 from deploy.demo.ports import free_port
+from extender.cli.certificates.certificate_folder import CertificateFolder
 from tests.controlplane.plane import ControlPlane, token_of
+from tests.support.certificates import client_context, tls_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_WITHIN_S = 120  # a busy machine needs its time to start it
@@ -33,12 +36,24 @@ class Service:
         database_url: str,
         *,
         api_url: str = "",
+        certificates: CertificateFolder | None = None,
         **settings: str,
     ) -> None:
+        """Prepare it; nothing runs yet.
+
+        Args:
+            plane: Its control plane.
+            folder: For its files.
+            database_url: Its database.
+            api_url: Of a proxy in front of kube-apiserver; empty: none.
+            certificates: With which it is called; None: without TLS, all on one port of loopback.
+            settings: More settings.
+        """
         self._plane = plane
+        self.certificates = certificates
         self.folder = folder
         self.database_url = database_url
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.verbs_url = self.url = f"http://127.0.0.1:{free_port()}"
         self.log = folder / "service.log"
         self._kubeconfig = folder / "service.kubeconfig"
         document = yaml.safe_load(plane.kubeconfig("extender").read_text())
@@ -49,10 +64,22 @@ class Service:
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
         self._environ |= {
             "GANG_EXTENDER_DATABASE_URL": database_url,
-            "GANG_EXTENDER_LISTEN": self.url[7:],
+            "GANG_EXTENDER_LISTEN": self.url.removeprefix("http://"),
             "GANG_EXTENDER_IDENTITY": "e2e",
             "KUBECONFIG": str(self._kubeconfig),
         }
+        self._tls: ssl.SSLContext | None = None
+        if certificates is not None:
+            self._tls = client_context(certificates)
+            self.verbs_url = self.url.replace("http://", "https://")
+            self.url = f"https://127.0.0.1:{free_port()}"
+            settings = {
+                "api_listen": self.url.removeprefix("https://"),
+                # who may read what has tests of its own
+                "authentication": "none",
+                **tls_settings(certificates),
+                **settings,
+            }
         self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -79,11 +106,25 @@ class Service:
                 raise RuntimeError(f"service not ready: {self.log.read_text()[-3000:]}")
             await asyncio.sleep(0.05)
 
+    def session(self, within_s: float = 300) -> aiohttp.ClientSession:
+        """Return a session for its URLs: it trusts the certificate, and presents that of kube-scheduler."""
+        connector = aiohttp.TCPConnector(ssl=self._tls or True)
+        timeout = aiohttp.ClientTimeout(total=within_s)
+        return aiohttp.ClientSession(connector=connector, timeout=timeout)
+
+    @property
+    def command_environ(self) -> dict[str, str]:
+        """Return the environment of a command that asks it by `--server`."""
+        trusted = {}
+        if self.certificates is not None:
+            trusted["SSL_CERT_FILE"] = str(self.certificates.certificate("ca"))
+        return {**os.environ, **trusted}
+
     async def ready(self) -> bool:
         """Ask /readyz."""
         try:
             async with (
-                aiohttp.ClientSession() as session,
+                self.session() as session,
                 session.get(f"{self.url}/readyz") as reply,
             ):
                 return reply.status == 200
@@ -125,7 +166,7 @@ class Service:
 
     async def _get(self, path: str) -> tuple[Any, int]:
         """Return the answer and the position of the memory that it was made from."""
-        async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
+        async with self.session() as session, session.get(self.url + path) as reply:
             body = await reply.read()
             assert reply.status == 200, (path, reply.status, body)
             return json.loads(body), int(reply.headers.get("X-Log-Position", 0))
@@ -146,11 +187,13 @@ class Service:
             if not page:
                 await asyncio.sleep(0.01)
 
-    async def metric(self, name: str, kind: str = "") -> float:
-        """Read one value of /metrics, of a label `kind` if it has one; 0 when it is not there."""
-        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as reply:
+    async def metric(self, name: str, kind: str = "", **labels: str) -> float:
+        """Read one value of /metrics, of a label `kind` or others if it has some; 0 when it is not there."""
+        async with self.session() as session, session.get(f"{self.url}/metrics") as reply:
             lines = (await reply.text()).splitlines()
-        series = f'{name}{{kind="{kind}"}} ' if kind else f"{name} "
+        given = ({"kind": kind} if kind else {}) | labels
+        shown = ",".join(f'{label}="{value}"' for label, value in given.items())
+        series = f"{name}{{{shown}}} " if given else f"{name} "
         return next((float(x.split()[-1]) for x in lines if x.startswith(series)), 0.0)
 
     def lines(self, message: str) -> list[dict[str, Any]]:

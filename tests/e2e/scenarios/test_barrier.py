@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -128,8 +127,8 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     assert not await story.bound()
     story.plane.schedulers["scheduler"].kill()
     await eventually(lambda: _is(not open_binds(story)))
-    async with aiohttp.ClientSession() as session:
-        url = f"{story.service.url}/scheduler/bind"
+    async with story.service.session() as session:
+        url = f"{story.service.verbs_url}/scheduler/bind"
         eighth = asyncio.create_task(session.post(url, json=arrived["train-7"]))
         await check_none_bound(story, 2.0)
         assert not eighth.done()

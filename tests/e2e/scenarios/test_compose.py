@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 
 import pytest
@@ -34,7 +33,7 @@ async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:
 
 async def play(story: Story) -> str:
     """Run the demo once and give what it printed; it must end well."""
-    environ = os.environ | {
+    environ = story.service.command_environ | {
         "KUBECONFIG": str(story.plane.kubeconfig("admin")),
         "GANG_EXTENDER_SERVER": story.service.url,
     }

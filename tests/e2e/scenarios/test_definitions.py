@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.controlplane.api import ApiError
@@ -61,15 +60,11 @@ async def force_all(story: Story) -> None:
 
 
 async def why_not_ready(story: Story) -> list[dict[str, Any]]:
-    """Return the checks of /readyz that fail."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{story.service.url}/readyz") as reply,
-    ):
-        body = await reply.json()
-        failed = [check for check in body["checks"] if not check["ok"]]
-        assert (reply.status == 200) == (not failed) == body["ready"]
-        return failed
+    """Return the checks of readiness that fail."""
+    body = await story.service.get("/v1/readiness")
+    failed = [check for check in body["checks"] if not check["ok"]]
+    assert (not failed) == body["ready"]
+    return failed
 
 
 async def test_our_definitions_vanish_and_come_back(definitions: None, story: Story) -> None:

@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -58,12 +57,8 @@ async def second(story: Story, tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def role_of(service: Service) -> dict[str, Any]:
-    """Return the first check of /readyz, the lease, with the names of all."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{service.url}/readyz") as reply,
-    ):
-        checks: list[dict[str, Any]] = (await reply.json())["checks"]
+    """Return the first check of readiness, the lease, with the names of all."""
+    checks: list[dict[str, Any]] = (await service.get("/v1/readiness"))["checks"]
     return checks[0] | {"names": [c["name"] for c in checks]}
 
 
@@ -115,7 +110,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
         await story.create(*(a_node(f"n{i}", gpu=8) for i in range(4)))
         await story.create(*a_gang("g", pods=4, requests=GPU))
     await asyncio.wait_for(asleep.wait(), 120)
-    story.verbs.target = second.url
+    story.verbs.target = second.verbs_url
     first_events = await second.events()
 
     async def leads() -> bool:

@@ -83,7 +83,7 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
         ("spec.disruptionMode", "WorkloadAwarePreemption"),
         ("spec.resourceClaims", "DRAWorkloadResourceClaims"),
     } <= here
-    ready = await story.service.get("/readyz")
+    ready = await story.service.get("/v1/readiness")
     (check,) = [c for c in ready["checks"] if c["name"] == "cluster"]
     assert "kube-apiserver drops" in check["reason"]
 

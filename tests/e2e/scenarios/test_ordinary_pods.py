@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.controlplane.objects import condition_of
 from tests.controlplane.waiting import create_priority_class, eventually
-from tests.e2e.scenarios.conftest import DEPLOY, Story, member, scheduler_config
+from tests.e2e.scenarios.conftest import DEPLOY, Story, member
 from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -27,15 +27,10 @@ def ordinary(name: str, requests: dict[str, Any], **spec: Any) -> dict[str, Any]
     return member(name, "", requests=requests, **spec)
 
 
-def scope_config(scope: str, url: str) -> dict[str, Any]:
-    """Return a scope's configuration, pointed at a test's server."""
-    return scheduler_config(url, name=f"scopes/{scope}")
-
-
 async def use_scope(story: Story, scope: str) -> None:
     """Restart kube-scheduler with another of our configurations."""
     await asyncio.to_thread(story.plane.stop_scheduler)
-    story.plane.start_scheduler(scope_config(scope, story.verbs.url), wait=False)
+    story.plane.start_scheduler(story.scheduler_config(f"scopes/{scope}"), wait=False)
     await asyncio.to_thread(story.plane.wait_for_scheduler)
 
 

@@ -104,7 +104,7 @@ class Watchman:
     def __init__(self, story: Story, pod: dict[str, Any] | None = None) -> None:
         self._story = story
         self._pod = pod
-        self.ready: list[tuple[float, int, str]] = []  # when asked, status, body
+        self.ready: list[tuple[float, int, str]] = []  # when asked, status, reasons
         self.live: list[int] = []
         self.filters: list[tuple[float, dict[str, Any]]] = []  # how long, answer
         self.binds: list[tuple[float, str]] = []
@@ -122,7 +122,7 @@ class Watchman:
         assert not self.failures, self.failures
 
     async def _for_ever(self, work: Any) -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15)) as session:
+        async with self._story.service.session(15) as session:
             while True:
                 try:
                     await work(session)
@@ -134,7 +134,9 @@ class Watchman:
         async def ask(session: aiohttp.ClientSession) -> None:
             asked = time.monotonic()
             async with session.get(f"{self._story.service.url}/readyz") as reply:
-                self.ready.append((asked, reply.status, await reply.text()))
+                status = reply.status
+            async with session.get(f"{self._story.service.url}/v1/readiness") as reply:
+                self.ready.append((asked, status, await reply.text()))
             async with session.get(f"{self._story.service.url}/livez") as reply:
                 self.live.append(reply.status)
 
@@ -145,7 +147,7 @@ class Watchman:
             body = {"Pod": self._pod, "NodeNames": [f"n{i}" for i in range(24)]}
             began = time.monotonic()
             async with session.post(
-                f"{self._story.service.url}/scheduler/filter", json=body
+                f"{self._story.service.verbs_url}/scheduler/filter", json=body
             ) as reply:
                 answer = await reply.json()
             self.filters.append((time.monotonic() - began, answer))
@@ -165,7 +167,7 @@ class Watchman:
             }
             began = time.monotonic()
             async with session.post(
-                f"{self._story.service.url}/scheduler/bind", json=body
+                f"{self._story.service.verbs_url}/scheduler/bind", json=body
             ) as reply:
                 answer = await reply.json()
             self.binds.append((time.monotonic() - began, answer["Error"]))

@@ -34,8 +34,9 @@ async def explain(story: Story, gang: str) -> str:
     """Return what `gang-extender explain` prints."""
     command = [sys.executable, "-m", "extender", "explain", gang, "--server", story.service.url]
     done = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False,
+        env=story.service.command_environ,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed: str = done.stdout
     return printed

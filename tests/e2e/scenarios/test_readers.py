@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, load_configuration
@@ -32,6 +33,7 @@ from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import Service
+from tests.support.service.browser import chromium
 from tests.support.service.manifest_builders import a_group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.kubernetes("1.37")]
@@ -224,3 +226,67 @@ async def test_the_token_of_a_kubeconfig_is_enough(reading: Reading, place: Acco
     await place.bind("developer", "gang-extender-view", "team-b")
     await reading.until("/v1/gangs/team-b/of-team-b/tree", token_of("developer"), 200)
     assert (await reading.ask("/v1/gangs/team-a/of-team-a/tree", token_of("developer")))[0] == 403
+
+
+async def test_who_may_create_may_plan(reading: Reading, place: Accounts) -> None:
+    """In the namespace of the right; objects in another one are refused, and so is a user who may only read."""
+    await place.bind("developer", "gang-extender-view", "team-b")
+    await reading.until("/v1/gangs", token_of("developer"), 200)
+
+    async def plan(namespace: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {token_of('developer')}"}
+        body = {"workload": [a_group("planned", gang=1, namespace=namespace)]}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{reading.service.url}/v1/plan", json=body) as reply,
+        ):
+            return reply.status, await reply.text()
+
+    status, text = await plan("team-b")
+    assert (status, "--clusterrole=gang-extender-operator" in text) == (403, True), text
+    await place.bind("developer", "gang-extender-edit", "team-b")
+
+    async def permitted() -> bool:
+        return (await plan("team-b"))[0] == 200
+
+    await eventually(permitted, every_s=0.5, timeout_s=30)
+    status, text = await plan("team-a")
+    assert (status, "namespace 'team-a'" in text) == (400, True), text
+
+
+async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> None:
+    """In Chromium: a form instead of data; a token that is not valid is refused; then the page is live; signing out forgets it."""
+    token = await place.token("auditor")
+    await place.bind("system:serviceaccount:readers:auditor", "gang-extender-auditor")
+    await reading.until("/v1/gangs", token, 200)
+
+    async def seen(look: Callable[[], Any]) -> None:
+        async def shown() -> Any:
+            return await asyncio.to_thread(look)
+
+        await eventually(shown, timeout_s=60)
+
+    def kept() -> str:
+        script = (
+            "return Object.values(sessionStorage).join() + '|' + Object.values(localStorage).join()"
+        )
+        return str(browser.run(script + " + document.cookie"))
+
+    with chromium() as browser:
+        await asyncio.to_thread(browser.open, f"{reading.service.url}/ui/")
+        await seen(lambda: browser.shown("#sign-in"))
+        assert "the request has no token" in browser.text("#sign-in-text")
+        assert browser.texts("#events li") == []
+        browser.press("#token", "invented", Keys.ENTER)
+        await seen(lambda: "the token is not valid here" in browser.text("#sign-in-text"))
+        assert "invented" not in kept()
+        browser.press("#token", token, Keys.ENTER)
+        await seen(lambda: "follows the log" in browser.text("#link"))
+        await seen(lambda: browser.texts("#events li") != [])
+        assert not browser.shown("#sign-in")
+        assert kept() == f"{token}|"
+        assert token not in str(browser.run("return location.href"))
+        browser.click("#sign-out", "Sign out")
+        await seen(lambda: browser.shown("#sign-in"))
+        assert kept() == "|"
+        assert browser.complaints() == []

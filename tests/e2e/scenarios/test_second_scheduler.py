@@ -19,7 +19,7 @@ from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member, real
 from tests.e2e.scenarios.test_ordinary_pods import CPU, GPU, of_daemonset, ordinary, refused
-from tests.support.certificates import point_at
+from tests.support.certificates import files_of, point_at
 from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
@@ -31,19 +31,21 @@ TOLERATION = {"key": POOL, "operator": "Exists"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 
 
-def config_of(url: str) -> dict[str, Any]:
-    """Return the configuration in the ConfigMap, pointed at a test's server."""
+def config_of(story: Story) -> dict[str, Any]:
+    """Return the configuration in the ConfigMap, pointed at the proxy of a story."""
     documents = yaml.safe_load_all((FOLDER / "scheduler.yaml").read_text())
     text = next(d for d in documents if d["kind"] == "ConfigMap")["data"]["config.yaml"]
     shipped = yaml.safe_load(text)
-    return point_at(shipped, url) | {"leaderElection": shipped["leaderElection"]}
+    assert story.service.certificates is not None
+    files = files_of(story.service.certificates)
+    return point_at(shipped, story.verbs.url, files) | {"leaderElection": shipped["leaderElection"]}
 
 
 def start(story: Story, name: str) -> Process:
     """Start a replica of it as its ServiceAccount; who asks for its metrics is looked up, as in a pod."""
     kubeconfig = story.plane.kubeconfig("gang-scheduler")
     return story.plane.start_scheduler(
-        config_of(story.verbs.url),
+        config_of(story),
         name=name,
         user="gang-scheduler",
         flags=(
@@ -156,7 +158,8 @@ async def the_rest_fits(story: Story) -> None:
     assert not spec.get("hostNetwork")
     assert not spec.get("nodeSelector")
     assert spec["dnsPolicy"] == "ClusterFirst"
-    assert "hostPort" not in spec["containers"][0]["ports"][0]
+    assert [port["name"] for port in spec["containers"][0]["ports"]] == ["verbs", "https"]
+    assert not any("hostPort" in port for port in spec["containers"][0]["ports"])
     await story.kubectl("delete", "-f", str(DEPLOY / "deployment.yaml"))
     account = "--as=system:serviceaccount:gang-extender:gang-scheduler"
     for verb, what, answer in (

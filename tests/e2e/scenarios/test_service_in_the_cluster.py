@@ -104,7 +104,7 @@ async def reader(story: Story, tmp_path: Path) -> AsyncIterator[Reader]:
     await story.api.patch("/api/v1/nodes/n1/status", {"status": endpoint})
     pod = a_pod("replica", namespace=NAMESPACE, requests={}, nodeName="n1",
                 metadata={"labels": {"app.kubernetes.io/name": "gang-extender"}})  # fmt: skip
-    pod["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": port}]
+    pod["spec"]["containers"][0]["ports"] = [{"name": "https", "containerPort": port}]
     await story.api.create(pod)
     await runs(story)
     await made.apply((DEPLOY / "service.yaml").read_text())
@@ -217,7 +217,7 @@ async def test_a_follower_goes_on_when_the_port_is_lost(reader: Reader) -> None:
             process.kill()
     assert [one["position"] for one in seen] == list(range(1, len(seen) + 1))
     assert lines[0].endswith("trying again")
-    assert lines[-1].startswith("gang-extender: connected to http://127.0.0.1:")
+    assert lines[-1].startswith("gang-extender: connected to https://127.0.0.1:")
 
     async def ended() -> bool:
         return forwarding(reader) == []

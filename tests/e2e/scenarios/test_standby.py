@@ -27,7 +27,6 @@ from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import OURS, Story, real
 from tests.e2e.scenarios.replicas import Replica, Replicas, replicas
-from tests.e2e.scenarios.test_ordinary_pods import scope_config
 from tests.e2e.scenarios.test_preemption import classes, of_class
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
@@ -87,7 +86,7 @@ async def _behind_a_service(
 async def use_front(story: Story, front_url: str, scope: str) -> None:
     """Have kube-scheduler ask the Service itself, without the proxy in between."""
     await asyncio.to_thread(story.plane.stop_scheduler)
-    story.plane.start_scheduler(scope_config(scope, front_url), wait=False)
+    story.plane.start_scheduler(story.scheduler_config(f"scopes/{scope}", front_url), wait=False)
     await asyncio.to_thread(story.plane.wait_for_scheduler)
 
 
@@ -410,7 +409,7 @@ async def test_fifty_kills(story: Story, group: Replicas, scope: str) -> None:
     """The leader is killed at fifteen points of admission and preemption; every gang ends bound, once, as planned."""
     if scope != "marker-resource":
         await asyncio.to_thread(story.plane.stop_scheduler)
-        story.plane.start_scheduler(scope_config(scope, story.verbs.url), wait=False)
+        story.plane.start_scheduler(story.scheduler_config(f"scopes/{scope}"), wait=False)
         await asyncio.to_thread(story.plane.wait_for_scheduler)
     await story.create(*classes(), *(a_node(f"n{i}", {RACK: "a"}, gpu=8) for i in range(SIZE)))
     gaps: list[Gap] = []
@@ -521,11 +520,11 @@ async def _is(value: bool) -> bool:
 
 
 async def until_reason(replica: Replica, check: str, text: str) -> None:
-    """Wait until /readyz fails for this reason."""
+    """Wait until /readyz fails, for this reason."""
 
     async def look() -> bool:
-        status, body = await replica.probe("/readyz")
-        found = {c["name"]: c for c in (body or {}).get("checks", [])}.get(check)
+        status, _ = await replica.probe("/readyz")
+        found = (await replica.checks()).get(check)
         return status == 503 and found is not None and not found["ok"] and text in found["reason"]
 
     await eventually(look)

@@ -19,6 +19,14 @@ from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
+from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
+    lived_in,
+    native_gangs,
+    pytest_generate_tests,
+    pytest_runtest_makereport,
+    site,
+    story,
+)
 from tests.e2e.security.attempts import Attempt, attempts, objects
 from tests.e2e.security.uses import DryRunning, Use, Uses
 

@@ -27,6 +27,7 @@ from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import NEWEST
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
     DEPLOY,
+    certificates,
     lived_in,
     native_gangs,
     pytest_generate_tests,

@@ -189,8 +189,9 @@ async def listed_trees(story: Story, *options: str) -> str:
     """Return what `gang-extender trees` prints."""
     command = [sys.executable, "-m", "extender", "trees", "--server", story.service.url, *options]
     done = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False,
+        env=story.service.command_environ,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed: str = done.stdout
     return printed

@@ -177,7 +177,7 @@ async def write_until_killed(server, log, grant, script):
                 *(log.append(grant, events) for events in batch), return_exceptions=True
             )
             for events, outcome in zip(batch, outcomes, strict=True):
-                if outcome is not None:
+                if isinstance(outcome, BaseException):
                     assert isinstance(outcome, StoreUnavailable)
                     script.open += events
     killing.cancel()

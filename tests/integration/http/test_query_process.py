@@ -17,12 +17,18 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from extender.composition import ANSWERING
+from extender.core.model.visibility import Visibility
 from extender.http.responses.error_responses import problems
+from extender.http.responses.request_visibility import (
+    VISIBILITY,
+    decoded_visibility,
+    encoded_visibility,
+)
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
-from extender.http.web.query_process import PATHS, QueryProcess
+from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.cpu_slice import SHORT_NS
@@ -75,6 +81,8 @@ QUESTIONS = (
     "/v1/nodes/absent",
 )
 EVENTS = 2_000
+MANY_NAMES = ("serve", *(f"a-namespace-with-a-long-name-{n:06}" for n in range(5_000)))
+READER = "Test-Namespace"  # header of a reader who sees only this namespace
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +96,18 @@ def a_cluster():
     return FakeCluster(a_node("idle", gpu=8), a_pod("alone", requests={GPU: 3}, node="idle"))
 
 
+@web.middleware
+async def as_reader(request, handler):
+    """Set what authorization sets: the namespace that the reader of a test sees."""
+    if READER in request.headers:
+        name = request.headers[READER]
+        request[VISIBILITY] = Visibility.of(MANY_NAMES if name == "*many" else [name])
+    return await handler(request)
+
+
 @contextlib.asynccontextmanager
 async def serving(*parts):
-    app = web.Application(middlewares=[problems])
+    app = web.Application(middlewares=[problems, as_reader])
     for part in parts:
         app.add_routes(part.routes())
     async with TestClient(TestServer(app)) as client:
@@ -332,3 +349,60 @@ async def test_an_asker_that_has_gone_when_its_stream_ends_is_no_fault(replica):
         reply.close()  # the service writes nothing to it before the end
     await replica.stopped()
     assert '"level":"ERROR"' not in replica.log.read_text()
+
+
+ANSWERED_BY_NAMESPACE = (
+    "/v1/events?limit=50",
+    "/v1/state?at=900",
+    "/v1/events?limit=20&order=newest",
+)
+
+
+@only_asked
+async def test_what_a_reader_sees_is_set_by_the_service_alone(other, filled_url):
+    """The namespace of the reader goes to the process; headers of the same name from the client do not."""
+    forged = {VISIBLE: encoded_visibility(Visibility.all()), KEY: "guessed"}
+    async with here(filled_url) as same:
+        for path in ANSWERED_BY_NAMESPACE:
+            whole, reduced = (
+                await asked(other, path),
+                await asked(other, path, **{READER: "another"}),
+            )
+            assert whole != reduced, path
+            assert reduced == await asked(same, path, **{READER: "another"}), path
+            assert reduced == await asked(other, path, **{READER: "another"}, **forged), path
+            assert whole == await asked(
+                other, path, **{VISIBLE: encoded_visibility(Visibility.of([]))}
+            )
+        many = {READER: "serve"}
+        assert (await asked(other, "/v1/gangs/serve/model-0000007/history", **many))[0] == 200
+        many = {READER: "another"}
+        assert (await asked(other, "/v1/gangs/serve/model-0000007/history", **many))[0] == 404
+
+
+async def test_another_process_of_the_machine_gets_no_answer(filled_url):
+    """The socket is on loopback: without the key of this run a query is refused, whatever else it has."""
+    async with apart(filled_url) as (client, handlers):
+        assert (await asked(client, "/v1/events?limit=1"))[0] == 200
+        host, port = handlers._listening.getsockname()
+        for headers in (
+            {},
+            {VISIBLE: encoded_visibility(Visibility.all())},
+            {VISIBLE: encoded_visibility(Visibility.all()), KEY: ""},
+            {VISIBLE: encoded_visibility(Visibility.all()), KEY: "guessed"},
+        ):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://{host}:{port}/v1/events?limit=1", headers=headers) as reply,
+            ):
+                assert reply.status == 403
+                assert b"position" not in await reply.read()
+
+
+async def test_a_reader_of_thousands_of_namespaces_is_answered(filled_url):
+    """The header of the visibility may be long."""
+    async with apart(filled_url) as (client, _):
+        encoded = encoded_visibility(Visibility.of(MANY_NAMES))
+        assert len(encoded) > 100_000
+        assert decoded_visibility(encoded) == Visibility.of(MANY_NAMES)
+        assert (await asked(client, "/v1/events?limit=5", **{READER: "*many"}))[0] == 200

@@ -83,7 +83,8 @@ class Peer:
 
 
 def request(path, length, method="POST", **headers):
-    lines = [f"{method} {path} HTTP/1.1", "Host: here", f"Content-Length: {length}"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
+    headers = {"Content_Type": "application/json"} | headers
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()
 
@@ -152,7 +153,7 @@ async def test_a_chunked_body_is_read_up_to_its_limit_only(counted):
     """A body without a length is refused when it grows over the limit."""
     async with listening() as (_, connect):
         peer = await connect()
-        head = b"POST /scheduler/bind HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST /scheduler/bind HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         await peer.send(head + 5 * (b"400\r\n" + b" " * 0x400 + b"\r\n"))
         assert (await peer.answer())[0] == 413
     assert counted("body-size") == 1
@@ -241,9 +242,9 @@ async def test_twelve_calls_with_four_million_names_are_not_even_read(counted):
 HALVES = {
     "nothing": b"",
     "a part of the first line": b"POST /sched",
-    "a part of the headers": b"POST /scheduler/filter HTTP/1.1\r\nHost: here\r\nX-Slow: ",
+    "a part of the headers": b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     "a part of the body": request("/scheduler/filter", 1000) + b"{",
-    "a part of a chunk": b"POST /scheduler/filter HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+    "a part of a chunk": b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
     "a part of the next request": b"GET /livez HT",
 }
 

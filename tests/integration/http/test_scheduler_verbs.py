@@ -19,16 +19,19 @@ from extender.core.model.errors import RequestRejected
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy
 from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
-from extender.http.web.server import ApplicationParts, application
+from extender.http.web.server import ApplicationParts, applications
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.node_inventory import NodeInventory
+from extender.runtime.system_clock import SystemClock
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs, FakeEventLog, FakeEventQueries
 from tests.support.service.fake_workloads import labels_of
@@ -107,12 +110,11 @@ SCHEMAS = {"filter": FILTER, "prioritize": PRIORITIZE, "bind": BIND, "preempt": 
 class Served:
     """A stage behind the real aiohttp application."""
 
-    def __init__(self, *objects, reviews=None, **rest):
+    def __init__(self, *objects, reviews=None, plan=None, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeEventQueries(stage.database)
         feed = EventStream(FakeEventLog(stage.database), reader)
-        self.forwarder = LeaderProxy(stage.leader, stage.settings)
         self.converted = []  # names of the pods of calls that were converted whole
 
         def read_pod(body):
@@ -120,7 +122,9 @@ class Served:
             self.converted.append(pod.name)
             return pod
 
-        app = application(
+        self.tls = TlsContexts(stage.settings, SystemClock()) if stage.settings.has_tls else None
+        self.forwarder = LeaderProxy(stage.leader, stage.settings, self.tls)
+        self.apps = applications(
             ApplicationParts(
                 VerbHandlers(stage.extender_service, stage.leader, read_pod, self.forwarder),
                 Probes(stage.extender_service, stage.leader),
@@ -132,6 +136,7 @@ class Served:
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
+                    *((PlanApi(plan),) if plan else ()),
                 ),
                 feed.stop,
                 lambda: ClusterSize(
@@ -141,9 +146,12 @@ class Served:
                 lambda: [key.namespace for key in stage.cluster.view().groups],
             ),
             stage.settings,
+            self.tls,
         )
         port = int(self.stage.settings.listen.rpartition(":")[2]) if "listen" in rest else None
-        self.client = TestClient(TestServer(app, port=port))
+        self.client = TestClient(
+            TestServer(self.apps[0], port=port), headers={"Content-Type": "application/json"}
+        )
 
     async def __aenter__(self):
         await self.client.start_server()

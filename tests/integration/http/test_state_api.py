@@ -65,7 +65,16 @@ GANG = {
     "last_decision_position", "observed", "admitted", "plan", "groups", "members", "workload",
     "minimum_present", "minimum_needed", "last_loss", "waiting_since", "help", "when_empty",
 }  # fmt: skip
-NODE = {"node", "topology", "reserved", "bound", "preemption_claims", "replacement_holds", "pods"}
+NODE = {
+    "others",
+    "node",
+    "topology",
+    "reserved",
+    "bound",
+    "preemption_claims",
+    "replacement_holds",
+    "pods",
+}
 
 
 async def test_exactly_the_stated_fields(client):

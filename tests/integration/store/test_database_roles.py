@@ -189,9 +189,60 @@ async def test_what_the_service_cannot_do(prepared, monkeypatch):
     for helper in (
         "SELECT gx.project_event(e) FROM gx.event e",
         "SELECT gx.refuse_change()",
+        "SELECT gx.expect_head(1, gen_random_uuid(), 1, '', 1)",
     ):
         await refused(service, helper)
     await service.close()
+
+
+async def test_the_service_cannot_read_the_id_of_the_lease(prepared, monkeypatch):
+    """It is the right to append: only the process that acquired the lease has it, by the answer of that function."""
+    url = prepared
+    await migrated(url, monkeypatch)
+    service = await session_as(url, "gx_test_service")
+    await service.fetch(
+        "SELECT id, epoch, holder, address, renewed_at, ttl_ms, timeline FROM gx.lease"
+    )
+    await refused(
+        service,
+        "SELECT lease_id FROM gx.lease",
+        "SELECT * FROM gx.lease",
+        "SELECT l FROM gx.lease l",
+        "SELECT 1 FROM gx.lease WHERE lease_id::text LIKE '0%'",
+        "COPY gx.lease TO STDOUT",
+    )
+    await service.close()
+
+
+SIDE_EFFECTS = (
+    "SELECT lo_create(0)",
+    "SELECT lo_from_bytea(0, 'x')",
+    "SELECT lo_unlink(1)",
+    "SELECT pg_notify('gx_event', '1')",
+    "SELECT pg_sleep(1)",
+    "SELECT pg_sleep_for('1s')",
+    "SELECT pg_advisory_lock(1)",
+    "SELECT pg_advisory_xact_lock(1, 2)",
+    "SELECT pg_try_advisory_lock_shared(1)",
+    "SELECT pg_logical_emit_message(true, 'a', 'b')",
+)
+
+
+async def test_the_auditor_has_no_side_effects(prepared, monkeypatch):
+    """No large objects, notifications, locks or sleeping sessions; and the service still does its part beside it."""
+    url = prepared
+    await migrated(url, monkeypatch)
+    alice = await session_as(url, "gx_test_alice")
+    await refused(alice, *SIDE_EFFECTS)
+    await alice.close()
+    connection = await asyncpg.connect(plain_url(url))
+    limits = await connection.fetchrow(
+        "SELECT rolconnlimit, (SELECT array_agg(s) FROM pg_db_role_setting d, unnest(d.setconfig) s WHERE d.setrole = r.oid) "
+        "FROM pg_roles r WHERE rolname = 'gx_auditor'"
+    )
+    await connection.close()
+    assert limits[0] == 16
+    assert "statement_timeout=60s" in limits[1]
 
 
 async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
@@ -268,6 +319,8 @@ async def test_the_embedded_server_makes_the_roles():
                 auditor = await asyncpg.connect(as_role(server.url, AUDITOR))
                 await auditor.fetch("SELECT * FROM gx.placement")
                 await refused(auditor, "SELECT * FROM gx.event", "CREATE TEMPORARY TABLE t (a int)")
+                await refused(auditor, *SIDE_EFFECTS)
+                assert await auditor.fetchval("SHOW statement_timeout") == "1min"
                 await auditor.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

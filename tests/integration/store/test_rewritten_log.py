@@ -16,6 +16,7 @@ from extender.control.log.log_head_publisher import LogHeadPublisher
 from extender.core.log.events import GangObserved, HistoryTruncated, NewEvent
 from extender.core.model.errors import ExtenderError
 from extender.core.model.ids import GangUid
+from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -37,13 +38,13 @@ def drafts(name, count):
 class Replica:
     """A leader with its log, and the publisher of its end."""
 
-    def __init__(self, url, engine, cluster, holder):
+    def __init__(self, url, engine, cluster, holder, keys=NO_KEYS):
         clock = SystemClock()
         self.log = PostgresEventLog(url)
         identity = LeaseIdentity(holder=holder, address="", ttl_ms=3_000)
-        self.leader = Leader(self.log, PostgresSnapshots(engine), clock, identity)
-        self.leader.history.anchor = cluster
-        self.publisher = LogHeadPublisher(self.leader, self.log, cluster, clock)
+        self.leader = Leader(self.log, PostgresSnapshots(engine, keys), clock, identity)
+        self.leader.history.anchor, self.leader.history.keys = cluster, keys
+        self.publisher = LogHeadPublisher(self.leader, self.log, cluster, clock, keys)
 
     def leads(self):
         return self.leader.role == "leading" and not self.leader.in_flight
@@ -59,9 +60,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(url, cluster, holder="a"):
+async def replica(url, cluster, holder="a", keys=NO_KEYS):
     engine = create_engine(url, name="test")
-    made = Replica(url, engine, cluster, holder)
+    made = Replica(url, engine, cluster, holder, keys)
     running = asyncio.create_task(made.leader.run())
     try:
         yield made

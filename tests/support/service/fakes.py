@@ -375,7 +375,12 @@ class Stage:
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
         self.leader.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
+        self.reporter = StatusReporter(
+            self.cluster,
+            self.leader,
+            self.clock,
+            show_names=self.settings.show_names_across_namespaces,
+        )
         self.inputs = FakeDecisionInputs(self.database)
         parts = loop_parts(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,

@@ -31,15 +31,17 @@ class RelayingKubectl:
         program.write_text(f"#!{sys.executable} -S\n{Path(__file__).read_text()}")
         program.chmod(0o755)
         self.describe(
-            port=port, context="", here=["gang-extender/gang-extender"], labelled=[], trouble=""
-        )
+            port=port, context="", here=["gang-extender/gang-extender"], labelled=[], trouble="",
+            port_name="https", tokens={},
+        )  # fmt: skip
 
     def describe(self, **changes: object) -> None:
         """Change the cluster.
 
         Args:
             changes: Of `port`: where forwarded connections lead; `context`: the current one; `here`: Services that can
-                be forwarded to, `labelled`: those with the label, all as NAMESPACE/NAME; `trouble`: an error of all.
+                be forwarded to, `labelled`: those with the label, all as NAMESPACE/NAME; `port_name`: the name of their port; `tokens`: what is
+                made for a ServiceAccount, by NAMESPACE/NAME; `trouble`: an error of all.
         """
         path = self.folder / "cluster.json"
         known = json.loads(path.read_text()) if path.exists() else {}
@@ -81,7 +83,10 @@ def _forward(words: list[str], cluster: dict) -> int:
     if f"{where}/{name}" not in cluster["here"]:
         print(NOT_FOUND, file=sys.stderr)
         return 1
-    local = words[-1].partition(":")[0]
+    local, _, remote = words[-1].partition(":")
+    if not remote.isdigit() and remote != cluster["port_name"]:
+        print(f"error: Service '{name}' does not have a named port '{remote}'", file=sys.stderr)
+        return 1
     with socket.create_server(("127.0.0.1", int(local or 0))) as listener:
         print("open https://login.example.com/device", file=sys.stderr, flush=True)
         port = listener.getsockname()[1]
@@ -106,12 +111,27 @@ def main() -> int:
     if cluster["trouble"]:
         print(cluster["trouble"], file=sys.stderr)
         return 1
+    if "token" in words:
+        account = f"{words[words.index('--namespace') + 1]}/{words[words.index('token') + 1]}"
+        if account not in cluster["tokens"]:
+            print(
+                f'Error from server (NotFound): serviceaccounts "{account}" not found',
+                file=sys.stderr,
+            )
+            return 1
+        print(cluster["tokens"][account])
+        return 0
     if "get" in words:
         names = [one.split("/") for one in cluster["labelled"]]
         items = [
             {
                 "metadata": {"namespace": namespace, "name": name},
-                "spec": {"ports": [{"name": "other", "port": 1}, {"name": "http", "port": 80}]},
+                "spec": {
+                    "ports": [
+                        {"name": "other", "port": 1},
+                        {"name": cluster["port_name"], "port": 80},
+                    ]
+                },
             }
             for namespace, name in names
         ]

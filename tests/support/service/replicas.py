@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -35,7 +36,7 @@ class Replica:
 
     def __init__(self, folder, database_url, manifests, holder, *, data="", **settings):
         self.holder = holder
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.verbs_url = self.url = f"http://127.0.0.1:{free_port()}"
         self.log = folder / f"{holder}.log"
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
         self.environ |= {
@@ -129,7 +130,7 @@ class Replica:
 
 
 class RoundRobin:
-    """The Service: connections go in turn to the replicas that were ready at the last look."""
+    """The Service: connections go in turn to the replicas that were ready at the last look, with TLS or without."""
 
     def __init__(self, replicas):
         self.replicas = list(replicas)
@@ -144,7 +145,8 @@ class RoundRobin:
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        scheme = urlsplit(self.replicas[0].verbs_url).scheme if self.replicas else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._looking = asyncio.create_task(self._look())
         return self
 
@@ -180,9 +182,9 @@ class RoundRobin:
         self.turn += 1
         replica = ready[self.turn % len(ready)]
         self.given.append(replica.holder)
-        host, port = replica.url[7:].split(":")
+        address = urlsplit(replica.verbs_url)
         try:
-            there, back = await asyncio.open_connection(host, int(port))
+            there, back = await asyncio.open_connection(address.hostname, address.port)
         except OSError as error:
             self.refuse(writer, f"{replica.holder}: {error}")
             return

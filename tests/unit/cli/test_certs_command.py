@@ -14,50 +14,41 @@ from extender.cli.certificates.certificate_folder import (
     read_certificate,
 )
 from extender.core.model.errors import BadInput
-from tests.support.certificates import REPLICA, SCHEDULER, certificate_folder, client_context
+from tests.support.certificates import (
+    REPLICA,
+    SCHEDULER,
+    certificate_folder,
+    client_context,
+    handshake,
+    server_context,
+)
 from tests.support.service.command_line import run_command
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+MONTH = timedelta(days=30)
 CLIENTS_ONLY = "unsuitable certificate purpose"
 
 
-def server_context(made, name="server"):
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=made.certificate("ca"))
-    context.verify_mode = ssl.CERT_REQUIRED
+def strict_server(made, name="server"):
+    context = server_context(made)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_cert_chain(made.certificate(name), made.key(name))
     return context
-
-
-def handshake(server, client, host="127.0.0.1"):
-    """Shake hands in memory and return the subject that the server sees; an alert is raised by the side that finds it."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    here = client.wrap_bio(to_client, to_server, server_hostname=host)
-    there = server.wrap_bio(to_server, to_client, server_side=True)
-    waiting = [here, there]
-    while waiting:
-        for side in tuple(waiting):
-            try:
-                side.do_handshake()
-                waiting.remove(side)
-            except ssl.SSLWantReadError:
-                continue
-    return dict(part[0] for part in there.getpeercert()["subject"])
 
 
 def test_client_and_server_accept_each_other(tmp_path):
     """By each name of the server; the server reads the name of the client."""
     made = certificate_folder(tmp_path, names=["10.0.0.7", "extender.example.com"])
     for host in ("127.0.0.1", "::1", "localhost", "gang-extender.gang-extender.svc", "10.0.0.7", "extender.example.com"):  # fmt: skip
-        peer = handshake(server_context(made), client_context(made), host)
+        peer = handshake(strict_server(made), client_context(made), host)
         assert peer == {"commonName": "system:kube-scheduler"}
-    assert handshake(server_context(made), client_context(made, REPLICA)) == {"commonName": "gang-extender"}  # fmt: skip
+    assert handshake(strict_server(made), client_context(made, REPLICA)) == {"commonName": "gang-extender"}  # fmt: skip
 
 
 def test_a_replica_may_present_the_certificate_of_the_server(tmp_path):
     """So one Secret is enough for a Deployment; its name is that of a replica."""
     made = certificate_folder(tmp_path)
-    assert handshake(server_context(made), client_context(made, "server")) == {"commonName": "gang-extender"}  # fmt: skip
+    assert handshake(strict_server(made), client_context(made, "server")) == {"commonName": "gang-extender"}  # fmt: skip
 
 
 def test_what_must_not_be_accepted_is_refused(tmp_path):
@@ -66,21 +57,21 @@ def test_what_must_not_be_accepted_is_refused(tmp_path):
     other = certificate_folder(tmp_path / "b")
     ended = certificate_folder(tmp_path / "c", days=30, issued_days_ago=31)
     with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
-        handshake(server_context(made), client_context(made), "10.0.0.8")
+        handshake(strict_server(made), client_context(made), "10.0.0.8")
     with pytest.raises(
         ssl.SSLCertVerificationError, match=r"self-signed certificate in|unable to get"
     ):
-        handshake(server_context(made), client_context(other))
+        handshake(strict_server(made), client_context(other))
     stranger = client_context(made, None)
     stranger.load_cert_chain(other.certificate(SCHEDULER), other.key(SCHEDULER))
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        handshake(server_context(made), stranger)
+        handshake(strict_server(made), stranger)
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        handshake(server_context(made), client_context(made, None))
+        handshake(strict_server(made), client_context(made, None))
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
-        handshake(server_context(ended), client_context(ended))
+        handshake(strict_server(ended), client_context(ended))
     with pytest.raises(ssl.SSLCertVerificationError, match=CLIENTS_ONLY):
-        handshake(server_context(made, SCHEDULER), client_context(made))
+        handshake(strict_server(made, SCHEDULER), client_context(made))
 
 
 def test_keys_are_readable_by_their_owner_only(tmp_path):
@@ -88,7 +79,7 @@ def test_keys_are_readable_by_their_owner_only(tmp_path):
     (tmp_path / "server.key").write_text("old")
     (tmp_path / "server.key").chmod(0o644)
     made = CertificateFolder(tmp_path)
-    made.create(NOW, 30, force=True)
+    made.create(NOW, MONTH, force=True)
     stems = ("ca", "server", SCHEDULER, REPLICA)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {f"{s}.key": 0o600 for s in stems} | {f"{s}.crt": 0o644 for s in stems}
@@ -116,7 +107,7 @@ def test_renewed_certificates_have_new_dates_and_the_old_ca_keys_and_names(tmp_p
     old = client_context(made)
     authority = made.certificate("ca").read_bytes()
     numbers = {stem: read_certificate(made.certificate(stem)).serial_number for stem in stems}
-    written = made.renew(datetime.now(UTC), 90, ["10.0.0.8"], ["grafana"])
+    written = made.renew(datetime.now(UTC), 3 * MONTH, ["10.0.0.8"], ["grafana"])
     assert made.certificate("ca").read_bytes() == authority
     assert {stem: made.key(stem).read_bytes() for stem in keys} == keys
     for stem in stems:
@@ -126,18 +117,18 @@ def test_renewed_certificates_have_new_dates_and_the_old_ca_keys_and_names(tmp_p
     assert {"10.0.0.7", "10.0.0.8", "localhost"} <= set(names_of(read_certificate(made.certificate("server"))))  # fmt: skip
     assert [one.kept for one in written] == [True, *[False] * 5]
     assert (tmp_path / "client-grafana.key").exists()
-    assert handshake(server_context(made), old, "10.0.0.8") == {"commonName": "system:kube-scheduler"}  # fmt: skip
+    assert handshake(strict_server(made), old, "10.0.0.8") == {"commonName": "system:kube-scheduler"}  # fmt: skip
 
 
 def test_a_certificate_ends_with_its_ca(tmp_path):
     """It would not be accepted later; a CA that has ended signs nothing."""
     made = CertificateFolder(tmp_path)
-    made.create(NOW, 30)
+    made.create(NOW, MONTH)
     late = NOW + timedelta(days=3640)
     end = read_certificate(made.certificate("ca")).not_valid_after_utc
-    assert {one.valid_until for one in made.renew(late, 30)} == {end}
+    assert {one.valid_until for one in made.renew(late, MONTH)} == {end}
     with pytest.raises(BadInput, match=r"ca\.crt: this CA was valid until 2036-11-21; --force "):
-        made.renew(end, 30)
+        made.renew(end, MONTH)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +177,7 @@ def test_a_ca_needs_its_own_key(tmp_path):
     made = certificate_folder(tmp_path / "a")
     made.key("ca").write_bytes(certificate_folder(tmp_path / "b").key("ca").read_bytes())
     with pytest.raises(BadInput, match=r"ca\.key: not the key of .*ca\.crt"):
-        made.renew(NOW, 30)
+        made.renew(NOW, MONTH)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

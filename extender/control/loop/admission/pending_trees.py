@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, zip_longest
@@ -12,9 +13,13 @@ from extender.control.loop.admission.refusal_explanations import RefusalExplanat
 from extender.control.loop.admission.tree_admission import AdmissionProgress, TreeAdmission
 from extender.control.loop.admission.tree_searches import TreeSearches
 from extender.control.loop.loop_parts import LoopParts
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.runtime.cooperative_yield import SlicePace
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
 
 NAMESPACE_MS = 50  # of a pass for trees of one namespace, while other namespaces have trees of the same priority
 LATE_MS = 300  # of a pass for trees of all namespaces that took longer, by priority
@@ -42,6 +47,9 @@ class PendingTrees:
         self.searches.set_up(self._admission.perform)
         self._postponed: list[Tree] = []
         self._tried_late: set[GangUid] = set()
+        self._limits = NewGangLimits(parts.settings.max_new_gangs_per_minute)
+        self._published = parts.exchange.published
+        self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
 
     def nothing_to_admit(self) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
@@ -83,9 +91,11 @@ class PendingTrees:
             view, state, forest, parts, hints, self._clock.monotonic_ms()
         )
         progress = AdmissionProgress()
+        self._limits.begin()
         try:
             await self._try_each([tree for tree, part in pending if part is not None], progress)
             await self._record_invalid([tree for tree, part in pending if part is None], progress)
+            self._report_limited(progress)
         finally:
             await self._appends.flush()
         self._postponed = progress.postponed
@@ -100,6 +110,8 @@ class PendingTrees:
             late = []
             for seen in equals:
                 namespace = seen.root.key.namespace
+                if not self._may_begin(seen):
+                    continue
                 if used_ms[namespace] >= NAMESPACE_MS:
                     late.append(seen)
                 else:
@@ -120,6 +132,28 @@ class PendingTrees:
             used_ms += await self._try(seen, progress, pace)
         self._tried_late -= {tree.root.uid for tree in late}
 
+    def _may_begin(self, tree: Tree) -> bool:
+        """Return whether the log has a gang, or may get it now."""
+        root = tree.root
+        if root.uid in self._leader.pending_state.gangs:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        return self._limits.may_begin(root.key.namespace, root.uid, now_ms)
+
+    def _report_limited(self, progress: AdmissionProgress) -> None:
+        """Publish which gangs wait because their namespace has too many new ones; a later pass tries them."""
+        waiting = self._limits.waiting()
+        self._published.publish_limited(waiting)
+        METRICS.new_gangs_limited.set(len(waiting))
+        if waiting:
+            progress.all_stay_refused = False
+        for namespace in set(self._limits.limited_namespaces()) - self._limited:
+            log.warning(
+                "a namespace has more new gangs than allowed; further ones wait",
+                extra={"namespace": namespace, "setting": "max_new_gangs_per_minute"},
+            )
+        self._limited = set(self._limits.limited_namespaces())
+
     async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
         """Try a tree as it is now; return how many milliseconds that took."""
         began_ms = self._clock.monotonic_ms()
@@ -136,7 +170,7 @@ class PendingTrees:
         pace = SlicePace(self._clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in found:
-            if not self._admission.is_recorded_invalid(tree):
+            if not self._admission.is_recorded_invalid(tree) and self._may_begin(tree):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
             await pace.yield_if_due()
         turns = zip_longest(*by_namespace.values())
@@ -160,6 +194,7 @@ class PendingTrees:
         wanted = {tree.root.uid for tree in pending}
         trees = {tree.root.uid for tree in self._observer.forest.populated.values()}
         self._admission.retain(wanted)
+        self._limits.retain(wanted, self._clock.monotonic_ms())
         self._preemption_policy.retain(wanted)
         self._tried_late &= wanted
         self._builder.retain(trees, wanted)

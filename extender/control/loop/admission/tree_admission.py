@@ -483,7 +483,10 @@ class TreeAdmission:
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         if not waits or pending is not None:
-            context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
+            context = msgspec.structs.replace(
+                self._event_context(encoded.digest, f"cluster revision {view.revision}"),
+                notes_reduced=self._preemption_policy.considered_reduced(uid),
+            )
             drafts: list[NewEvent] = []
             if pending is not None:
                 known = self._evictor.eviction_context(context.actor, context.cause, view)

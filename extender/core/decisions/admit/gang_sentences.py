@@ -14,8 +14,10 @@ from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
+from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
+from extender.core.model.visibility import EVERYTHING, Visibility, name_for
 from extender.core.model.wording import counted, spaced
 
 MESSAGE_MAX: Final = 600  # characters of a condition or Event; Kubernetes takes 1,024 of an Event
@@ -81,16 +83,23 @@ def refused_answer(who: str, decision: LastDecision, was: str = "") -> str:
     return f"{who} {was}does not fit now: {first}{empty}"
 
 
-def victims_answer(who: str, preemption: PendingPreemption, was: str = "") -> str:
-    """Return the answer about a tree whose victims are being evicted."""
-    return f"{who} {was}waits for victims of its preemption: {victims_text(preemption)}"
+def victims_answer(
+    who: str, preemption: PendingPreemption, was: str = "", readers: Visibility = EVERYTHING
+) -> str:
+    """Return the answer about a tree whose victims are being evicted, for readers who may see names or not."""
+    return f"{who} {was}waits for victims of its preemption: {victims_text(preemption, readers)}"
 
 
-def victims_text(preemption: PendingPreemption) -> str:
+def victims_text(preemption: PendingPreemption, readers: Visibility = EVERYTHING) -> str:
     """Return how many victims of a preemption are not gone, and of which units."""
     if not preemption.victims:
         return "all victims are gone"
-    units = sorted({spaced(victim.unit) for victim in preemption.victims.values()})
+    priorities = dict(zip(preemption.units, preemption.priorities, strict=True))
+    names = sorted({victim.unit for victim in preemption.victims.values()})
+    units = [
+        spaced(name_for(readers, name, priority=priorities.get(name), position=preemption.position))
+        for name in names
+    ]
     more = f" and {len(units) - UNITS_MAX} more" if len(units) > UNITS_MAX else ""
     return f"{counted(len(preemption.victims), 'victim')} to go of {', '.join(units[:UNITS_MAX])}{more}"
 
@@ -104,7 +113,10 @@ def gates_help(tree: Tree) -> str:
 
 
 def pending_sentences(
-    tree: Tree, root: GangState, preemption: PendingPreemption | None
+    tree: Tree,
+    root: GangState,
+    preemption: PendingPreemption | None,
+    readers: Visibility = EVERYTHING,
 ) -> Sentences | None:
     """Return the sentences about what waits of a valid tree, as the log has it; None: no decision holds.
 
@@ -112,15 +124,17 @@ def pending_sentences(
         tree: The tree.
         root: Its state.
         preemption: Its pending preemption; None: there is none.
+        readers: Who reads the sentences.
     """
     who, decision = spaced(tree.root.key), root.last_decision
     if decision is None or decision.outcome == "invalid":  # it is valid again, and not planned yet
         if root.capacity_used_times and not root.reservations:
             return Sentences(answer=f"{who} waits: {TAKEN}")
         return None
+    decision = reduced_decision(decision, readers)
     rest = decision.reasons[1:]
     if decision.outcome == PREEMPTING and preemption is not None and not preemption.ended:
-        return Sentences(answer=victims_answer(who, preemption))
+        return Sentences(answer=victims_answer(who, preemption, readers=readers))
     if decision.outcome in ("waiting", PREEMPTING):
         gates = gates_help(tree)
         help_ = (gates,) if gates else ()

@@ -39,6 +39,7 @@ class ReadmissionLoop(msgspec.Struct, frozen=True, kw_only=True):
     pause_ms: int
     reason: ReleaseReason
     message: str  # of the release
+    message_reduced: str = ""  # without names of other namespaces; empty: as `message`
 
 
 class _NodeCapacity(msgspec.Struct, frozen=True):
@@ -179,6 +180,7 @@ class Readmissions:
                 pause_ms=pause_ms,
                 reason=data.reason,
                 message=data.message,
+                message_reduced=data.message_reduced,
             )
         ]
 

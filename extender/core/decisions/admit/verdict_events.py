@@ -43,6 +43,8 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     cause: str
     topology_keys: tuple[str, ...] = ()  # recorded for every used node, beside the keys of the tree
+    # why preemption does not help, without names of other namespaces; empty: there are none in it
+    notes_reduced: tuple[str, ...] = ()
 
 
 def draft_for(tree: Tree, data: AnyEventData, recipe: EventContext) -> NewEvent:
@@ -118,7 +120,9 @@ def decide_verdict(
     root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
-    data = _refusal(verdict, recipe, considered)
+    data = msgspec.structs.replace(
+        _refusal(verdict, recipe, considered), preemption_notes_reduced=recipe.notes_reduced
+    )
     if not data.reasons or not (again or _differs(root, data)):
         return drafts
     return [*drafts, draft_for(tree, data, recipe)]

@@ -41,6 +41,13 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GroupKey, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import (
+    EVERYTHING,
+    Visibility,
+    is_hidden,
+    name_for,
+    namespace_of,
+)
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
@@ -154,15 +161,16 @@ def _end(
             evicted=preemption.evicted + len(gone),
             duration_ms=max(known.now_us - preemption.at_us, 0) // 1000,
         )
+    reduced = ""
     reason, text = _cancel_reason(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in gone]
     if not reason and _stalled(view, preemption, left, known):
         reason, text = _stalled_reason(preemption, known, left=bool(left))
     if not reason and preemption.claims:
-        reason, text = _not_freed_reason(view, state, preemption, known.now_us)
+        reason, text, reduced = _not_freed_reason(view, state, preemption, known.now_us)
     if not reason:
         return None
-    return cancellation(view, preemption, known, reason=reason, text=text)
+    return cancellation(view, preemption, known, reason=reason, text=text, reduced=reduced)
 
 
 def _stalled_reason(
@@ -177,10 +185,10 @@ def _stalled_reason(
 
 def _not_freed_reason(
     view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
-) -> tuple[CancelReason | Literal[""], str]:
+) -> tuple[CancelReason | Literal[""], str, str]:
     """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
 
-    Pods that are victims of any preemption are not considered: the preemption waits for them.
+    The second text is the first without names of other namespaces; empty: there are none in it. Pods that are victims of any preemption are not considered: the preemption waits for them.
     """
     chosen = {uid for other in state.preemptions.values() for uid in other.victims}
     for uid in sorted(preemption.already_terminating - chosen):
@@ -188,9 +196,13 @@ def _not_freed_reason(
         if pod is None or pod.node is None or not is_stuck(pod, now_us):
             continue
         if claims_do_not_fit(view, preemption, pod.node, stay=(uid,)):
-            text = f"pod {pod.path} is still there after its grace period"
-            return "capacity-lost", text
-    return "", ""
+            text, reduced = f"pod {pod.path} is still there after its grace period", ""
+            readers = Visibility.of((namespace_of(preemption.gang),))
+            name = name_for(readers, f"pod/{pod.path}", priority=pod.priority)
+            if is_hidden(name):
+                reduced = f"{name} is still there after its grace period"
+            return "capacity-lost", text, reduced
+    return "", "", ""
 
 
 def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemption) -> int:
@@ -277,8 +289,12 @@ def cancellation(
     *,
     reason: CancelReason,
     text: str,
+    reduced: str = "",
 ) -> PreemptionCancelled:
-    """Return the event that cancels a preemption; units whose eviction has not begun are spared."""
+    """Return the event that cancels a preemption; units whose eviction has not begun are spared.
+
+    `reduced` is the text without names of other namespaces; empty: there are none in it.
+    """
     begun = begun_units(view, preemption, known)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     gone = sum(_is_gone(view, v) for v in preemption.victims.values())
@@ -289,6 +305,7 @@ def cancellation(
         units_in_progress=tuple(u for u in preemption.units if u in left and u in begun),
         evicted=preemption.evicted + gone,
         message=text,
+        message_reduced=reduced,
     )
 
 
@@ -370,10 +387,24 @@ def is_stuck(pod: Pod, now_us: int) -> bool:
     return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > STUCK_AFTER_US
 
 
-def stuck_victims_text(found: tuple[tuple[Victim, str], ...]) -> str:
-    """Return the text about victims that are not deleted, for a condition, or an empty string."""
+def stuck_victims_text(
+    found: tuple[tuple[Victim, str], ...],
+    preemption: PendingPreemption,
+    readers: Visibility = EVERYTHING,
+) -> str:
+    """Return the text about victims that are not deleted, for a condition, or an empty string.
+
+    The answer of an API server to a deletion has names in it: readers who do not see the namespace of the victim do
+    not get it.
+    """
     if not found:
         return ""
-    words = "; ".join(f"pod {victim.pod} {reason}" for victim, reason in found[:NAMED_MAX])
+    priorities = dict(zip(preemption.units, preemption.priorities, strict=True))
+    words = "; ".join(
+        f"pod {victim.pod} {reason}"
+        if readers.sees(namespace_of(victim.pod))
+        else f"{name_for(readers, f'pod/{victim.pod}', priority=priorities.get(victim.unit))} is not deleted"
+        for victim, reason in found[:NAMED_MAX]
+    )
     more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
     return f"waits for victims that do not go: {words}{more}"

@@ -36,6 +36,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
@@ -180,8 +181,19 @@ def decide_preemption(
     records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
     text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
     for record in reserved:
+        readers = Visibility.of((namespace_of(record.gang),))
+        by = name_for(
+            readers,
+            str(tree.root.key),
+            priority=tree.root.priority,
+            pods=len(found.plan.assignments),
+        )
         released = ReservationReleased(
-            plan=record.plan, reason="superseded", pods=record.pods, message=text
+            plan=record.plan,
+            reason="superseded",
+            pods=record.pods,
+            message=text,
+            message_reduced=f"{by} takes the capacity" if is_hidden(by) else "",
         )
         drafts.append(
             NewEvent(

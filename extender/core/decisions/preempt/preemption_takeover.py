@@ -40,6 +40,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 
 
 class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +158,9 @@ def _superseding_event(
     what: str,
 ) -> NewEvent:
     text = f"{by.name} (priority {by.priority}) {what}"
-    data = cancellation(view, preemption, known, reason="taken-over", text=text)
+    name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
+    reduced = f"{name} {what}" if is_hidden(name) else ""
+    data = cancellation(view, preemption, known, reason="taken-over", text=text, reduced=reduced)
     return known.draft(
         preemption,
         msgspec.structs.replace(

@@ -65,6 +65,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
+from extender.core.model.visibility import Visibility, namespace_of
 
 NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the event lists all of them
@@ -418,12 +419,17 @@ def _release(
     taken_by: tuple[ReservedCapacityUser, ...] = (),
 ) -> ReservationReleased:
     held = sorted(reservations, key=lambda r: r.pod)
-    by = reserved_capacity_users_text(taken_by)
+    readers = Visibility.of((namespace_of(held[0].pod),))
+    by, reduced = (
+        reserved_capacity_users_text(taken_by),
+        reserved_capacity_users_text(taken_by, readers),
+    )
     return ReservationReleased(
         plan=held[0].plan,
         reason=reason,
         pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
         message=f"{text}; {by}" if by else text,
+        message_reduced=f"{text}; {reduced}" if reduced != by else "",
         taken_by=taken_by,
     )
 

@@ -18,6 +18,7 @@ from extender.core.log.reservation_state import GangState, Reservation, Reservat
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for
 
 PAUSE_US: Final = 1_000_000  # after the second consecutive time; doubled each time ...
 PAUSE_US_MAX: Final = 15_000_000  # ... up to this
@@ -110,7 +111,9 @@ def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
     )
 
 
-def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
+def reserved_capacity_users_text(
+    found: Sequence[ReservedCapacityUser], readers: Visibility = EVERYTHING
+) -> str:
     """Return the text about pods that use reserved capacity, or an empty string.
 
     >>> user = ReservedCapacityUser(pod="ns/p", uid="u", node="n", scheduler="s", priority=0, via="unaware")
@@ -119,11 +122,15 @@ def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
     """
     if not found:
         return ""
-    named = [
-        f"{one.pod} (scheduler {one.scheduler}, priority {one.priority}), {_HOW[one.via]}"
-        for one in found[:NAMED_MAX]
-    ]
+    named = [f"{_user_text(one, readers)}, {_HOW[one.via]}" for one in found[:NAMED_MAX]]
     return f"taken by {'; '.join(named)}" + (" and more" if len(found) > NAMED_MAX else "")
+
+
+def _user_text(one: ReservedCapacityUser, readers: Visibility) -> str:
+    name = name_for(readers, f"Pod/{one.pod}", priority=one.priority)
+    if is_hidden(name):
+        return name
+    return f"{one.pod} (scheduler {one.scheduler}, priority {one.priority})"
 
 
 def retry_time_us(root: GangState) -> int:

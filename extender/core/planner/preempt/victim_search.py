@@ -12,11 +12,13 @@ claims or volumes do not exist are left out: kube-scheduler rejects them on ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
+from extender.core.model.visibility import Visibility, name_for
 from extender.core.model.wording import counted
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import join_names, make_plan
@@ -70,6 +72,8 @@ class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     alternatives: tuple[VictimAlternative, ...]
     reasons: tuple[str, ...]  # for users
     search: SearchEffort
+    # `reasons` for readers of the namespace of the tree only; empty: they name nothing of another namespace
+    reduced: tuple[str, ...] = ()
     # by unit: why it is evicted although it would fit beside the plan (SPEC L34)
     doubts: dict[str, str] = {}
 
@@ -85,6 +89,8 @@ class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
     cause: NoPreemptionCause
     reasons: tuple[str, ...]
     search: SearchEffort
+    # `reasons` for readers of the namespace of the tree only; empty: they name nothing of another namespace
+    reduced: tuple[str, ...] = ()
 
 
 PreemptionVerdict: TypeAlias = PreemptionPlan | NoPreemption
@@ -161,11 +167,9 @@ def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable)
     return ""
 
 
-def _none(
-    cause: NoPreemptionCause, text: str, nodes: int, *more: str, proved: bool = True
-) -> NoPreemption:
+def _none(cause: NoPreemptionCause, text: str, nodes: int, *, proved: bool = True) -> NoPreemption:
     return NoPreemption(
-        cause=cause, reasons=(text, *more), search=SearchEffort(nodes=nodes, exhausted=proved)
+        cause=cause, reasons=(text,), search=SearchEffort(nodes=nodes, exhausted=proved)
     )
 
 
@@ -210,7 +214,7 @@ class _Decision:
         if not eviction_view.units:
             what = "no other unit" if source.spared else "no unit"
             text = f"{what} of lower priority than {source.priority} runs or holds capacity"
-            return _none("impossible", text, self.nodes, *self._spared_reasons())
+            return self._impossible(lambda _: text)
         if all_gone.solution is None or (extras and most <= free):
             if not all_gone.proved:
                 return self._not_found("which units to evict")
@@ -245,23 +249,42 @@ class _Decision:
 
     def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:
         """Return that evicting all units is not enough: how much could be placed then, and why not more."""
-        units = self.eviction_view.units
-        whom = f"{EVICTING}every lower-priority unit ({len(units)})"
-        if len(units) == 1:
-            whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
-        if extras:
-            text = f"{whom} frees capacity for no further member"
-            return _none("impossible", text, self.nodes, *self._spared_reasons())
-        text = f"{whom} yields {best_partial(all_gone, self._with_minimum)}"
-        return _none("impossible", text, self.nodes, *self._spared_reasons(), *diagnose(all_gone))
+        what = "frees capacity for no further member"
+        if not extras:
+            what = f"yields {best_partial(all_gone, self._with_minimum)}"
+        more = () if extras else diagnose(all_gone)
+        return self._impossible(lambda readers: f"{self._all_units(readers)} {what}", more)
 
-    def _spared_reasons(self) -> tuple[str, ...]:
+    def _impossible(
+        self, text_for: Callable[[Visibility], str], more: tuple[str, ...] = ()
+    ) -> NoPreemption:
+        """Return that no eviction is enough, in words for all readers and for those of the namespace of the tree."""
+        namespace = self.request.root.key.namespace
+        reasons, reduced = (
+            (text_for(readers), *self._spared_reasons(readers), *more)
+            for readers in (Visibility.all(), Visibility.of((namespace,)))
+        )
+        return NoPreemption(
+            cause="impossible",
+            reasons=reasons,
+            search=SearchEffort(nodes=self.nodes, exhausted=True),
+            reduced=reduced if reduced != reasons else (),
+        )
+
+    def _all_units(self, readers: Visibility) -> str:
+        """Return the words for the eviction of all units; a single one is named."""
+        units = self.eviction_view.units
+        if len(units) != 1:
+            return f"{EVICTING}every lower-priority unit ({len(units)})"
+        (unit,) = units
+        name = _name_of(unit, readers)
+        return f"{EVICTING}{name}, the only lower-priority unit,"
+
+    def _spared_reasons(self, readers: Visibility) -> tuple[str, ...]:
         """Return a reason that names the units left out, or nothing."""
-        names = self.eviction_view.source.spared
+        names = [name_for(readers, name) for name in self.eviction_view.source.spared]
         return (
-            (f"left alone, for it had them evicted before: {join_names(list(names))}",)
-            if names
-            else ()
+            (f"left alone, for it had them evicted before: {join_names(names)}",) if names else ()
         )
 
     def _with_minimum(self, minimum: int) -> Solved:
@@ -299,6 +322,13 @@ class _Decision:
         doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
         source = self.eviction_view.source
+        reasons, reduced = (
+            (
+                *self._reasons(victims, superseded, readers),
+                *self._doubt_reasons(victims, doubts, readers),
+            )
+            for readers in (Visibility.all(), Visibility.of((self.request.root.key.namespace,)))
+        )
         return PreemptionPlan(
             victims=victims,
             doubts=doubts,
@@ -307,8 +337,9 @@ class _Decision:
             plan=answer,
             cost=best.cost,
             alternatives=self._alternatives(best, made),
-            reasons=(*self._reasons(victims, superseded), *self._doubt_reasons(doubts)),
+            reasons=reasons,
             search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
+            reduced=reduced if reduced != reasons else (),
         )
 
     def _planned(self, best: VictimSet, reprieve: Reprieve, wanted: int) -> tuple[VictimSet, Plan]:
@@ -363,20 +394,26 @@ class _Decision:
     # --- texts -------------------------------------------------------------------------------------
 
     def _reasons(
-        self, victims: tuple[PlanUnit, ...], superseded: tuple[PlanUnit, ...]
+        self,
+        victims: tuple[PlanUnit, ...],
+        superseded: tuple[PlanUnit, ...],
+        readers: Visibility,
     ) -> tuple[str, ...]:
         lines = []
         if victims:
             pods = sum(len(u.pods) for u in victims)
-            names = join_names([u.name for u in victims])
+            names = join_names([_name_of(u, readers) for u in victims])
             lines.append(f"frees capacity by evicting {names} ({counted(pods, 'pod')})")
         if superseded:
-            names = join_names([u.name for u in superseded])
+            names = join_names([_name_of(u, readers) for u in superseded])
             lines.append(f"uses capacity reserved for {names}")
         return tuple(lines)
 
-    def _doubt_reasons(self, doubts: dict[str, str]) -> list[str]:
-        return [f"{name} is not put back: {reason}" for name, reason in doubts.items()]
+    def _doubt_reasons(
+        self, victims: tuple[PlanUnit, ...], doubts: dict[str, str], readers: Visibility
+    ) -> list[str]:
+        named = {unit.name: _name_of(unit, readers) for unit in victims}
+        return [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
 
     def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
         """List the other sets that were considered, the cheapest first, then the domains without any."""
@@ -410,6 +447,10 @@ class _Decision:
         rows = made.gone[self.eviction_view.unit]
         nodes = np.unique(self.eviction_view.node[rows]).tolist()
         return "nodes " + join_names([self.eviction_view.fleet.nodes[n].name for n in nodes])
+
+
+def _name_of(unit: PlanUnit, readers: Visibility) -> str:
+    return name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
 
 
 def _minimum(made: Plan, solved: Solved) -> Solution:

@@ -95,7 +95,7 @@ export class Preemptions {
     return el("li", {},
       el("div", { class: "row line" },
         el("span", { class: `badge outcome-${line.outcome}`, text: line.outcome }),
-        el("a", { ...this.on.link(kind, name), text: name, title: line.preemptor }),
+        kind ? el("a", { ...this.on.link(kind, name), text: name, title: line.preemptor }) : el("span", { text: name }),
         el("span", { text: `priority ${line.priority}: ${lost.filter(Boolean).join(", ") || "without victims"}` }),
         el("a", { ...this.on.event(line.position), text: `event ${line.position}` }),
         el("time", { class: "quiet", datetime: line.planned, text: `${age(line.planned)} ago`, title: `${utc(line.planned)} = ${local(line.planned)}` })),
@@ -108,10 +108,10 @@ export class Preemptions {
 
   victims(line) {
     const rows = line.victims.flatMap((unit) => unit.pods.map((pod) => el("tr", {},
-      el("td", {}, el("a", { ...this.on.link(...apart(unit.unit)), text: spaced(unit.unit) })),
+      el("td", {}, apart(unit.unit)[0] ? el("a", { ...this.on.link(...apart(unit.unit)), text: spaced(unit.unit) }) : unit.unit),
       el("td", { text: String(unit.priority) }),
       el("td", { text: pod.pod }),
-      el("td", {}, el("a", { ...this.on.link("Node", pod.node), text: pod.node })),
+      el("td", {}, pod.node ? el("a", { ...this.on.link("Node", pod.node), text: pod.node }) : null),
       el("td", { text: unit.spared ? "spared" : pod.gone ? `gone ${utc(pod.gone)} (${pod.via})` : "not gone yet" }))));
     const head = ["victim", "priority", "pod", "node", "end"].map((text) => el("th", { scope: "col", text }));
     return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Victims" }, el("table", { class: "texts" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));

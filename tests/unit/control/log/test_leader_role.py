@@ -172,3 +172,21 @@ async def test_the_loss_of_the_lease_ends_the_wait_for_it(role):
     assert not await all_end([lost])
     role.lose("test")
     assert await all_end([lost])
+
+
+async def test_the_thread_changes_only_the_grant_that_it_renewed(role):
+    """A renewal that comes back after a loss and a new acquisition neither prolongs nor ends the new grant."""
+    old = role.lease.grant
+    role.lose("test")
+    await role.lease.acquire()
+    role.lease.activate()
+    until_ms = role.lease.until_ms
+    role.lease.prolong(old, role.clock.ms + 10 * TTL_MS)
+    role.lease.end(old)
+    assert role.lease.until_ms == until_ms
+    role.lease.prolong(role.lease.grant, role.clock.ms + TTL_MS)
+    assert role.lease.until_ms == until_ms + TTL_MS
+    role.lease.renew_from(role.clock.ms)  # the answer that the busy loop reads late
+    assert role.lease.until_ms == until_ms + TTL_MS
+    role.lease.end(role.lease.grant)
+    assert not role.lease.holds()

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 from immutables import Map
 
+from extender.control.monitors import state_verifier
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import DriftDetected, NewEvent
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.model.errors import NotLeading
+from extender.core.model.errors import AlteredEvent, NotLeading
 from extender.core.model.ids import NIL_GANG
+from extender.snapshots.state_loader import save_snapshot
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -71,3 +73,33 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     await until(lambda: leader.may_record() and not leader.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
     assert [e.data for e in stage.events()].count(event) == 1
+
+
+async def test_a_forged_snapshot_is_found_once_an_hour(stage):
+    """Memory and minute's fold are both made from it and agree; the fold from the first event does not."""
+    leader = stage.leader
+    (root,) = leader.committed.gangs.values()
+    forged = msgspec.structs.replace(root, phase="scheduled")
+    planted = msgspec.structs.replace(
+        leader.committed, gangs=leader.committed.gangs.set(root.uid, forged)
+    )
+    assert leader.appends.replace(planted)
+    await save_snapshot(stage.snapshots, planted, stage.database.head)
+    verifier = watch(stage)
+    for _ in range(state_verifier.FROM_START_EVERY - 1):
+        assert not await verifier.look()
+    assert await verifier.look()
+    assert stage.names()[-1] == "DriftDetected"
+    assert next(iter(leader.committed.gangs.values())).phase != "scheduled"
+
+
+async def test_an_altered_event_does_not_end_the_service(stage):
+    """The fold from the first event fails on it: that is for the verification of the log to record."""
+
+    def read(**_):
+        raise AlteredEvent(1)
+
+    verifier = watch(stage)
+    verifier._looks = state_verifier.FROM_START_EVERY - 1
+    stage.log.read = read
+    assert not await verifier.look()

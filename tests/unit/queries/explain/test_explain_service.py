@@ -43,7 +43,7 @@ def explaining(stage):
     plans = live_plans(stage)
     published = stage.parts.exchange.published
     service = ExplainService(
-        stage.cluster, stage.leader, stage.clock, plans.plan, searches=lambda: published.searches
+        stage.cluster, stage.leader, stage.clock, plans.plan, turns=lambda: published.turns
     )
 
     async def ask(text: str, namespace: str = "default"):
@@ -344,3 +344,17 @@ async def test_a_gang_that_waits_for_its_search() -> None:
             "PodGroup default/g2 waits for its turn: other searches of its namespace come first: 1"
         )
         assert failing(third) == ("fits now", "unknown")
+
+
+async def test_a_new_gang_beyond_the_limit_of_its_namespace():
+    """The reason is the limit, with its setting and the number of gangs that come before."""
+    gangs = [o for n in range(3) for o in a_gang(f"g{n}", pods=1)]
+    async with Stage(a_node("n0", gpu=8), *gangs, max_new_gangs_per_minute=1) as stage:
+        await stage.lead()
+        ask = explaining(stage)
+        await stage.one_pass()
+        found = await ask("g2")
+        assert found.answer.startswith("PodGroup default/g2 waits")
+        assert "more than 1 new gangs per minute (max_new_gangs_per_minute); 1 of them come" in (
+            found.answer + str(found.checks)
+        )

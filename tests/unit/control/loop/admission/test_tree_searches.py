@@ -236,3 +236,23 @@ async def test_a_namespace_with_many_trees_does_not_keep_a_pass():
         assert [name for name in admitted if name != "good/g"] == [
             f"many/m{n:03}" for n in range(100)
         ]
+
+
+async def test_a_namespace_that_replaces_its_gangs_all_the_time_fills_the_log_no_faster_than_allowed():
+    """400 gangs in a namespace with a limit of 100: so many are recorded; a gang of another namespace at once (M7)."""
+    bad = in_namespace(
+        "bad", [o for n in range(400) for o in a_gang(f"b{n}", pods=1, requests=ONE)]
+    )
+    async with Stage(
+        *a_fleet_of_racks(2), *bad, *ordinary(), max_new_gangs_per_minute=100
+    ) as stage:
+        await stage.lead()
+        await stage.settled()
+        names = verdicts(stage)
+        assert sum(name.startswith("bad/") for name in names) == 100
+        assert "good/g" in names
+        waiting = stage.parts.exchange.published.turns
+        assert len(waiting) == 300
+        stage.clock.advance(6)
+        await stage.settled()
+        assert len(verdicts(stage)) == len(names) + 10

@@ -17,6 +17,7 @@ from extender.http.v1 import (
     tree_api,
 )
 from extender.http.v1.openapi import Operation, document
+from extender.http.web import health
 
 # Each module with routes under /v1 has a tuple OPERATIONS.
 OPERATIONS: tuple[Operation, ...] = (
@@ -29,6 +30,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *report_api.OPERATIONS,
     *node_api.OPERATIONS,
     *tree_api.OPERATIONS,
+    *health.OPERATIONS,
 )
 
 

@@ -1,0 +1,193 @@
+"""How a command shows who it is to the service, and checks that it is the service.
+
+The token is, in this order: that of `--token-file`; one made for the ServiceAccount of `--as-service-account`; that of the
+kubeconfig of `--context` or `--kubeconfig`, or of the context that the service was found in. The last one can be used for
+the whole cluster, so it is sent only when the service asks for a token, and never to an address that came with
+`--server` alone. No token is sent over HTTP without TLS, except on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.settings import LOOPBACK, PREFIX
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from extender.cli.connection.kubectl import Kubectl
+
+SERVER_NAME = "gang-extender"  # in the certificate of the service, whatever the address that is forwarded to it
+WAYS = (
+    "give --context NAME to send the token of a kubeconfig, --as-service-account NAMESPACE/NAME to send one of a "
+    "ServiceAccount, or --token-file FILE"
+)
+
+
+class CredentialOptions(msgspec.Struct, frozen=True):
+    """The options of a command about credentials; None: not given."""
+
+    token_file: str | None = None
+    server_ca_file: str | None = None
+    as_service_account: str | None = None
+
+
+class ServiceCredentials:
+    """Token and TLS settings for one command.
+
+    Args:
+        options: What was given.
+        kubectl: Returns kubectl with the context and the kubeconfig of the command.
+        load_token: Returns the token of the kubeconfig of the command, an empty text if its user has none; raises
+            BadInput if there is no usable kubeconfig.
+    """
+
+    def __init__(
+        self,
+        options: CredentialOptions,
+        kubectl: Callable[[], Kubectl],
+        load_token: Callable[[], str],
+    ) -> None:
+        self._token_file = options.token_file or os.environ.get(f"{PREFIX}TOKEN_FILE") or ""
+        self._ca_file = options.server_ca_file or os.environ.get(f"{PREFIX}SERVER_CA_FILE") or ""
+        self._account = options.as_service_account or ""
+        self._kubectl = kubectl
+        self._load_token = load_token
+        self._token = ""
+        self._context: ssl.SSLContext | None = None
+        if self._account:
+            _account_of(self._account)
+
+    @asynccontextmanager
+    async def send(
+        self, session: aiohttp.ClientSession, method: str, url: str, *,
+        of_cluster: bool, forwarded: bool,
+        **rest: Any,  # noqa: ANN401 -- those of aiohttp
+    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        """Send a request, once more with a token if the service asks for one.
+
+        Args:
+            session: Sends it.
+            method: The method.
+            url: Where to.
+            of_cluster: Whether the token of the kubeconfig may be sent there.
+            forwarded: Whether the address is a port that kubectl forwards.
+            rest: More of the request, as `ClientSession.request` takes it.
+
+        Raises:
+            BadInput: A token is needed and there is none, or it must not be sent there.
+        """
+        headers = rest.pop("headers", {})
+        if url.startswith("https://"):
+            rest |= self._tls(forwarded=forwarded)
+        if self._explicit and not self._token:
+            _check_private(url)
+            self._token = await asyncio.to_thread(self._explicit_token)
+        for again in (False, True):
+            given = dict(headers)
+            if self._token:
+                _check_private(url)
+                given["Authorization"] = f"Bearer {self._token}"
+            async with session.request(method, url, headers=given, **rest) as reply:
+                if again or reply.status != HTTPStatus.UNAUTHORIZED:
+                    yield reply
+                    return
+            self._token = await self._next_token(url, of_cluster=of_cluster)
+
+    @property
+    def _explicit(self) -> bool:
+        return bool(self._token_file or self._account)
+
+    async def _next_token(self, url: str, *, of_cluster: bool) -> str:
+        """Return a token after a 401: another one than before, if there is one.
+
+        Raises:
+            BadInput: There is none.
+        """
+        _check_private(url)
+        if self._explicit:
+            return await asyncio.to_thread(self._explicit_token)
+        if not of_cluster:
+            raise BadInput(f"{url}: the service asks for a token; {WAYS}")
+        token = await asyncio.to_thread(self._load_token)
+        if not token:
+            raise BadInput(
+                "the service asks for a token, and the user of this context of the kubeconfig has none (a client certificate "
+                "is for the API server only); give --as-service-account NAMESPACE/NAME, for which kubectl makes a token, "
+                "or --token-file FILE"
+            )
+        return token
+
+    def _explicit_token(self) -> str:
+        if self._token_file:
+            return read_token(self._token_file)
+        namespace, name = _account_of(self._account)
+        return self._kubectl().create_token(namespace, name)
+
+    def _tls(self, *, forwarded: bool) -> dict[str, Any]:
+        """Return the TLS settings of a request.
+
+        A forwarded port leads, through kube-apiserver and the kubelet, both of which kubectl has verified, into the pod
+        that the cluster has for this Service. So its certificate is verified only when its CA is given.
+        """
+        if self._context is None:
+            try:
+                self._context = ssl.create_default_context(cafile=self._ca_file or None)
+            except OSError as error:
+                msg = f"--server-ca-file {self._ca_file}: {error.strerror or error}"
+                raise BadInput(msg) from error
+            if forwarded and not self._ca_file:
+                self._context.check_hostname = False
+                self._context.verify_mode = ssl.CERT_NONE
+        found: dict[str, Any] = {"ssl": self._context}
+        if forwarded:
+            found["server_hostname"] = SERVER_NAME
+        return found
+
+
+def read_token(path: str) -> str:
+    """Return the token in a file; it is read again for each command, and after it was refused.
+
+    Raises:
+        BadInput: The file cannot be read, or has no token.
+    """
+    try:
+        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--token-file {path}: {error}") from error
+    if not token or len(token.split()) > 1:
+        raise BadInput(f"--token-file {path}: does not have one token")
+    return token
+
+
+def _account_of(text: str) -> tuple[str, str]:
+    """Return namespace and name of NAMESPACE/NAME.
+
+    Raises:
+        BadInput: The text has another form.
+    """
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise BadInput(f"--as-service-account: {text!r} is not NAMESPACE/NAME")
+    return namespace, name
+
+
+def _check_private(url: str) -> None:
+    """Raise BadInput if others could read a token on its way to a URL."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+        raise BadInput(
+            f"{parts.scheme}://{parts.netloc}: refusing to send a token without TLS to another machine; use https, with "
+            "--server-ca-file if its CA is not one of the system"
+        )

@@ -1,0 +1,1 @@
+"""`gang-extender verify` and `gang-extender keys`: the log against its anchors, and the keys that sign them."""

@@ -1,0 +1,148 @@
+"""`verify`: the log against its hashes and anchors, and what is stored beside it against the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from extender import settings as settings_module
+from extender.cli.commands.history_commands import Folder, Url, ask
+from extender.cli.options.list_options import ValueForm
+from extender.cli.output.printing import Output, console, print_value
+from extender.cli.verification.anchor_sources import Anchors, find_anchors
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import Position
+from extender.core.model.wording import counted
+from extender.ports.query_ports import EventFilter
+from extender.queries.log.event_dto import event_line
+
+if TYPE_CHECKING:
+    from extender.composition import Store
+    from extender.queries.verification.log_verification import Verdict
+
+STEP_EVENTS = 20_000
+
+
+class VerifyReport(msgspec.Struct):
+    """The result as JSON and YAML."""
+
+    verified_position: int
+    anchors_from: str  # empty: no anchors were compared
+    anchors: int
+    signed: int  # anchors with a valid signature
+    findings: list[FindingLine]
+    losses: list[str]  # recorded losses of history
+
+
+class FindingLine(msgspec.Struct):
+    """One finding."""
+
+    kind: str
+    position: int
+    message: str
+    advice: str
+
+
+def verify(
+    anchors: Annotated[
+        str | None,
+        typer.Option(
+            help="Anchors to compare with: a file with ConfigMap gang-extender-log as YAML or JSON, or `cluster` to read it "
+            "with kubectl; unset: log-end.json beside an embedded database, if it is there.",
+            metavar="FILE|cluster",
+        ),
+    ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            help="File with the public or private keys that sign anchors; unset: GANG_EXTENDER_ANCHOR_KEY_FILE.",
+            metavar="FILE",
+        ),
+    ] = None,
+    database_url: Url = None,
+    data_dir: Folder = None,
+    output: ValueForm = Output.table,
+) -> None:
+    """Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.
+
+    Compares all hashes with the events, the log with the published anchors, and snapshots, interval tables and inputs of
+    decisions with the log. Also lists recorded losses of history (an older copy of the database).
+    """
+    settings = settings_module.load(
+        database_url=database_url, data_dir=data_dir, anchor_key_file=keys
+    )
+    from extender.runtime.log_keys import read_keys
+
+    log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")
+    embedded = not settings.database_url
+    found = find_anchors(anchors, settings.data_dir, embedded=embedded)
+
+    async def question(opened: Store) -> tuple[Verdict, list[str]]:
+        from extender.queries.verification.log_verification import LogVerification
+        from extender.store.log_evidence import PostgresLogEvidence
+
+        evidence = PostgresLogEvidence(opened.url, log_keys)
+        try:
+            work = LogVerification(opened.log, evidence, found.anchors, log_keys)
+            while await work.step(STEP_EVENTS):
+                pass
+        finally:
+            await evidence.close()
+        return work.verdict, [await _loss(opened, position) for position in work.verdict.losses]
+
+    try:
+        verdict, losses = ask(database_url, data_dir, question)
+    except CorruptLog as error:
+        console().print(f"the log does not verify: {error}")
+        raise typer.Exit(1) from error
+    if output is not Output.table:
+        print_value(_report(verdict, found, losses), output)
+    else:
+        _print(verdict, found, losses, has_keys=bool(log_keys.key_ids))
+    if verdict.findings:
+        raise typer.Exit(1)
+
+
+async def _loss(opened: Store, position: Position) -> str:
+    (event,) = await opened.audit.events(EventFilter(after=Position(position - 1), limit=1))
+    line = event_line(event)
+    return f"position {line.position}, {line.time}: {line.summary}"
+
+
+def _report(verdict: Verdict, found: Anchors, losses: list[str]) -> VerifyReport:
+    lines = [
+        FindingLine(one.kind, one.position, one.message, one.advice) for one in verdict.findings
+    ]
+    signed = verdict.anchors - verdict.unsigned - _forged(verdict)
+    return VerifyReport(verdict.position, found.place, verdict.anchors, signed, lines, losses)
+
+
+def _forged(verdict: Verdict) -> int:
+    return sum(one.kind == "forged-anchor" for one in verdict.findings)
+
+
+def _print(verdict: Verdict, found: Anchors, losses: list[str], *, has_keys: bool) -> None:
+    out = console(wrap=False)
+    if verdict.findings:
+        out.print(f"the log does not verify, up to position {verdict.position}:")
+        for one in verdict.findings:
+            out.print(f"{one.kind} at position {one.position}: {one.message}")
+            out.print(f"    what to do: {one.advice}")
+    else:
+        out.print(f"{counted(verdict.position, 'event')} verified, no gap, chain unbroken")
+        if found.anchors:
+            out.print(f"{counted(verdict.anchors, 'anchor')} of {found.place} compared")
+    if not found.anchors:
+        out.print(
+            "no anchors were given: a log that was rewritten as a whole or cut off is not found; see --anchors"
+        )
+    elif not has_keys:
+        out.print("the signatures of the anchors were not checked: there is no key; see --keys")
+    elif verdict.unsigned:
+        out.print(
+            f"{counted(verdict.unsigned, 'anchor')} without a signature; see gang-extender keys"
+        )
+    for line in losses:
+        out.print(line)

@@ -1,0 +1,160 @@
+"""Verify the whole log again and again while this process leads, a slice at a time in another process.
+
+A pass reads the log from its first event, so its length depends on that of the log. Pauses after slices keep it to a tenth
+of a processor, or to a quarter where the last pass took so long that the next one would not end within a minute otherwise:
+a million events cost about 25 s of CPU time. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
+metrics until a pass does not find it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+
+from extender.control.log.leader import Leader
+from extender.core.log.anchors import Anchor
+from extender.core.log.events import DriftDetected, NewEvent
+from extender.core.log.tampering import ADVICE, LogFinding
+from extender.core.model.errors import (
+    ClusterUnavailable,
+    CorruptLog,
+    NotLeading,
+    StoreUnavailable,
+)
+from extender.core.model.ids import NIL_GANG
+from extender.ports.log_ports import Clock, PublishedAnchors
+from extender.ports.verification_ports import SliceResult
+from extender.runtime.periodic import PeriodicTask
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+SLICE_EVENTS = 2_000
+REST_MAX, REST_MIN = 9.0, 3.0  # pause after a slice, as a multiple of its duration
+PASS_WITHIN_S = 40.0
+PASS_EVERY_S = 20.0  # pause after a pass; a short log is verified three times a minute
+PAUSE_MIN_S = 0.05
+FIRST_AFTER_S = 10.0  # a service that starts has other work
+
+Slice = Callable[[Sequence[Anchor] | None, int], Awaitable[SliceResult]]
+
+
+class LogVerifier:
+    """Runs passes, and records what they find."""
+
+    def __init__(
+        self,
+        leader: Leader,
+        anchor: PublishedAnchors,
+        verify_slice: Slice,
+        clock: Clock,
+        actor: str,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            leader: Records findings; knows the anchors that it published.
+            anchor: Where anchors are published.
+            verify_slice: Begins a pass with anchors, or goes on with None, for a number of events.
+            clock: For the pauses.
+            actor: Name of this replica in events.
+        """
+        self._leader = leader
+        self._anchor = anchor
+        self._slice = verify_slice
+        self._clock = clock
+        self._actor = actor
+        self._under_way = False
+        self._rest = REST_MAX
+        self._took_s = 0.0  # by the slices of this pass
+        self._pause_s = PAUSE_MIN_S
+        self._recorded: set[tuple[str, int]] = set()
+        self._of_anchors: list[LogFinding] = []
+
+    async def run(self) -> None:
+        """Verify until cancelled; a pass that failed begins again."""
+        await asyncio.sleep(FIRST_AFTER_S)
+        await PeriodicTask(
+            name="log_verifier",
+            work=self.look,
+            every_s=lambda: self._pause_s,
+            condition=self._leader.may_record,
+            expected=(
+                NotLeading,
+                StoreUnavailable,
+                ClusterUnavailable,
+                CorruptLog,
+                BrokenProcessPool,
+            ),
+            failure="the log is not verified",
+            retry_s=PASS_EVERY_S,
+        ).run()
+
+    async def look(self) -> bool:
+        """Verify the next slice; return whether the pass goes on.
+
+        Raises:
+            BrokenProcessPool: The worker process died; the next call begins a new pass.
+            ClusterUnavailable: The published anchors could not be read; the next call begins a new pass.
+            CorruptLog: An event cannot be read by this version.
+            NotLeading: A finding could not be recorded; the next pass finds it again.
+            StoreUnavailable: No answer; the next call begins a new pass.
+        """
+        begun_ms = self._clock.monotonic_ms()
+        under_way, self._under_way = self._under_way, False
+        anchors = None if under_way else await self._anchors()
+        found = await self._slice(anchors, SLICE_EVENTS)
+        METRICS.log_verified_position.set(found.position)
+        took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
+        self._took_s = took_s if anchors is not None else self._took_s + took_s
+        if found.more:
+            self._under_way = True
+            self._pause_s = max(PAUSE_MIN_S, self._rest * took_s)
+            return True
+        self._pause_s = PASS_EVERY_S
+        wanted = PASS_WITHIN_S / self._took_s - 1 if self._took_s else REST_MAX
+        self._rest = min(REST_MAX, max(REST_MIN, wanted))
+        METRICS.log_verification_last_success_timestamp_seconds.set_to_current_time()
+        await self._conclude([*self._of_anchors, *found.findings])
+        return False
+
+    async def _anchors(self) -> Sequence[Anchor]:
+        """Return the anchors to compare with: those of this process; compare them with what is published now."""
+        self._of_anchors = []
+        history = self._leader.history
+        mine = history.anchors
+        published = await self._anchor.published()
+        if mine and mine == history.anchors and published != mine:
+            text = "what is published is not what this process published; it was published again"
+            position = mine[-1].position
+            self._of_anchors.append(
+                LogFinding(kind="forged-anchor", position=position, message=text)
+            )
+            await self._anchor.publish(mine)
+        return (*history.forged, *mine)
+
+    async def _conclude(self, findings: Sequence[LogFinding]) -> None:
+        """Record findings that are new, and show all in the metrics."""
+        for kind in ADVICE:
+            count = sum(finding.kind == kind for finding in findings)
+            METRICS.log_findings.labels(kind).set(count)
+        new = [f for f in findings if (f.kind, f.position) not in self._recorded]
+        if not new:
+            return
+        drafts = [
+            NewEvent(
+                gang_uid=NIL_GANG,
+                gang="",
+                actor=self._actor,
+                data=DriftDetected(
+                    kind=finding.kind,
+                    object=f"position {finding.position}",
+                    message=f"{finding.message}; {finding.advice}",
+                ),
+            )
+            for finding in new
+        ]
+        await self._leader.append(drafts)
+        self._recorded.update((finding.kind, finding.position) for finding in new)

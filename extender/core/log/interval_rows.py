@@ -1,0 +1,512 @@
+"""The rows that the interval tables of the database must have, computed from events.
+
+`gx.project_event` in migrations/sql does the same in the database. Reports are answered from its tables, which the owner of
+the database can change; so they are compared with these rows (`queries/verification`). There is a branch here for each
+branch there, and a test compares both for random logs.
+
+Memory: rows that cannot change any more are handed out and forgotten, except the newest one of each pod of a gang that
+exists, and the last state of each gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from extender.core.log.events import (
+    GangAdmitted,
+    GangExtended,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    MemberTerminated,
+    NodeTopologyChanged,
+    PodBound,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    RecordedEvent,
+    ReservationReleased,
+    VictimGone,
+)
+from extender.core.log.preemption_state import preemption_summary
+
+HOLDS_CAPACITY: Final = ("admitted", "scheduled")
+BEGUN_BY: Final = ("deleted", "evicted", "unobserved")
+
+
+class PlacementRow(msgspec.Struct, eq=False):
+    """A row of `gx.placement`, in the order of its columns."""
+
+    pod_uid: str
+    pod: str
+    gang_uid: str
+    gang: str
+    pod_group: str
+    node: str
+    kind: str
+    plan: str
+    priority: int | None
+    extra: bool | None
+    resources: Mapping[str, int] | None
+    from_position: int
+    from_at_us: int
+    to_position: int | None = None
+    to_at_us: int | None = None
+    end_type: str | None = None
+    end_reason: str | None = None
+    by_gang: str | None = None
+    by_position: int | None = None
+
+
+class GangRow(msgspec.Struct, eq=False):
+    """A row of `gx.gang_state`, in the order of its columns."""
+
+    gang_uid: str
+    gang: str
+    kind: str
+    priority: int
+    state: str
+    phase: str
+    outcome: str | None
+    reasons: tuple[str, ...]
+    last_decision_position: int | None
+    from_position: int
+    from_at_us: int
+    to_position: int | None = None
+    to_at_us: int | None = None
+
+
+class VictimStatusRow(msgspec.Struct, eq=False):
+    """A row of `gx.victim`, in the order of its columns."""
+
+    position: int
+    pod_uid: str
+    pod: str
+    node: str
+    unit: str
+    unit_priority: int
+    status: str = "terminating"
+    via: str | None = None
+    gone_position: int | None = None
+    gone_at_us: int | None = None
+
+
+class PreemptionRow(msgspec.Struct, eq=False):
+    """A row of `gx.preemption`, in the order of its columns, and its victims."""
+
+    position: int
+    at_us: int
+    preemption: str
+    gang_uid: str
+    gang: str
+    kind: str
+    priority: int
+    started_units: set[str]
+    evicted: int
+    pending: bool
+    outcome: str | None = None
+    ended_position: int | None = None
+    ended_at_us: int | None = None
+    victims: list[VictimStatusRow] = []
+
+
+IntervalRow = PlacementRow | GangRow | VictimStatusRow | PreemptionRow
+
+
+def _text(text: str) -> str:
+    """Return a text as the database stores it, which cannot store NUL."""
+    return text.replace("\0", "\ufffd")
+
+
+class IntervalRows:
+    """Computes rows event by event; `completed` has those that no later event changes."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[str, list[PlacementRow]]] = {}  # by gang, then by pod
+        self._holds: dict[str, list[PlacementRow]] = {}  # open replacement holds, by gang
+        self._newest: dict[str, dict[str, PlacementRow]] = {}  # by gang, then by pod
+        self._node_lost: dict[str, set[str]] = {}  # by gang: pods that were lost with a node
+        self._superseded: dict[tuple[str, str, str], list[PlacementRow]] = {}
+        self._gangs: dict[str, GangRow] = {}  # the open row of each gang
+        self._pending: dict[str, PreemptionRow] = {}  # by gang
+        self._victims: dict[str, list[tuple[PreemptionRow, VictimStatusRow]]] = {}  # by pod
+        self.begun = {"placement": 0, "gang_state": 0, "preemption": 0, "victim": 0}
+        self.completed: list[IntervalRow] = []
+
+    def open_rows(self) -> Iterator[IntervalRow]:
+        """Yield the rows that later events may change."""
+        for pods in self._open.values():
+            for rows in pods.values():
+                yield from rows
+        for rows in self._superseded.values():
+            yield from rows
+        yield from self._gangs.values()
+        for preemption in self._pending.values():
+            yield preemption
+            yield from preemption.victims
+
+    def apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, as in SQL
+        """Apply the next event."""
+        data, before = event.data, self._gangs.get(event.gang_uid)
+        known = before is not None and before.phase != "removed"
+        row = _next_row(event, before if known else None)
+        match data:
+            case PodBound():
+                self._bind(event, data)
+                if known:
+                    return
+            case GangAdmitted() | GangExtended():
+                self._reserve(event, data)
+                self._use_holds(event, [(_text(a.group), a.node) for a in data.assignments])
+                row.priority = data.priority
+                _decided(row, None, (), None)
+                if isinstance(data, GangAdmitted):
+                    row.kind = _text(data.kind)
+                    if row.phase != "scheduled":
+                        row.phase = "admitted"
+            case GangObserved():
+                row.kind, row.priority = _text(data.kind), data.priority
+            case GangScheduled():
+                row.phase = "scheduled"
+            case MemberTerminated():
+                lost = self._end(event, "bound", [data.uid], data.cause) if known else []
+                if not lost:
+                    return
+                self._hold(event, data, lost, before)
+            case ReservationReleased():
+                pods = [pod.uid for pod in data.pods]
+                for kind in ("reserved", "replacement"):
+                    self._end(event, kind, pods, data.reason)
+            case GangRemoved():
+                self._end(event, None, list(self._open.get(event.gang_uid, {})), data.reason)
+                self._follow(event)
+                row.phase = "removed"
+                _decided(row, None, (), None)
+            case GangUnschedulable():
+                reasons = (*data.reasons, *data.preemption_notes)
+                _decided(row, _text(data.outcome), reasons, event.position)
+                if row.phase not in HOLDS_CAPACITY:
+                    row.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
+            case GangInvalid():
+                _decided(row, "invalid", data.problems, event.position)
+                if row.phase not in HOLDS_CAPACITY:
+                    row.phase = "invalid"
+            case NodeTopologyChanged():
+                pass
+            case PreemptionPlanned():
+                self._plan(event, data)
+                if data.kind == "Pod":
+                    return
+                text = f"waits for its preemption to finish: {preemption_summary(data)}"
+                _decided(row, "preempting", (text,), event.position)
+            case VictimGone() | PreemptionCompleted() | PreemptionCancelled():
+                followed = self._follow(event)
+                cancels = isinstance(data, PreemptionCancelled) and row.outcome == "preempting"
+                if not (followed and known and cancels):
+                    return
+                _decided(row, None, (), None)
+            case _:
+                return
+        if (
+            isinstance(data, MemberTerminated | ReservationReleased)
+            and row.phase == "admitted"
+            and not self._holds_capacity(event.gang_uid)
+        ):
+            row.phase = "observed"
+        self._state(row, before)
+
+    # -- placements ---------------------------------------------------------------------------------
+
+    def _begin(self, row: PlacementRow) -> None:
+        self.begun["placement"] += 1
+        self._open.setdefault(row.gang_uid, {}).setdefault(row.pod_uid, []).append(row)
+        self._newest.setdefault(row.gang_uid, {})[row.pod_uid] = row
+        if row.kind == "replacement":
+            self._holds.setdefault(row.gang_uid, []).append(row)
+
+    def _close(self, event: RecordedEvent, row: PlacementRow, reason: str) -> None:
+        row.to_position, row.to_at_us = event.position, event.at_us
+        row.end_type, row.end_reason = type(event.data).__name__, _text(reason)
+        pods = self._open[row.gang_uid]
+        pods[row.pod_uid].remove(row)
+        if not pods[row.pod_uid]:
+            del pods[row.pod_uid]
+        if row.kind == "replacement":
+            self._holds[row.gang_uid].remove(row)
+        if row.end_reason == "node-lost":
+            self._node_lost.setdefault(row.gang_uid, set()).add(row.pod_uid)
+
+    def _end(
+        self, event: RecordedEvent, kind: str | None, pods: Iterable[str], reason: str
+    ) -> list[PlacementRow]:
+        """End the open intervals of some pods, of one kind (None: any); return them."""
+        ended = []
+        for pod in map(_text, pods):
+            for row in list(self._open.get(event.gang_uid, {}).get(pod, ())):
+                if kind is not None and row.kind != kind:
+                    continue
+                self._close(event, row, reason)
+                self._name_preemptor(row)
+                ended.append(row)
+                if row.end_reason == "superseded" and row.by_position is None:
+                    key = (row.gang_uid, row.pod_uid, row.plan)
+                    self._superseded.setdefault(key, []).append(row)
+                else:
+                    self.completed.append(row)
+        return ended
+
+    def _name_preemptor(self, row: PlacementRow) -> None:
+        for preemption, victim in reversed(self._victims.get(row.pod_uid, ())):
+            if victim.status != "spared":
+                row.by_gang, row.by_position = preemption.gang, preemption.position
+                return
+
+    def _bind(self, event: RecordedEvent, data: PodBound) -> None:
+        uid, gang = _text(data.uid), event.gang_uid
+        here = self._open.get(gang, {}).get(uid, [])
+        returned = uid in self._node_lost.get(gang, ())
+        if not returned and all(row.kind == "replacement" for row in here):
+            self._use_holds(event, [(_text(data.group), data.node)])
+        here = list(self._open.get(gang, {}).get(uid, ()))
+        held = next((row for row in here if row.kind == "reserved"), None)
+        if held is None:
+            held = self._newest.get(gang, {}).get(uid)
+        for kind, reason in (("reserved", "bound"), ("bound", "replaced")):
+            for row in here:
+                if row.kind == kind:
+                    self._close(event, row, reason)
+                    self.completed.append(row)
+        self._begin(
+            PlacementRow(
+                pod_uid=uid,
+                pod=_text(data.pod),
+                gang_uid=gang,
+                gang=event.gang,
+                pod_group=_text(data.group),
+                node=_text(data.node),
+                kind="bound",
+                plan=_text(data.plan),
+                priority=held.priority if held is not None else None,
+                extra=held.extra if held is not None else None,
+                resources=held.resources if held is not None else None,
+                from_position=event.position,
+                from_at_us=event.at_us,
+            )
+        )
+
+    def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
+        self._end(event, "reserved", [a.uid for a in data.assignments], "replaced")
+        for one in {_text(a.uid): a for a in data.assignments}.values():
+            self._begin(
+                PlacementRow(
+                    pod_uid=_text(one.uid),
+                    pod=_text(one.pod),
+                    gang_uid=event.gang_uid,
+                    gang=event.gang,
+                    pod_group=_text(one.group),
+                    node=_text(one.node),
+                    kind="reserved",
+                    plan=_text(data.plan),
+                    priority=data.priority,
+                    extra=one.extra,
+                    resources=data.shapes[one.shape] if one.shape < len(data.shapes) else None,
+                    from_position=event.position,
+                    from_at_us=event.at_us,
+                )
+            )
+
+    def _use_holds(self, event: RecordedEvent, members: list[tuple[str, str]]) -> None:
+        """End the replacement holds that new members use: on the same node first, then the oldest."""
+        if not self._holds.get(event.gang_uid):
+            return
+        elsewhere = [
+            (group, node) for group, node in members if not self._use(event, group, _text(node))
+        ]
+        for group, _ in elsewhere:
+            self._use(event, group, None)
+
+    def _use(self, event: RecordedEvent, group: str, node: str | None) -> bool:
+        holds = [
+            row
+            for row in self._holds[event.gang_uid]
+            if row.pod_group == group and node in (None, row.node)
+        ]
+        if not holds:
+            return False
+        oldest = min(
+            holds, key=lambda row: (row.from_at_us, row.pod.encode(), row.pod_uid.encode())
+        )
+        return bool(self._end(event, "replacement", [oldest.pod_uid], "replaced"))
+
+    def _hold(
+        self,
+        event: RecordedEvent,
+        data: MemberTerminated,
+        lost: list[PlacementRow],
+        gang: GangRow | None,
+    ) -> None:
+        if not data.held_until_us or data.cause == "node-lost":
+            return
+        for row in lost:
+            self._begin(
+                PlacementRow(
+                    pod_uid=row.pod_uid,
+                    pod=row.pod,
+                    gang_uid=row.gang_uid,
+                    gang=row.gang,
+                    pod_group=row.pod_group,
+                    node=row.node,
+                    kind="replacement",
+                    plan=row.plan,
+                    priority=gang.priority if gang is not None else None,
+                    extra=row.extra,
+                    resources=row.resources,
+                    from_position=event.position,
+                    from_at_us=event.at_us,
+                )
+            )
+
+    def _holds_capacity(self, gang: str) -> bool:
+        return any(
+            row.kind != "replacement" for rows in self._open.get(gang, {}).values() for row in rows
+        )
+
+    # -- states of gangs ----------------------------------------------------------------------------
+
+    def _state(self, row: GangRow, before: GangRow | None) -> None:
+        preempting = row.outcome == "preempting" and row.phase not in HOLDS_CAPACITY
+        row.state = "preempting" if preempting else row.phase
+        if before is not None:
+            if _standing(before) == _standing(row):
+                return
+            before.to_position, before.to_at_us = row.from_position, row.from_at_us
+            self.completed.append(before)
+        self.begun["gang_state"] += 1
+        self._gangs[row.gang_uid] = row
+
+    # -- preemptions --------------------------------------------------------------------------------
+
+    def _plan(self, event: RecordedEvent, data: PreemptionPlanned) -> None:
+        before = self._pending.pop(event.gang_uid, None)
+        if before is not None:
+            before.pending = False
+            _ended(before, event, "replaced")
+            self._complete(before)
+        victims = {
+            _text(pod.uid): VictimStatusRow(
+                position=event.position,
+                pod_uid=_text(pod.uid),
+                pod=_text(pod.pod),
+                node=_text(pod.node),
+                unit=_text(unit.name),
+                unit_priority=unit.priority,
+            )
+            for unit in data.victims
+            for pod in unit.pods
+        }
+        row = PreemptionRow(
+            position=event.position,
+            at_us=event.at_us,
+            preemption=_text(data.preemption),
+            gang_uid=event.gang_uid,
+            gang=event.gang,
+            kind=_text(data.kind),
+            priority=data.priority,
+            started_units=set(),
+            evicted=0,
+            pending=True,
+            victims=list(victims.values()),
+        )
+        self.begun["preemption"] += 1
+        self.begun["victim"] += len(victims)
+        self._pending[event.gang_uid] = row
+        for victim in row.victims:
+            self._victims.setdefault(victim.pod_uid, []).append((row, victim))
+        for tree in data.superseded:
+            for pod in tree.pods:
+                key = (_text(tree.gang_uid), _text(pod.uid), _text(tree.plan))
+                for gave in self._superseded.pop(key, ()):
+                    gave.by_gang, gave.by_position = event.gang, event.position
+                    self.completed.append(gave)
+
+    def _follow(self, event: RecordedEvent) -> bool:
+        """Follow the pending preemption of a gang; return whether there is one."""
+        row, data = self._pending.get(event.gang_uid), event.data
+        if row is None:
+            return False
+        if isinstance(data, VictimGone):
+            uid = _text(data.uid)
+            gone = [v for v in row.victims if v.pod_uid == uid and v.status == "terminating"]
+            if not gone:
+                return True
+            for victim in gone:
+                victim.status, victim.via = "gone", data.via
+                victim.gone_position, victim.gone_at_us = event.position, event.at_us
+            row.evicted += 1
+            if data.via in BEGUN_BY:
+                row.started_units.add(_text(data.unit))
+        elif isinstance(data, PreemptionCompleted):
+            row.outcome = row.outcome or "completed"
+        else:
+            if isinstance(data, PreemptionCancelled):
+                row.started_units.update(map(_text, data.units_in_progress))
+            for victim in row.victims:
+                if victim.status == "terminating" and victim.unit not in row.started_units:
+                    victim.status = "spared"
+            reason = data.reason if isinstance(data, PreemptionCancelled) else "preemptor-deleted"
+            row.outcome = row.outcome or _text(reason)
+        if row.outcome is not None:
+            _ended(row, event, row.outcome)
+            row.pending = any(victim.status == "terminating" for victim in row.victims)
+            if not row.pending:
+                del self._pending[event.gang_uid]
+                self._complete(row)
+        return True
+
+    def _complete(self, row: PreemptionRow) -> None:
+        self.completed.append(row)
+        self.completed.extend(row.victims)
+
+
+def _next_row(event: RecordedEvent, before: GangRow | None) -> GangRow:
+    """Return the next row of a gang, to be changed: as before, or that of a new gang."""
+    if before is None:
+        return GangRow(
+            gang_uid=event.gang_uid,
+            gang=event.gang,
+            kind="",
+            priority=0,
+            state="",
+            phase="observed",
+            outcome=None,
+            reasons=(),
+            last_decision_position=None,
+            from_position=event.position,
+            from_at_us=event.at_us,
+        )
+    return msgspec.structs.replace(before, from_position=event.position, from_at_us=event.at_us)
+
+
+def _decided(
+    row: GangRow, outcome: str | None, reasons: Iterable[str], position: int | None
+) -> None:
+    row.outcome, row.reasons = outcome, tuple(map(_text, reasons))
+    row.last_decision_position = position
+
+
+def _standing(row: GangRow) -> tuple[object, ...]:
+    return (
+        row.gang, row.kind, row.priority, row.state, row.phase, row.outcome, row.reasons,
+        row.last_decision_position,
+    )  # fmt: skip
+
+
+def _ended(row: PreemptionRow, event: RecordedEvent, outcome: str) -> None:
+    row.outcome = row.outcome or outcome
+    if row.ended_position is None:
+        row.ended_position, row.ended_at_us = event.position, event.at_us

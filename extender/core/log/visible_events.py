@@ -1,0 +1,327 @@
+"""An event as a reader with rights in some namespaces sees it.
+
+The event keeps its type. Of objects of other namespaces only what explains the state of objects of the reader is
+left: kind, priority, size, and the position of the event. The texts of an event are those that were recorded without
+names. An event that explains nothing about the namespaces of the reader is not shown. What is not listed here is
+hidden: each type of event has its case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+import msgspec
+
+from extender.core.log.events import (
+    AlternativeRecord,
+    AnyEventData,
+    AssignmentRecord,
+    BindBarrierTimedOut,
+    CapacityMeasured,
+    ClockStepped,
+    ControlPlaneFeaturesDetected,
+    DriftDetected,
+    GangAdmitted,
+    GangExtended,
+    GangInvalid,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    HistoryTruncated,
+    LeaseAcquired,
+    MemberTerminated,
+    NodeRejected,
+    NodeTopologyChanged,
+    PodBindFailed,
+    PodBound,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    RecordedEvent,
+    ReleasedPod,
+    ReservationReleased,
+    ReservedCapacityUser,
+    SupersededRecord,
+    TreeCompiled,
+    TreeRefused,
+    TreeRetired,
+    VictimGone,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.visibility import Visibility, name_for, namespace_of
+
+ACTOR: Final = "gang-extender"  # in place of the name of a replica
+# Events of other streams than those of the own gangs that a reader may see; see `_of_others` and `_of_no_gang`.
+SHARED_TYPES: Final = tuple(
+    data.__name__
+    for data in (
+        PreemptionPlanned,
+        VictimGone,
+        CapacityMeasured,
+        ControlPlaneFeaturesDetected,
+        ClockStepped,
+        HistoryTruncated,
+        TreeCompiled,
+        TreeRefused,
+        TreeRetired,
+    )
+)
+ENDS: Final = (PreemptionCompleted.__name__, PreemptionCancelled.__name__)
+
+
+def visible_event(
+    event: RecordedEvent, readers: Visibility, plans: Iterable[str] = ()
+) -> RecordedEvent | None:
+    """Return an event as readers see it; None: they do not see it.
+
+    Args:
+        event: As it was recorded.
+        readers: Who reads it.
+        plans: Preemptions with victims of the reader: their ends are shown too.
+    """
+    if readers.everything:
+        return event
+    own = readers.sees(namespace_of(event.gang))
+    if own:
+        data = _of_own_gang(event, readers)
+    elif event.gang:
+        data = _of_others(event, readers, plans)
+    else:
+        data = _of_no_gang(event.data, readers)
+    if data is None:
+        return None
+    shown = msgspec.structs.replace(event, data=data, actor=ACTOR, cause="", event_id="")
+    if own or not event.gang:
+        return shown
+    return msgspec.structs.replace(
+        shown, gang=_others_name(event, readers), gang_uid=NIL_GANG, stream_version=0
+    )
+
+
+def _others_name(event: RecordedEvent, readers: Visibility) -> str:
+    data = event.data
+    if isinstance(data, PreemptionPlanned):
+        return name_for(
+            readers,
+            f"{data.kind}/{event.gang}",
+            priority=data.priority,
+            pods=len(data.assignments),
+            position=event.position,
+        )
+    return name_for(readers, f"gang/{event.gang}")
+
+
+def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | None:
+    """Return the data of an event of a gang that the readers see."""
+    match event.data:
+        case (
+            GangObserved()
+            | GangAdmitted()
+            | GangExtended()
+            | GangInvalid()
+            | PodBound()
+            | PodBindFailed()
+            | BindBarrierTimedOut()
+            | NodeRejected()
+            | GangScheduled()
+            | MemberTerminated()
+            | NodeTopologyChanged()
+            | PreemptionCompleted()
+            | GangRemoved()
+            | DriftDetected()
+        ) as data:
+            return data  # names of its own namespace, and nodes
+        case GangUnschedulable() as data:
+            return msgspec.structs.replace(
+                data,
+                preemption_notes=data.preemption_notes_reduced or data.preemption_notes,
+                preemption_notes_reduced=(),
+            )
+        case ReservationReleased() as data:
+            return _released(data, readers)
+        case PreemptionPlanned() as data:
+            return _own_plan(data, readers)
+        case VictimGone() as data:
+            return _own_victim_gone(data, readers)
+        case PreemptionCancelled() as data:
+            return _cancelled(data, readers)
+        case (
+            CapacityMeasured()
+            | ClockStepped()
+            | ControlPlaneFeaturesDetected()
+            | TreeCompiled()
+            | TreeRefused()
+            | TreeRetired()
+            | HistoryTruncated()
+            | LeaseAcquired()
+        ) as data:
+            return _of_no_gang(data, readers)
+        case _ as never:
+            assert_never(never)
+
+
+def _of_others(
+    event: RecordedEvent, readers: Visibility, plans: Iterable[str]
+) -> AnyEventData | None:
+    """Return the data of an event of a gang of another namespace, if it is about objects that the readers see."""
+    match event.data:
+        case PreemptionPlanned() as data:
+            return _others_plan(data, readers)
+        case VictimGone() as data:
+            return data if _sees(readers, data.pod) else None
+        case PreemptionCompleted() as data:
+            return data if data.preemption in plans else None
+        case PreemptionCancelled() as data:
+            return _others_end(data, readers) if data.preemption in plans else None
+        case _:
+            return None
+
+
+def _of_no_gang(data: AnyEventData, readers: Visibility) -> AnyEventData | None:
+    """Return the data of an event about no gang: about the cluster, or about a workload that the readers see."""
+    match data:
+        case (
+            CapacityMeasured()
+            | ClockStepped()
+            | ControlPlaneFeaturesDetected()
+            | HistoryTruncated()
+        ):
+            return data
+        case TreeCompiled() | TreeRefused() | TreeRetired():
+            return data if _sees(readers, data.workload) else None
+        case _:
+            return None
+
+
+def _sees(readers: Visibility, name: str) -> bool:
+    return readers.sees(namespace_of(name))
+
+
+def _released(data: ReservationReleased, readers: Visibility) -> ReservationReleased:
+    hidden = any(not _sees(readers, one.pod) for one in data.taken_by)
+    message = data.message_reduced or ("" if hidden else data.message)
+    return msgspec.structs.replace(
+        data,
+        message=message,
+        message_reduced="",
+        taken_by=tuple(_user(one, readers) for one in data.taken_by),
+    )
+
+
+def _user(one: ReservedCapacityUser, readers: Visibility) -> ReservedCapacityUser:
+    if _sees(readers, one.pod):
+        return one
+    name = name_for(readers, f"Pod/{one.pod}", priority=one.priority)
+    return msgspec.structs.replace(one, pod=name, uid=PodUid(""), scheduler="")
+
+
+def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned:
+    """Return the plan of a preemptor that the readers see: of victims elsewhere kind, priority and number of pods."""
+    return msgspec.structs.replace(
+        data,
+        victims=tuple(_unit(unit, readers) for unit in data.victims),
+        superseded=tuple(_superseded(one, readers) for one in data.superseded),
+        alternatives=tuple(_alternative(one, readers) for one in data.alternatives),
+        already_terminating=tuple(_victim_pod(pod, readers) for pod in data.already_terminating),
+    )
+
+
+def _others_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned | None:
+    """Return the plan of a preemptor elsewhere, with the victims that the readers see; None: there are none."""
+    victims = tuple(unit for unit in data.victims if _sees(readers, unit.path))
+    superseded = tuple(one for one in data.superseded if _sees(readers, one.gang))
+    if not victims and not superseded:
+        return None
+    return msgspec.structs.replace(
+        data,
+        victims=victims,
+        superseded=superseded,
+        alternatives=(),
+        assignments=tuple(_place(one) for one in data.assignments),
+        already_terminating=(),
+        input_digest="",
+        search_nodes=0,
+    )
+
+
+def _place(one: AssignmentRecord) -> AssignmentRecord:
+    """Return a place of a preemptor elsewhere: its requests count, its pod and its node are not shown."""
+    return AssignmentRecord(
+        pod="", uid=PodUid(""), group="", node=NodeName(""), shape=one.shape, extra=one.extra
+    )
+
+
+def _unit(unit: VictimUnit, readers: Visibility) -> VictimUnit:
+    if _sees(readers, unit.path):
+        return unit
+    name = name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+    pods = tuple(_victim_pod(pod, readers) for pod in unit.pods)
+    return msgspec.structs.replace(unit, path=name, uid="", pods=pods)
+
+
+def _victim_pod(pod: VictimPod, readers: Visibility) -> VictimPod:
+    if _sees(readers, pod.pod):
+        return pod
+    return VictimPod(pod="", uid=PodUid(""), node=NodeName(""))
+
+
+def _superseded(one: SupersededRecord, readers: Visibility) -> SupersededRecord:
+    if _sees(readers, one.gang):
+        return one
+    return SupersededRecord(
+        gang=name_for(readers, f"tree/{one.gang}", priority=one.priority, pods=len(one.pods)),
+        gang_uid=NIL_GANG,
+        plan=PlanId(""),
+        priority=one.priority,
+        pods=tuple(ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in one.pods),
+    )
+
+
+def _alternative(one: AlternativeRecord, readers: Visibility) -> AlternativeRecord:
+    return msgspec.structs.replace(one, units=tuple(name_for(readers, u) for u in one.units))
+
+
+def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:
+    if _sees(readers, data.pod):
+        return data
+    return msgspec.structs.replace(
+        data,
+        unit=name_for(readers, data.unit),
+        pod=name_for(readers, f"Pod/{data.pod}"),
+        uid=PodUid(""),
+        node=NodeName(""),
+    )
+
+
+def _cancelled(data: PreemptionCancelled, readers: Visibility) -> PreemptionCancelled:
+    successor = name_for(readers, data.taken_over_by) if data.taken_over_by else ""
+    hidden = successor != data.taken_over_by
+    return msgspec.structs.replace(
+        data,
+        units_spared=tuple(name_for(readers, unit) for unit in data.units_spared),
+        units_in_progress=tuple(name_for(readers, unit) for unit in data.units_in_progress),
+        message=data.message_reduced or ("" if hidden else data.message),
+        message_reduced="",
+        taken_over_by=successor,
+        taken_over_by_uid="" if hidden else data.taken_over_by_uid,
+    )
+
+
+def _others_end(data: PreemptionCancelled, readers: Visibility) -> PreemptionCancelled:
+    """Return the end of a preemption elsewhere: its reason, and which units of the readers it spares."""
+    return msgspec.structs.replace(
+        _cancelled(data, readers),
+        units_spared=tuple(unit for unit in data.units_spared if _sees(readers, unit)),
+        units_in_progress=tuple(unit for unit in data.units_in_progress if _sees(readers, unit)),
+        message="",
+        taken_over_nodes=(),
+    )
+
+
+def hidden_uid(position: Position) -> GangUid:
+    """Return what stands for the UID of a preemptor that the readers do not see."""
+    return GangUid(f"preemption-{position}")

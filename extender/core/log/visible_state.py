@@ -1,0 +1,199 @@
+"""The reservation state as a reader with rights in some namespaces sees it.
+
+It has the gangs and workloads of these namespaces, and the preemptions with a preemptor or a victim in them. Of the
+other side of a preemption kind, priority and number of pods are left. Everything else is not in it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from immutables import Map
+
+from extender.core.log.preemption_state import PendingPreemption, Victim, claimed_on
+from extender.core.log.reservation_state import (
+    EMPTY,
+    GangState,
+    LastDecision,
+    MemberLoss,
+    ReplacementHold,
+    Reservation,
+    ReservationState,
+)
+from extender.core.log.visible_events import hidden_uid
+from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.visibility import Visibility, name_for, namespace_of
+
+
+def visible_state(state: ReservationState, readers: Visibility) -> ReservationState:
+    """Return the part of a state that readers see."""
+    if readers.everything:
+        return state
+    gangs = {
+        uid: visible_gang(root, readers)
+        for uid, root in state.gangs.items()
+        if readers.sees(namespace_of(root.gang))
+    }
+    preemptions: dict[GangUid, PendingPreemption] = {}
+    for uid, preemption in state.preemptions.items():
+        shown = visible_preemption(preemption, readers)
+        if shown is not None:
+            preemptions[uid if shown.gang_uid == uid else shown.gang_uid] = shown
+    return msgspec.structs.replace(
+        EMPTY,
+        position=state.position,
+        epoch=state.epoch,
+        at_us=state.at_us,
+        gangs=Map(gangs),
+        reservations_on=_reservations_on(gangs),
+        gang_of=Map({pod: uid for uid, g in gangs.items() for pod in (*g.reservations, *g.bound)}),
+        rejections=Map({k: v for k, v in state.rejections.items() if k.gang_uid in gangs}),
+        preemptions=Map(preemptions),
+        claimed_on=claimed_on(preemptions.values()),
+        replacement_holds_on=_holds_on(gangs),
+        features=state.features,
+        trees=Map(
+            {
+                uid: tree
+                for uid, tree in state.trees.items()
+                if readers.sees(namespace_of(tree.workload))
+            }
+        ),
+    )
+
+
+def visible_part(state: ReservationState, uid: GangUid, readers: Visibility) -> ReservationState:
+    """Return a state in which one gang, which readers see, and its preemption are as they see them.
+
+    It costs the same for any number of gangs; the other gangs and preemptions are not in it.
+    """
+    if readers.everything:
+        return state
+    gang, preemption = state.gangs.get(uid), state.preemptions.get(uid)
+    shown = visible_preemption(preemption, readers) if preemption is not None else None
+    return msgspec.structs.replace(
+        state,
+        gangs=Map({} if gang is None else {uid: visible_gang(gang, readers)}),
+        preemptions=Map({} if shown is None else {uid: shown}),
+    )
+
+
+def visible_gang(root: GangState, readers: Visibility) -> GangState:
+    """Return a gang of a namespace that readers see, without names of other namespaces in what was decided about it."""
+    if readers.everything:
+        return root
+    decision = root.last_decision
+    if decision is not None:
+        decision = reduced_decision(decision, readers)
+    loss = root.last_loss
+    if loss is not None:
+        loss = _visible_loss(loss, readers)
+    if decision is root.last_decision and loss is root.last_loss:
+        return root
+    return msgspec.structs.replace(root, last_decision=decision, last_loss=loss)
+
+
+def reduced_decision(decision: LastDecision, readers: Visibility) -> LastDecision:
+    """Return a decision without names that readers of its namespace do not see."""
+    if readers.everything or not decision.reasons_reduced:
+        return decision
+    return msgspec.structs.replace(decision, reasons=decision.reasons_reduced, reasons_reduced=())
+
+
+def _visible_loss(loss: MemberLoss, readers: Visibility) -> MemberLoss:
+    if not loss.preemptor:
+        return loss
+    name = name_for(
+        readers,
+        loss.preemptor,
+        priority=loss.preemptor_priority,
+        pods=loss.preemptor_pods,
+        position=loss.preemption,
+    )
+    return loss if name == loss.preemptor else msgspec.structs.replace(loss, preemptor=name)
+
+
+def visible_preemption(
+    preemption: PendingPreemption, readers: Visibility
+) -> PendingPreemption | None:
+    """Return a preemption as readers see it; None: neither its preemptor nor a victim is theirs."""
+    if readers.everything:
+        return preemption
+    if readers.sees(namespace_of(preemption.gang)):
+        return _own(preemption, readers)
+    units = [
+        (unit, priority)
+        for unit, priority in zip(preemption.units, preemption.priorities, strict=True)
+        if readers.sees(namespace_of(unit))
+    ]
+    if not units:
+        return None
+    return msgspec.structs.replace(
+        preemption,
+        gang_uid=hidden_uid(preemption.position),
+        gang=name_for(
+            readers,
+            preemption.preemptor,
+            priority=preemption.priority,
+            pods=preemption.pods,
+            position=preemption.position,
+        ),
+        units=tuple(unit for unit, _ in units),
+        priorities=tuple(priority for _, priority in units),
+        victims=Map(
+            {uid: v for uid, v in preemption.victims.items() if readers.sees(namespace_of(v.pod))}
+        ),
+        started_units=preemption.started_units.intersection(unit for unit, _ in units),
+        claims=Map(),
+        already_terminating=frozenset(),
+        extras=frozenset(),
+    )
+
+
+def _own(preemption: PendingPreemption, readers: Visibility) -> PendingPreemption:
+    """Return a preemption of a preemptor that readers see, without names of victims elsewhere."""
+    if all(readers.sees(namespace_of(unit)) for unit in preemption.units):
+        return preemption
+    named = {
+        unit: name_for(readers, unit, priority=priority, position=preemption.position)
+        for unit, priority in zip(preemption.units, preemption.priorities, strict=True)
+    }
+    victims = {}
+    for number, (uid, victim) in enumerate(preemption.victims.items()):
+        if readers.sees(namespace_of(victim.pod)):
+            victims[uid] = victim
+            continue
+        stand_in = PodUid(f"victim-{number}")
+        victims[stand_in] = Victim(
+            unit=named[victim.unit],
+            pod=name_for(readers, f"Pod/{victim.pod}"),
+            uid=stand_in,
+            group="",
+            node=NodeName(""),
+        )
+    return msgspec.structs.replace(
+        preemption,
+        units=tuple(named[unit] for unit in preemption.units),
+        victims=Map(victims),
+        started_units=frozenset(named[unit] for unit in preemption.started_units),
+        already_terminating=frozenset(),
+    )
+
+
+def _reservations_on(
+    gangs: dict[GangUid, GangState],
+) -> Map[NodeName, Map[PodUid, Reservation]]:
+    found: dict[NodeName, dict[PodUid, Reservation]] = {}
+    for root in gangs.values():
+        for uid, held in root.reservations.items():
+            found.setdefault(held.node, {})[uid] = held
+    return Map({node: Map(here) for node, here in found.items()})
+
+
+def _holds_on(
+    gangs: dict[GangUid, GangState],
+) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
+    found: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
+    for root in gangs.values():
+        for uid, hold in root.replacement_holds.items():
+            found.setdefault(hold.node, {})[uid] = hold
+    return Map({node: Map(here) for node, here in found.items()})

@@ -1,0 +1,187 @@
+"""Who may use a listener: decided for each request before its body is read.
+
+With client certificates, by the names in the certificate. Without TLS no caller is known, but a web page that is open in
+a browser on the same machine can be kept away: its requests have the header Origin, or the name of its own server in
+Host (DNS rebinding), or a Content-Type that a browser sends without asking first.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from extender.http.scheduler.leader_proxy import FROM_REPLICA
+from extender.http.tls.tls_contexts import TlsContexts
+from extender.http.web.connection_limits import ConnectionLimits, close_after
+from extender.http.web.request_limits import RequestRefused
+from extender.listener_settings import Listener
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PROBES = ("/livez", "/readyz")
+JSON = "application/json"
+SHOWN_MAX = 100  # characters of a value of a caller in a message
+NAMES_LOGGED_MAX = 64
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
+
+# on a request whose connection is closed after the response
+LAST_CALL = web.RequestKey("last-call", bool)
+Check = Callable[[web.Request], None]
+
+
+def check_of(
+    listener: Listener,
+    settings: Settings,
+    connections: ConnectionLimits,
+    tls: TlsContexts | None,
+) -> Check:
+    """Return the check of a listener; it raises RequestRefused."""
+    if tls is None:
+        return PlainCallers(listener, settings).check
+    if listener.asks_for_certificates:
+        return CertifiedCallers(settings, connections, tls).check
+    return _any_caller
+
+
+def _any_caller(_: web.Request) -> None:
+    """Accept the request: this listener has TLS and asks for no certificate."""
+
+
+async def close_outdated(request: web.Request, response: web.StreamResponse) -> None:
+    """Close a connection after its response when a new handshake is due; the caller loses no call by that."""
+    if LAST_CALL in request:
+        close_after(response)
+
+
+class CertifiedCallers:
+    """Callers of a listener that asks for client certificates.
+
+    Args:
+        settings: Which names may call.
+        connections: Has the certificate of each connection.
+        tls: The CAs that are trusted now.
+    """
+
+    def __init__(self, settings: Settings, connections: ConnectionLimits, tls: TlsContexts) -> None:
+        self._allowed = frozenset(settings.allowed_client_names)
+        self._replicas = frozenset(settings.replica_client_names)
+        self._connections = connections
+        self._tls = tls
+        self._logged: set[tuple[str, ...]] = set()
+
+    def check(self, request: web.Request) -> None:
+        """Accept a request of an allowed name, and note on it whether a replica sent it.
+
+        Raises:
+            RequestRefused: The certificate has another name, has ended, or is of a CA that is not trusted any more.
+        """
+        if request.path in PROBES:
+            return
+        found = self._connections.certificate(request.transport)
+        if found is None:
+            raise _refused("client-certificate", "this listener needs a client certificate")
+        now_s = self._tls.now_s()
+        if found.ends_s < now_s:
+            raise _refused("client-certificate", f"the certificate of {_shown(found.names)} has ended; renew it")  # fmt: skip
+        if not self._tls.trusts(found):
+            text = f"the CA of the certificate of {_shown(found.names)} is not in --client-ca-file any more"
+            raise _refused("client-certificate", text)
+        if self._allowed.isdisjoint(found.names):
+            self._log(found.names)
+            text = (
+                f"the client certificate is of {_shown(found.names)}, and --allowed-client-names has "
+                f"{', '.join(sorted(self._allowed))}"
+            )
+            raise _refused("client-name", text)
+        if found.is_due(now_s):
+            request[LAST_CALL] = True
+        request[FROM_REPLICA] = not self._replicas.isdisjoint(found.names)
+
+    def _log(self, names: tuple[str, ...]) -> None:
+        if names not in self._logged and len(self._logged) < NAMES_LOGGED_MAX:
+            self._logged.add(names)
+            log.warning(
+                "a client certificate with a name that is not allowed", extra={"names": names}
+            )
+
+
+class PlainCallers:
+    """Callers of a listener without TLS.
+
+    Args:
+        listener: The listener.
+        settings: Under which names it is called.
+    """
+
+    def __init__(self, listener: Listener, settings: Settings) -> None:
+        own = (listener.host, urlsplit(settings.advertise_url).hostname or "")
+        names = (*LOCAL_NAMES, *own, *settings.allowed_hosts)
+        self._hosts = frozenset(name.lower().strip("[]") for name in names) - {*ANY_ADDRESS}
+        self._any_address = listener.host in ANY_ADDRESS
+
+    def check(self, request: web.Request) -> None:
+        """Accept a request that is addressed to this service, of no foreign page, with JSON if it has a body.
+
+        Raises:
+            RequestRefused: It is another one.
+        """
+        headers = request.headers
+        host = headers.get(hdrs.HOST, "")
+        if not self._is_own(host, request) or request.raw_path[:1] != "/":
+            text = (
+                f"Host {host[:SHOWN_MAX]!r} is not this service; call it by the address that it listens on, "
+                "or set --allowed-hosts"
+            )
+            raise _refused("host", text)
+        origin = headers.get(hdrs.ORIGIN)
+        if origin is not None and origin.partition("://")[2] != host:
+            text = (
+                f"Origin {origin[:SHOWN_MAX]!r}: pages of other servers may not send requests here"
+            )
+            raise _refused("origin", text)
+        if request.body_exists and request.content_type != JSON:
+            text = f"Content-Type {request.content_type[:SHOWN_MAX]!r}: the body of a request must be {JSON}"
+            raise RequestRefused("content-type", 415, "Not JSON", text)
+
+    def _is_own(self, host: str, request: web.Request) -> bool:
+        """Return whether a header Host has a name of this service, with any port: a forwarded port is another one.
+
+        An address as Host cannot be that of a page elsewhere, so on all addresses the one that was called is accepted.
+        """
+        name = host.lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        if name in self._hosts:
+            return True
+        if not self._any_address or request.transport is None:
+            return False
+        called = request.transport.get_extra_info("sockname")
+        return isinstance(called, tuple) and _same_address(name, called[0])
+
+
+def _same_address(one: str, other: str) -> bool:
+    try:
+        return ipaddress.ip_address(one) == _unmapped(ipaddress.ip_address(other))
+    except ValueError:
+        return False
+
+
+def _unmapped(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address of one that a socket for both shows as ::ffff:10.0.0.1."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name[:SHOWN_MAX]) for name in names[:5]) or "no name (CN or DNS name)"
+
+
+def _refused(reason: str, text: str) -> RequestRefused:
+    return RequestRefused(reason, 403, "Forbidden", text)

@@ -1,0 +1,112 @@
+"""The queries of the log for a caller with rights in some namespaces: each event as the caller sees it.
+
+Everything that is made of events (lists, histories, preemptions, decisions) reads through this port, so that names of
+other namespaces are gone before an answer is made. Filters select by what the caller sees: a filter with a name of
+another namespace finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from extender.core.log.events import RecordedEvent
+from extender.core.log.visible_events import ENDS, SHARED_TYPES, visible_event
+from extender.core.model.ids import GangUid, NodeName, Position
+from extender.core.model.visibility import Visibility, name_for, namespace_of
+from extender.ports.query_ports import (
+    EventFilter,
+    EventPage,
+    EventQueries,
+    GangIncarnation,
+    PodPlacement,
+)
+from extender.queries.log.event_filter import matches
+from extender.runtime.cooperative_yield import Yielder
+
+
+class VisibleQueries:
+    """The `EventQueries` port for one caller.
+
+    Args:
+        reader: The queries of the whole log.
+        readers: What the caller sees.
+        plans: Preemptions with victims of the caller, whose ends are returned too.
+    """
+
+    def __init__(
+        self, reader: EventQueries, readers: Visibility, plans: frozenset[str] = frozenset()
+    ) -> None:
+        self._reader = reader
+        self._readers = readers
+        self._plans = plans
+
+    def with_plans(self, plans: Collection[str]) -> VisibleQueries:
+        """Return the queries that also return the ends of some preemptions."""
+        return VisibleQueries(self._reader, self._readers, frozenset(plans))
+
+    async def page(self, wanted: EventFilter) -> EventPage:
+        """See `EventQueries.page`."""
+        found: list[RecordedEvent] = []
+        pace = Yielder()
+        question = msgspec.structs.replace(
+            wanted,
+            namespaces=self._readers.namespaces,
+            shared_types=SHARED_TYPES + (ENDS if self._plans else ()),
+        )
+        while True:
+            page = await self._reader.page(question)
+            for event in page.events:
+                shown = visible_event(event, self._readers, self._plans)
+                if shown is not None and matches(shown, wanted):
+                    found.append(shown)
+                await pace.yield_if_due()
+            left = wanted.limit - len(found)
+            if not page.more or left <= 0:
+                return EventPage(events=tuple(found), head=page.head, more=page.more)
+            question = msgspec.structs.replace(question, after=page.events[-1].position, limit=left)
+
+    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+        """See `EventQueries.events`."""
+        return (await self.page(wanted)).events
+
+    async def incarnations(
+        self, root: str, *, uid: GangUid | None = None
+    ) -> Sequence[GangIncarnation]:
+        """See `EventQueries.incarnations`."""
+        found = await self._reader.incarnations(root, uid=uid)
+        return tuple(life for life in found if self._readers.sees(namespace_of(life.gang)))
+
+    async def position_at(self, at_us: int) -> Position:
+        """See `EventQueries.position_at`."""
+        return await self._reader.position_at(at_us)
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """See `EventQueries.has_namespace`."""
+        return self._readers.sees(namespace) and await self._reader.has_namespace(namespace)
+
+    async def has_node(self, node: NodeName) -> bool:
+        """See `EventQueries.has_node`; nodes are the cluster's."""
+        return await self._reader.has_node(node)
+
+    async def placements(self, pod: str) -> Sequence[PodPlacement]:
+        """See `EventQueries.placements`."""
+        if not self._readers.sees(namespace_of(pod)):
+            return ()
+        return tuple(
+            msgspec.structs.replace(one, by_gang=name_for(self._readers, f"gang/{one.by_gang}"))
+            if one.by_gang and not self._readers.sees(namespace_of(one.by_gang))
+            else one
+            for one in await self._reader.placements(pod)
+        )
+
+
+def visible_queries(reader: EventQueries, readers: Visibility) -> EventQueries:
+    """Return the queries of the log for a caller."""
+    return reader if readers.everything else VisibleQueries(reader, readers)
+
+
+def with_plans(reader: EventQueries, plans: Collection[str]) -> EventQueries:
+    """Return queries that also return the ends of preemptions whose plan the caller sees."""
+    return reader.with_plans(plans) if isinstance(reader, VisibleQueries) else reader

@@ -1,0 +1,318 @@
+"""Verifies the whole log, a page at a time: its hashes, its anchors, and what is stored beside it.
+
+The log is folded from its first event without any snapshot, so snapshots are compared with it and not used. Interval rows
+are computed again from the events and compared as soon as no later event can change them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.core.log.anchors import Anchor
+from extender.core.log.events import HistoryTruncated, RecordedEvent
+from extender.core.log.interval_rows import (
+    GangRow,
+    IntervalRow,
+    IntervalRows,
+    PlacementRow,
+    PreemptionRow,
+    VictimStatusRow,
+)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
+from extender.core.log.tampering import LogFinding
+from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
+from extender.core.model.ids import Epoch, Position
+from extender.ports.log_ports import EventLog, LogMark, LogPage
+from extender.ports.verification_ports import LogEvidence, StoredSnapshot
+from extender.queries.verification.anchor_comparison import (
+    AnchorComparison,
+    RecordedLoss,
+    VerifiedEnd,
+)
+from extender.runtime.log_keys import LogKeys
+from extender.snapshots.state_loader import (
+    FULL_CODEC,
+    HISTORICAL_CODEC,
+    decode_foldable,
+    decode_state,
+    live_streams_only,
+)
+
+FINDINGS_MAX = 100
+ROWS_AT_ONCE = 1000
+# Of a row that later events may change, these are fixed from its begin on.
+FIXED = {
+    PlacementRow: PlacementRow.__struct_fields__[:13],
+    GangRow: GangRow.__struct_fields__[:11],
+    VictimStatusRow: VictimStatusRow.__struct_fields__[:6],
+    PreemptionRow: PreemptionRow.__struct_fields__[:7],
+}
+TABLES = {
+    PlacementRow: "placement",
+    GangRow: "gang_state",
+    VictimStatusRow: "victim",
+    PreemptionRow: "preemption",
+}
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification."""
+
+    position: Position  # up to which the log was verified
+    anchors: int  # compared
+    unsigned: int  # of them, trusted without a signature
+    findings: tuple[LogFinding, ...]
+    losses: tuple[Position, ...]  # positions of recorded losses of history
+
+
+class LogVerification:
+    """One pass over the log; `step` until it returns False, then `verdict`.
+
+    Args:
+        event_log: The log.
+        evidence: What is stored beside it.
+        anchors: As they were published.
+        keys: Keys that may have signed them.
+    """
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        evidence: LogEvidence,
+        anchors: Sequence[Anchor],
+        keys: LogKeys,
+    ) -> None:
+        self._log = event_log
+        self._evidence = evidence
+        self._anchors = AnchorComparison(anchors, keys)
+        self._rows = IntervalRows()
+        self._state = EMPTY
+        self._chain = b""
+        self._first = b""
+        self._epoch = Epoch(0)
+        self._losses: list[RecordedLoss] = []
+        self._findings: list[LogFinding] = []
+        self._snapshots: list[tuple[Position, str]] = []
+        self._pruned_us = 0
+        self._projected = Position(0)  # interval rows are compared up to here
+        self._end = Position(0)
+        self._begun = False
+        self._broken = False
+        self.position = Position(0)
+
+    async def step(self, most: int) -> bool:
+        """Verify at most `most` further events; return whether there are more.
+
+        Raises:
+            CorruptLog: An event cannot be read by this version.
+            StoreUnavailable: No answer; call again.
+        """
+        if not self._begun:
+            await self._begin()
+        until = Position(min(self.position + most, self._end))
+        if until > self.position:
+            await self._verify(until)
+        if self.position < self._end and not self._broken:
+            return True
+        await self._finish()
+        return False
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what was found so far."""
+        return Verdict(
+            position=self.position,
+            anchors=len(self._anchors.trusted) + len(self._anchors.forged),
+            unsigned=self._anchors.unsigned,
+            findings=tuple(self._findings[:FINDINGS_MAX]),
+            losses=tuple(loss.position for loss in self._losses),
+        )
+
+    async def _begin(self) -> None:
+        self._snapshots = list(await self._evidence.snapshot_keys())
+        self._pruned_us = await self._evidence.pruned_before_us()
+        self._projected = await self._evidence.projected()
+        self._end = (await self._log.head()).position
+        self._begun = True
+
+    def _report(self, finding: LogFinding) -> None:
+        if len(self._findings) < FINDINGS_MAX:
+            self._findings.append(finding)
+
+    async def _verify(self, until: Position) -> None:
+        known = LogMark(position=self.position, epoch=self._epoch, chain=self._chain)
+        if self.position and not await self._log.holds(known):
+            self._break(
+                "rewritten", self.position, "its hash is not the one that was verified a moment ago"
+            )
+            return
+        pages = self._log.read(after=self.position, until=until)
+        try:
+            async for page in pages:
+                await self._take(page)
+        except MissingEvent as error:
+            self._break("hole", error.position, "no event is there, and later ones are")
+        except AlteredEvent as error:
+            text = "the hash is not the one of the event and of the hash before it: a column of the row was changed"
+            self._break("edited-row", error.position, text)
+
+    def _break(self, kind: str, position: int, text: str) -> None:
+        self._broken = True
+        finding = {"kind": kind, "position": position, "message": text}
+        self._report(msgspec.convert(finding, LogFinding))
+
+    async def _take(self, page: LogPage) -> None:
+        """Take a page whose hashes form a chain."""
+        last = page[-1].position
+        if not self._first:
+            first = await self._log.at(Position(1))
+            self._first = first.chain if first is not None else b""
+        for index, anchor in self._anchors.between(self.position, last):
+            mark = LogMark(position=anchor.position, epoch=anchor.epoch, chain=anchor.chain)
+            self._anchors.record(index, found=await self._log.holds(mark))
+        await self._compare_inputs(page)
+        while self._snapshots and self._snapshots[0][0] <= last:
+            position, codec = self._snapshots.pop(0)
+            until = position - self.position
+            self._fold(page[max(0, until - len(page)) : until])
+            page = LogPage(page[until:], page.chain)
+            await self._compare_snapshot(position, codec)
+        self._fold(page)
+        self._chain = page.chain
+        completed, self._rows.completed = self._rows.completed, []
+        await self._compare_rows(completed, fixed_only=False)
+
+    def _fold(self, events: Sequence[RecordedEvent]) -> None:
+        """Fold events, and compute their interval rows."""
+        for event in events:
+            if event.epoch < self._epoch:
+                text = f"its epoch is {event.epoch}, the event before it has epoch {self._epoch}"
+                self._report(LogFinding(kind="forged-epoch", position=event.position, message=text))
+            self._epoch = event.epoch
+            if isinstance(event.data, HistoryTruncated):
+                self._losses.append(RecordedLoss(event.position, event.epoch))
+            if event.position <= self._projected:
+                self._rows.apply(event)
+        try:
+            self._state = fold(self._state, events)
+        except CorruptLog as error:
+            self._break("rewritten", self.position + 1, str(error))
+        if events:
+            self.position = events[-1].position
+
+    async def _compare_inputs(self, page: LogPage) -> None:
+        """Compare the inputs of decisions: stored, with their digest, unless they were pruned."""
+        wanted = {
+            event.position: digest
+            for event in page
+            if (digest := getattr(event.data, "input_digest", ""))
+            and event.at_us >= self._pruned_us
+        }
+        if not wanted:
+            return
+        stored = await self._evidence.stored_inputs(sorted(set(wanted.values())))
+        for position, digest in wanted.items():
+            if digest not in stored:
+                text = f"the input {digest} of the decision is not stored, or was changed; nothing was pruned since then"
+                self._report(LogFinding(kind="missing-input", position=position, message=text))
+
+    async def _compare_snapshot(self, position: Position, codec: str) -> None:
+        stored = await self._evidence.snapshot(position, codec)
+        if stored is None or codec not in (FULL_CODEC, HISTORICAL_CODEC):
+            return
+        here = await self._log.at(position)
+        if here is None or here.chain != stored.chain:
+            return  # of a history that was lost: never used
+        text = await asyncio.to_thread(self._snapshot_fault, stored)
+        if text:
+            self._report(LogFinding(kind="forged-snapshot", position=position, message=text))
+
+    def _snapshot_fault(self, stored: StoredSnapshot) -> str:
+        if not stored.intact:
+            return f"the snapshot {stored.codec} does not have its stored SHA-256"
+        if stored.authentic is False:
+            return f"the snapshot {stored.codec} has an HMAC that no key of the service made"
+        full = stored.codec == FULL_CODEC
+        try:
+            state = (decode_state if full else decode_foldable)(stored.body)
+        except CorruptLog as error:
+            return str(error)
+        if state != (self._state if full else live_streams_only(self._state)):
+            return f"the snapshot {stored.codec} is not the fold of the log up to its position"
+        return ""
+
+    async def _compare_rows(self, rows: Sequence[IntervalRow], *, fixed_only: bool) -> None:
+        """Compare computed interval rows with the stored ones; of open rows the columns that are fixed."""
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            piece = rows[start : start + ROWS_AT_ONCE]
+            for row, stored in zip(piece, await self._evidence.stored_rows(piece), strict=True):
+                text = row_fault(row, stored, fixed_only=fixed_only, position=self._projected)
+                if text:
+                    position = getattr(row, "from_position", 0) or getattr(row, "position", 0)
+                    finding = LogFinding(kind="forged-projection", position=position, message=text)
+                    self._report(finding)
+
+    async def _finish(self) -> None:
+        """Compare what can be compared only at the end."""
+        lease = await self._evidence.lease_epoch()
+        if not self._broken:
+            await self._compare_open_rows()
+            end = VerifiedEnd(position=self._end, first=self._first, lease_epoch=lease)
+            for finding in self._anchors.findings(end, self._losses):
+                self._report(finding)
+        else:
+            for finding in self._anchors.forged:
+                self._report(finding)
+        older = any(
+            f.kind in ("older-copy", "other-database", "log-truncated") for f in self._findings
+        )
+        known = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
+        if lease < known and not older:
+            text = f"the lease has epoch {lease}, epoch {known} was held before"
+            self._report(LogFinding(kind="forged-epoch", position=self.position, message=text))
+
+    async def _compare_open_rows(self) -> None:
+        """Compare the rows that are open at the end, and count those that should not be there."""
+        if self._projected > self._end:
+            text = f"the interval tables were made from events up to position {self._projected}, the log ends at {self._end}"
+            self._report(LogFinding(kind="forged-projection", position=self._end, message=text))
+            return
+        await self._compare_rows(list(self._rows.open_rows()), fixed_only=True)
+        counts = await self._evidence.row_counts(self._projected)
+        for table, begun in self._rows.begun.items():
+            if counts.get(table, 0) > begun:
+                text = f"gx.{table} has {counts[table]} rows, the log has the begin of {begun}"
+                self._report(LogFinding(kind="forged-projection", position=0, message=text))
+
+
+def row_fault(
+    row: IntervalRow, stored: IntervalRow | None, *, fixed_only: bool, position: Position
+) -> str:
+    """Return how a stored row differs from the computed one, or an empty text.
+
+    Args:
+        row: The computed row.
+        stored: The row with the same key, or None.
+        fixed_only: The row was open at `position`; later events may have ended it since.
+        position: Position up to which rows were computed.
+    """
+    table = f"gx.{TABLES[type(row)]}"
+    name = getattr(row, "pod", "") or getattr(row, "gang", "")
+    if stored is None:
+        return f"{table} has no row about {name} from here on"
+    names = FIXED[type(row)] if fixed_only else row.__struct_fields__
+    for field in names:
+        if field == "victims":
+            continue
+        expected, found = getattr(row, field), getattr(stored, field)
+        if expected != found:
+            return f"{table} has {field} {found!r} for {name}, by the log it is {expected!r}"
+    if fixed_only and getattr(row, "to_position", 0) is None:
+        ended = getattr(stored, "to_position", None)
+        if ended is not None and ended <= position:
+            return f"{table} has an end at position {ended} for {name}, by the log it goes on"
+    return ""

@@ -1,0 +1,203 @@
+"""Each of the twelve ways to tamper with a log is found: offline, in a running service, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import get_args
+
+import pytest
+
+from extender.control.monitors.log_verifier import LogVerifier
+from extender.core.log.events import DriftDetected, HistoryTruncated
+from extender.core.log.tampering import ADVICE, TamperKind
+from extender.core.model.errors import CorruptLog, NotLeading, StoreUnavailable
+from extender.core.model.ids import Position
+from extender.queries.verification.log_verification import LogVerification
+from extender.runtime.log_keys import NO_KEYS
+from extender.runtime.system_clock import SystemClock
+from extender.runtime.worker_process import WorkerProcess
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log_evidence import PostgresLogEvidence
+from extender.verification_worker import verify_slice
+from tests.integration.store.test_rewritten_log import replica
+from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, FilledLog
+from tests.support.service.fakes import FakeCluster, until
+
+pytestmark = pytest.mark.postgres
+POSITIONS = {"edited-row": 9, "hole": 9, "forged-snapshot": 10, "other-database": 1, "rewritten": 6}
+
+
+@pytest.fixture
+async def filled(database_url):
+    return await FilledLog(database_url).fill()
+
+
+async def verified(log, *, keys=None, anchors=None, step=7):
+    """Return the verdict of a whole pass."""
+    keys = log.keys if keys is None else keys
+    evidence = PostgresLogEvidence(log.url, keys)
+    async with PostgresEventLog(log.url) as events:
+        anchors = log.anchors if anchors is None else anchors
+        work = LogVerification(events, evidence, anchors, keys)
+        while await work.step(step):
+            pass
+    await evidence.close()
+    return work.verdict
+
+
+def test_every_kind_has_a_way_and_an_advice():
+    assert set(TAMPERINGS) == set(ADVICE) == set(get_args(TamperKind))
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+async def test_an_untouched_log_verifies(filled, step):
+    """In whatever steps: nothing is found, and everything was compared."""
+    verdict = await verified(filled, step=step)
+    assert verdict.findings == ()
+    assert verdict.position == (await filled.head()).position
+    assert (verdict.anchors, verdict.unsigned) == (3, 0)
+
+
+@pytest.mark.parametrize("kind", TAMPERINGS)
+async def test_offline_verification_finds_it(filled, kind):
+    """Against the published anchors: kind, position, and what to do."""
+    await TAMPERINGS[kind](filled)
+    findings = (await verified(filled)).findings
+    assert [finding.kind for finding in findings] == [kind]
+    (found,) = findings
+    assert found.advice == ADVICE[kind]
+    if kind in POSITIONS:
+        assert found.position == POSITIONS[kind]
+    if kind == "missing-input":
+        assert found.position == filled.decision
+
+
+@pytest.mark.parametrize("kind", sorted(set(TAMPERINGS) - {"forged-anchor"}))
+async def test_it_is_found_without_keys_too(filled, kind):
+    """Anchors are then believed as they are; a forged one looks like a log that was rewritten."""
+    await TAMPERINGS[kind](filled)
+    verdict = await verified(filled, keys=NO_KEYS)
+    assert [finding.kind for finding in verdict.findings] == [kind]
+    assert verdict.unsigned == 3
+
+
+async def test_a_forged_anchor_is_never_silent(filled):
+    """Without keys it looks like a rewritten log, and is reported as that."""
+    await TAMPERINGS["forged-anchor"](filled)
+    verdict = await verified(filled, keys=NO_KEYS)
+    assert [finding.kind for finding in verdict.findings] == ["rewritten"]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    process = WorkerProcess()
+    yield process
+    process.stop()
+
+
+class Watched:
+    """A leader on a filled log, with the verification as the service has it: in a process of its own."""
+
+    def __init__(self, log, cluster, made, worker, key_file):
+        self.made = made
+
+        async def verify_next(anchors, most):
+            return await worker.run(verify_slice, log.url, key_file, anchors, most)
+
+        self.verifier = LogVerifier(made.leader, cluster, verify_next, SystemClock(), "test")
+
+    async def reports(self):
+        """Verify once, and return what the log then has about tampering, as texts with kind, position and advice."""
+        await until(self.made.leads, "leading", 20)
+        try:
+            while await self.verifier.look():
+                pass
+        except (NotLeading, StoreUnavailable, CorruptLog):
+            return []  # as the service: the next pass begins again
+        found = [
+            event.data
+            async for page in self.made.log.read()
+            for event in page
+            if isinstance(event.data, DriftDetected | HistoryTruncated)
+        ]
+        return [
+            one.message
+            if isinstance(one, HistoryTruncated)
+            else f"{one.kind} at {one.object}: {one.message}"
+            for one in found
+        ]
+
+    async def finds(self, kind):
+        """Verify until something about this kind of tampering is recorded, with what to do; at most a minute."""
+        async with asyncio.timeout(60):
+            while True:
+                for text in [] if self.made.leader.draining else await self.reports_or_nothing():
+                    if text.startswith(kind) and ADVICE[kind] in text and "position" in text:
+                        return text
+                await asyncio.sleep(0.1)
+
+    async def reports_or_nothing(self):
+        """As `reports`; of a log that cannot be read to its end, what the metrics show."""
+        try:
+            return await self.reports()
+        except CorruptLog:
+            newest = await newest_events(self.made.log)
+            return [
+                f"{one.kind} at {one.object}: {one.message}"
+                for one in newest
+                if isinstance(one, DriftDetected)
+            ]
+
+
+async def newest_events(log):
+    """Return the data of the last events, without verifying those before them."""
+    end = (await log.head()).position
+    return [
+        event.data async for page in log.read(after=Position(max(0, end - 3))) for event in page
+    ]
+
+
+@asynccontextmanager
+async def watched(log, cluster, worker, key_file):
+    async with replica(log.url, cluster, HOLDER, log.keys) as made:
+        await until(made.leads, "leading", 20)
+        yield Watched(log, cluster, made, worker, str(key_file))
+
+
+@pytest.fixture
+def key_file(filled, tmp_path):
+    path = tmp_path / "anchor.key"
+    path.write_bytes(filled.key)
+    return path
+
+
+async def tampered(filled, cluster, kind):
+    """Tamper with the log, and with what is published."""
+    filled.anchors = cluster.anchors
+    await TAMPERINGS[kind](filled)
+    cluster.anchors = filled.anchors
+
+
+@pytest.mark.parametrize("kind", TAMPERINGS)
+async def test_a_running_service_finds_it(filled, worker, key_file, kind):
+    """Within a minute, recorded in the log, with kind, position and advice."""
+    cluster = FakeCluster()
+    cluster.anchors = filled.anchors
+    async with watched(filled, cluster, worker, key_file) as service:
+        assert await service.reports() == []
+        await service.made.publisher.publish()
+        await tampered(filled, cluster, kind)
+        assert kind in await service.finds(kind)
+
+
+@pytest.mark.parametrize("kind", TAMPERINGS)
+async def test_a_service_that_starts_finds_it(filled, worker, key_file, kind):
+    """It was changed while no service ran."""
+    cluster = FakeCluster()
+    cluster.anchors = filled.anchors
+    async with watched(filled, cluster, worker, key_file) as service:
+        await service.made.publisher.publish()
+    await tampered(filled, cluster, kind)
+    async with watched(filled, cluster, worker, key_file) as service:
+        assert kind in await service.finds(kind)
