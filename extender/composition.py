@@ -324,7 +324,7 @@ class Service:
         )
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
-        self.tls = TlsContexts(settings, clock) if settings.has_tls else None
+        self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
             ANSWERING, opened.url, settings.log_level, settings.anchor_key_file

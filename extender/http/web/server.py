@@ -101,7 +101,8 @@ def _application(
     if tls is not None:
         context = tls.verbs if listener.asks_for_certificates else tls.api
     app[PLACE] = Place(listener, context)
-    app.add_routes(parts.probes.routes(with_reasons=listener.shows_reasons))
+    with_reasons = listener.shows_reasons and parts.reviews is None
+    app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
     if listener.serves != "verbs":
