@@ -54,8 +54,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What one service did beside one case."""
 
     admitted_s: tuple[float | None, ...]  # None: not within `DEADLINE_S`
-    filter_ms: tuple[float, ...]
-    facts: int  # that the log got about the hostile namespace
+    arrival_ms: tuple[
+        float, ...
+    ]  # of filter calls in the first `SETTLE_S` after the hostile objects came
+    filter_ms: tuple[float, ...]  # of the calls after that
+    events: int  # that the log got about the hostile namespace
 
 
 def nothing(_turn: int) -> list[Object]:
@@ -169,9 +172,10 @@ async def measure(case: Case, rounds: int) -> Run:
             write(manifests, HOSTILE, case.make(0))
             if case.every_s:
                 work.append(asyncio.create_task(replace(case, manifests)))
-            admitted = []
+            admitted, arrival = [], 0
             for number in range(rounds):
                 await asyncio.sleep(SETTLE_S)
+                arrival = arrival or len(took_ms)
                 admitted.append(await admission(replica, manifests, f"gang-{number}"))
         finally:
             for task in work:
@@ -179,8 +183,13 @@ async def measure(case: Case, rounds: int) -> Run:
             await asyncio.gather(*work, return_exceptions=True)
         found = 0
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):
-            found = await facts(replica)
-        return Run(admitted_s=tuple(admitted), filter_ms=tuple(took_ms), facts=found)
+            found = await recorded(replica)
+        return Run(
+            admitted_s=tuple(admitted),
+            arrival_ms=tuple(took_ms[:arrival]),
+            filter_ms=tuple(took_ms[arrival:]),
+            events=found,
+        )
 
 
 async def replace(case: Case, manifests: Path) -> None:
@@ -206,8 +215,8 @@ async def admission(replica: Replica, manifests: Path, name: str) -> float | Non
     return None
 
 
-async def facts(replica: Replica) -> int:
-    """Return how many facts the log has about the hostile namespace."""
+async def recorded(replica: Replica) -> int:
+    """Return how many events the log has about the hostile namespace."""
     count, after = 0, 0
     while True:
         page = await replica.events(f"?namespace={HOSTILE}&limit=1000&after={after}")
@@ -263,7 +272,7 @@ def line(found: Run) -> str:
     times = ", ".join("never" if s is None else f"{s:.2f} s" for s in found.admitted_s)
     return (
         f"admitted after {times}; filter p50 {quantile(found.filter_ms, 0.5):.1f} "
-        f"p99 {quantile(found.filter_ms, 0.99):.1f} ms; {found.facts} facts; {os.getloadavg()[0]:.1f} load"
+        f"p99 {quantile(found.filter_ms, 0.99):.1f} ms; {found.events} events; {os.getloadavg()[0]:.1f} load"
     )
 
 
@@ -273,20 +282,39 @@ def figures_of(name: str, beside: list[Run], alone: list[Run]) -> list[Figure]:
     def times(runs: list[Run]) -> tuple[float, ...]:
         return tuple(s for run in runs for s in run.admitted_s if s is not None)
 
-    def p99(runs: list[Run]) -> tuple[float, ...]:
-        return tuple(quantile(run.filter_ms, 0.99) for run in runs)
-
-    note = f"{name}: {max(run.facts for run in beside):,} facts about the hostile namespace"
+    note = (
+        f"{name}: {max(run.events for run in beside):,} events about the hostile namespace; on arrival the service also "
+        "reads their manifests, which a real API server does for it"
+    )
+    quick = f"{name}: filter of an ordinary pod, p99"
+    common: dict[str, Any] = {"bench": "tenants", "better": "lower", "baseline_name": "alone"}
     return [
         Figure(
-            bench="tenants", what=f"{name}: gang of 4 of another namespace admitted", unit="s", better="lower",
-            values=times(beside), baseline_name="alone", baseline=times(alone), target=TARGETS["admitted"],
+            what=f"{name}: gang of 4 of another namespace admitted",
+            unit="s",
+            values=times(beside),
+            baseline=times(alone),
+            target=TARGETS["admitted"],
             unfinished=sum(s is None for run in beside for s in run.admitted_s),
             baseline_unfinished=sum(s is None for run in alone for s in run.admitted_s),
             note=note,
+            **common,
         ),
         Figure(
-            bench="tenants", what=f"{name}: filter of an ordinary pod, p99", unit="ms", better="lower",
-            values=p99(beside), baseline_name="alone", baseline=p99(alone), target=TARGETS["filter"], note=note,
+            what=f"{quick}, from the arrival on",
+            unit="ms",
+            values=tuple(quantile((*run.arrival_ms, *run.filter_ms), 0.99) for run in beside),
+            baseline=tuple(quantile((*run.arrival_ms, *run.filter_ms), 0.99) for run in alone),
+            note=note,
+            **common,
         ),
-    ]  # fmt: skip
+        Figure(
+            what=f"{quick}, from {SETTLE_S:.0f} s after it",
+            unit="ms",
+            values=tuple(quantile(run.filter_ms, 0.99) for run in beside),
+            baseline=tuple(quantile(run.filter_ms, 0.99) for run in alone),
+            target=TARGETS["filter"],
+            note=note,
+            **common,
+        ),
+    ]

@@ -26,7 +26,7 @@ BENCHES = {
     "trees": 3,
     "workloads": 2,
     "storms": 13,
-    "tenants": 10,
+    "tenants": 15,
 }
 
 

@@ -29,8 +29,9 @@ AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes, ...
 AT_ONCE_EFFORT_MIN = 100
 AT_ONCE_STEPS = (
-    10_000  # ... and at most so many members in all nodes: a node of a large tree costs more
+    10_000  # ... and at most so many members in all of them: a node of a large tree costs more
 )
+AT_ONCE_RULES_MAX = 100  # pairs of shape and rule between pods
 EXPLAINED_AT_ONCE_MAX = (
     20_000  # pairs of group and node; an explanation takes some milliseconds up to there
 )
@@ -57,7 +58,11 @@ class PlannerPool:
     def at_once(self, request: PlanRequest) -> Verdict | DeferredWork:
         """Plan a tree in this process, or return what would take long: `search` or `explain`."""
         groups, members = _count(request.root)
-        if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
+        if (
+            groups > AT_ONCE_GROUPS_MAX
+            or members * len(request.nodes) > AT_ONCE_CELLS_MAX
+            or len(request.shapes) * len(request.rules) > AT_ONCE_RULES_MAX
+        ):
             return "search"
         self._nodes = self._nodes.renewed(request.nodes)
         effort = max(min(AT_ONCE_EFFORT, AT_ONCE_STEPS // max(members, 1)), AT_ONCE_EFFORT_MIN)

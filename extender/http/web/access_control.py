@@ -20,6 +20,7 @@ from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import Handler
+from extender.http.responses.request_body import body_of
 from extender.http.responses.request_visibility import VISIBILITY
 from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.request_limits import is_stream
@@ -32,6 +33,13 @@ STREAM_RECHECK_S: Final = 5.0
 STREAM_UNKNOWN_S: Final = 30.0  # a stream ends after so long without an answer about its rights
 FREE: Final = (RouteRight.OPEN, RouteRight.CERTIFICATE)
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+IN_BODY: Final = re.compile(
+    rb"""(?:\bnamespace["']?\s*:\s*["']?|PodGroup/)([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)"""
+)
+BODY_READ_MAX: Final = 1 << 20  # bytes; a plan query about the live cluster has no more
+BODY_NAMES_MAX: Final = 16
+PLANNER: Final = web.RequestKey("planner", Caller)
+OPERATOR: Final = "gang-extender-operator"
 VIEWER: Final = "gang-extender-viewer"
 ACCOUNT: Final = "system:serviceaccount:"
 HOW: Final = (
@@ -86,6 +94,41 @@ class AccessControl:
 
         return with_rights
 
+    def after_body(self) -> Middleware:
+        """Return the middleware for plan queries of callers with rights in some namespaces; the body has been read.
+
+        They see, and may plan in, the namespaces where they may create and list groups, of those that are known and those
+        that the body may be about. The worker process refuses objects in other namespaces.
+        """
+
+        @web.middleware
+        async def with_namespaces(request: web.Request, handler: Handler) -> web.StreamResponse:
+            caller = request.get(PLANNER)
+            if caller is not None:
+                request[VISIBILITY] = await self._plannable(caller, body_of(request))
+            return await handler(request)
+
+        return with_namespaces
+
+    async def _plannable(self, caller: Caller, body: bytes) -> Visibility:
+        """Return the namespaces in which a caller may plan.
+
+        Raises:
+            Forbidden: There is none.
+            AccessUnknown: The API server does not answer.
+        """
+        created = await self._reviews.namespaces(caller, "create", self._known)
+        listed = await self._reviews.namespaces(caller, "list", self._known)
+        found = set(created & listed)
+        for name in _named_in(body) - found:
+            rights = (AccessRight("create", name), AccessRight("list", name))
+            if all([await self._reviews.may(caller, right) for right in rights]):
+                found.add(name)
+        if not found:
+            METRICS.http_access.labels("forbidden").inc()
+            raise Forbidden(refusal(caller, AccessRight("create"), OPERATOR, "NAMESPACE"))
+        return Visibility.of(found)
+
     async def _checked(self, request: web.Request, need: RouteRight | None) -> Visibility:
         """Return what the caller of a request may see, and count the outcome.
 
@@ -117,8 +160,10 @@ class AccessControl:
                 await self._require(caller, AccessRight("get", path="/metrics"))
                 return Visibility.of(())
             case RouteRight.PLAN:
-                await self._require(caller, AccessRight("create"))
-                return await self._visible(caller)
+                if await self._reviews.may(caller, AccessRight("create")):
+                    return await self._visible(caller)
+                request[PLANNER] = caller  # the namespaces are in the body
+                return Visibility.of(())
             case RouteRight.NAMESPACE:
                 namespace = request.match_info["namespace"]
                 return await self._readable(caller, "get", namespace)
@@ -150,7 +195,7 @@ class AccessControl:
     async def _require(self, caller: Caller, right: AccessRight) -> None:
         """Raise Forbidden if a caller does not have a right that an operator has."""
         if not await self._reviews.may(caller, right):
-            raise Forbidden(refusal(caller, right, "gang-extender-operator"))
+            raise Forbidden(refusal(caller, right, OPERATOR))
 
     async def _visible(self, caller: Caller) -> Visibility:
         """Return what a caller may list: all namespaces, or those of the ones that have something to show."""
@@ -215,6 +260,20 @@ class AccessControl:
         finally:
             work.cancel()
             await asyncio.wait({work})
+
+
+def _named_in(body: bytes) -> set[str]:
+    """Return the first names in a plan query that may be of namespaces, in JSON or in YAML, and the default one.
+
+    >>> sorted(_named_in(b'{"workload": [{"metadata": {"namespace": "a"}}], "manifest": "metadata: {namespace: b}"}'))
+    ['a', 'b', 'default']
+    """
+    found = {"default"}
+    for match in IN_BODY.finditer(body[:BODY_READ_MAX]):
+        found.add(match[1].decode())
+        if len(found) >= BODY_NAMES_MAX:
+            break
+    return found
 
 
 def _covers(now: Visibility, before: Visibility) -> bool:

@@ -88,10 +88,14 @@ def _application(
     connections = ConnectionLimits(settings, count)
     check = check_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
+    inner: list[Middleware] = []
     if parts.reviews is not None and listener.serves != "verbs":
         cache = ReviewCache(parts.reviews, time.monotonic)
-        checks = [AccessControl(cache, parts.namespaces, connections).middleware()]
-    app = web.Application(middlewares=[problems, *checks, limits.middleware(connections, check)])
+        access = AccessControl(cache, parts.namespaces, connections)
+        checks, inner = [access.middleware()], [access.after_body()]
+    app = web.Application(
+        middlewares=[problems, *checks, limits.middleware(connections, check), *inner]
+    )
     app[CONNECTIONS] = connections
     context = None
     if tls is not None:

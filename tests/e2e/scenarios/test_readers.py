@@ -228,6 +228,32 @@ async def test_the_token_of_a_kubeconfig_is_enough(reading: Reading, place: Acco
     assert (await reading.ask("/v1/gangs/team-a/of-team-a/tree", token_of("developer")))[0] == 403
 
 
+async def test_who_may_create_may_plan(reading: Reading, place: Accounts) -> None:
+    """In the namespace of the right; objects in another one are refused, and so is a user who may only read."""
+    await place.bind("developer", "gang-extender-view", "team-b")
+    await reading.until("/v1/gangs", token_of("developer"), 200)
+
+    async def plan(namespace: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {token_of('developer')}"}
+        body = {"workload": [a_group("planned", gang=1, namespace=namespace)]}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{reading.service.url}/v1/plan", json=body) as reply,
+        ):
+            return reply.status, await reply.text()
+
+    status, text = await plan("team-b")
+    assert (status, "--clusterrole=gang-extender-operator" in text) == (403, True), text
+    await place.bind("developer", "gang-extender-edit", "team-b")
+
+    async def permitted() -> bool:
+        return (await plan("team-b"))[0] == 200
+
+    await eventually(permitted, every_s=0.5, timeout_s=30)
+    status, text = await plan("team-a")
+    assert (status, "namespace 'team-a'" in text) == (400, True), text
+
+
 async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> None:
     """In Chromium: a form instead of data; a token that is not valid is refused; then the page is live; signing out forgets it."""
     token = await place.token("auditor")

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.composition import Service, Store
+from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
@@ -21,6 +22,7 @@ from extender.http.web import access_control
 from extender.http.web.access_control import AccessControl, refusal
 from extender.http.web.openapi_route import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
+from extender.queries.plan.plan_service import PlanResult
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.support.service.fake_access import FakeAccessReviews
 from tests.support.service.fakes import Stage, until
@@ -135,6 +137,37 @@ async def test_who_sees_all_and_who_may_read_metrics(served, reviews):
         assert reply.status == 403
     async with served.client.get("/v1/gangs", headers=bearer(prometheus)) as reply:
         assert reply.status == 403
+
+
+async def test_a_plan_in_a_namespace_needs_the_right_to_create_there(reviews):
+    """In all namespaces, or in those of the plan; another one in the body is refused by the worker that plans."""
+    asked = []
+
+    async def plan(body, readers):
+        asked.append(readers)
+        return PlanResult(b"{}")
+
+    both = (AccessRight("create", "new"), AccessRight("list", "new"))
+    tokens = {
+        "operator": reviews.add_user("operator", AccessRight("create"), AccessRight("list")),
+        "here": reviews.add_user("here", TEAM, AccessRight("create", "default")),
+        "new": reviews.add_user("new", *both),
+        "viewer": reviews.add_user("viewer", *READ),
+    }
+    wanted = {"metadata": {"namespace": "new", "name": "g"}, "kind": "PodGroup"}
+    statuses = {}
+    async with Served(
+        a_node("n0", gpu=4), *a_gang("g", pods=2), reviews=reviews, plan=plan
+    ) as served:
+        for user, token in tokens.items():
+            async with served.client.post(
+                "/v1/plan", json={"workload": [wanted]}, headers=bearer(token)
+            ) as reply:
+                statuses[user] = reply.status
+                detail = await reply.text()
+    assert statuses == {"operator": 200, "here": 200, "new": 200, "viewer": 403}
+    assert "gang-extender-operator" in detail
+    assert asked == [Visibility.all(), Visibility.of({"default"}), Visibility.of({"new"})]
 
 
 async def test_an_api_server_that_does_not_answer(served, reviews):

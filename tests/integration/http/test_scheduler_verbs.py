@@ -24,6 +24,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
@@ -109,7 +110,7 @@ SCHEMAS = {"filter": FILTER, "prioritize": PRIORITIZE, "bind": BIND, "preempt": 
 class Served:
     """A stage behind the real aiohttp application."""
 
-    def __init__(self, *objects, reviews=None, **rest):
+    def __init__(self, *objects, reviews=None, plan=None, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeEventQueries(stage.database)
@@ -135,6 +136,7 @@ class Served:
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
+                    *((PlanApi(plan),) if plan else ()),
                 ),
                 feed.stop,
                 lambda: ClusterSize(

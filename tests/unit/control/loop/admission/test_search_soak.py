@@ -57,7 +57,7 @@ class Soak:
         return [e.gang for e in self.stage.events() if isinstance(e.data, GangAdmitted)]
 
     def finish_some(self):
-        """Delete the pods and groups of the oldest admitted gangs, so that room frees."""
+        """Delete the pods and groups of the oldest admitted gangs, so that capacity becomes free."""
         for path in self.admitted()[:-6]:
             namespace, _, name = path.partition("/")
             pods = [

@@ -24,7 +24,7 @@ def proxy(
 
 
 async def _serve(port: int, server: str | None) -> None:
-    from extender.cli.connection.local_proxy import HOST, LocalProxy
+    from extender.cli.proxy.local_proxy import HOST, LocalProxy
 
     url = await asyncio.to_thread(finder().find, server)  # an error now, not with the first request
     stopping = asyncio.Event()
