@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import signal
 import sys
@@ -286,6 +285,8 @@ class Service:
         from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
+        from extender.runtime.cooperative_yield import Yielder
+        from extender.runtime.garbage_collection import FullCollections
 
         self.settings = settings
         self.cluster = seen
@@ -330,6 +331,7 @@ class Service:
             ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
         )
         self.worker = PlanQueryWorker()
+        self.collections = FullCollections(clock, Yielder.since_last_call_s)
         self.apps = self._applications(opened, clock)
 
     def _watch_log(self, opened: Store, clock: DatabaseClock) -> None:
@@ -451,6 +453,7 @@ class Service:
         runners = [await listen(app, self.settings) for app in self.apps]
         on_listening()
         await self.cluster.start()
+        self.collections.take_over()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
@@ -470,6 +473,7 @@ class Service:
             asyncio.create_task(self.projector.run(), name="projector"),
             asyncio.create_task(self.query_process.run(), name="query process"),
             asyncio.create_task(self.trees.run(), name="trees"),
+            asyncio.create_task(self.collections.run(), name="garbage collection"),
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
@@ -567,8 +571,6 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)
-        gc.collect()
-        gc.freeze()  # the collector skips objects that exist from the start; scanning them would delay calls
         from extender.runtime.cpu_slice import request_short_slices
 
         request_short_slices()  # after the start of the embedded database, which would inherit the setting

@@ -53,6 +53,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix = "gang_extender"
+        self._of_the_process(prefix)
         self.extender_requests = Counter(
             f"{prefix}_extender_requests",
             "Requests of kube-scheduler to this replica, by verb and outcome.",
@@ -308,6 +309,14 @@ class Metrics:
             f"{prefix}_informer_lists",
             "Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.",
             ["resource"],
+            registry=self.registry,
+        )
+
+    def _of_the_process(self, prefix: str) -> None:
+        self.full_collection_seconds = Histogram(
+            f"{prefix}_full_collection_seconds",
+            "Seconds for which the garbage collector stopped the process to look at all objects.",
+            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
             registry=self.registry,
         )
 

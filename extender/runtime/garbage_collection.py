@@ -1,0 +1,61 @@
+"""When the garbage collector looks at all objects: while kube-scheduler does not call.
+
+A full collection stops the process for 60 to 90 ms with the objects of some thousand pods. CPython makes one whenever
+their number has grown by a quarter, so in the middle of a burst of calls. Here it is made in quiet seconds. Between
+two of them only young objects are looked at, and cycles of older objects wait.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Final
+
+from extender.ports.log_ports import Clock
+from extender.runtime.periodic import PeriodicTask
+from extender.telemetry import METRICS
+
+QUIET_S: Final = 2.0  # since the last call of kube-scheduler
+EVERY_MS: Final = 60_000  # at most so often
+AT_LATEST_MS: Final = 600_000  # also while kube-scheduler calls
+LOOK_S: Final = 1.0
+NEVER: Final = 1_000_000_000  # collections of the middle generation before CPython makes a full one
+
+
+class FullCollections:
+    """Makes the full collections of this process.
+
+    Args:
+        clock: Monotonic time.
+        since_last_call_s: Returns the seconds since the last call of kube-scheduler.
+    """
+
+    def __init__(self, clock: Clock, since_last_call_s: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_last_call_s = since_last_call_s
+        self._last_ms = clock.monotonic_ms()
+
+    def take_over(self) -> None:
+        """Make the first one, and switch off those that CPython would make."""
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, NEVER)
+        self._collect()
+
+    async def run(self) -> None:
+        """Make full collections at quiet times, until cancelled."""
+        await PeriodicTask(name="garbage collection", work=self.look, every_s=LOOK_S).run()
+
+    async def look(self) -> None:
+        """Make a full collection if it is time for one."""
+        past_ms = self._clock.monotonic_ms() - self._last_ms
+        quiet = self._since_last_call_s() >= QUIET_S
+        if past_ms >= AT_LATEST_MS or (quiet and past_ms >= EVERY_MS):
+            self._collect()
+
+    def _collect(self) -> None:
+        began_ms = self._clock.monotonic_ms()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # collections of younger generations skip these objects, and so does the copy of a forked process
+        self._last_ms = self._clock.monotonic_ms()
+        METRICS.full_collection_seconds.observe((self._last_ms - began_ms) / 1000)

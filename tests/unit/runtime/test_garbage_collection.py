@@ -1,0 +1,89 @@
+"""Full collections are made at quiet times, and free what nothing refers to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from extender.runtime.garbage_collection import AT_LATEST_MS, EVERY_MS, FullCollections
+from tests.support.service.fakes import FakeClock
+
+
+class Node:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def collector():
+    """Yield the collections, the clock and the seconds since the last call; CPython's settings are restored."""
+    before = gc.get_threshold()
+    clock, calls = FakeClock(), [0.0]
+    found = FullCollections(clock, lambda: calls[0])
+    found.take_over()
+    yield found, clock, calls
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def old_cycle() -> weakref.ref[Node]:
+    """Return a reference to a cycle of an old object that nothing else refers to."""
+    node = Node()
+    gc.collect(1)
+    gc.collect(1)
+    return weakref.ref(node)
+
+
+async def test_old_cycles_wait_for_a_quiet_time(collector):
+    """While kube-scheduler calls nothing old is looked at; two seconds after the last call it is."""
+    found, clock, calls = collector
+    cycle = old_cycle()
+    clock.advance(EVERY_MS / 1000)
+    await found.look()
+    gc.collect(1)
+    assert cycle() is not None
+    calls[0] = 2.0
+    await found.look()
+    assert cycle() is None
+
+
+async def test_it_is_made_in_time_also_beside_calls(collector):
+    """After ten minutes at the latest."""
+    found, clock, _ = collector
+    cycle = old_cycle()
+    clock.advance(AT_LATEST_MS / 1000 - 1)
+    await found.look()
+    assert cycle() is not None
+    clock.advance(1)
+    await found.look()
+    assert cycle() is None
+
+
+async def test_it_is_not_made_again_and_again(collector):
+    """A quiet service makes one a minute."""
+    found, clock, calls = collector
+    calls[0] = 100.0
+    cycle = old_cycle()
+    clock.advance(EVERY_MS / 1000 - 1)
+    await found.look()
+    assert cycle() is not None
+
+
+async def test_objects_of_before_are_skipped_and_freed_all_the_same(collector):
+    """Frozen objects that become garbage are found by the next full collection."""
+    found, clock, calls = collector
+    node = Node()
+    cycle = weakref.ref(node)
+    calls[0] = 100.0
+    clock.advance(EVERY_MS / 1000)
+    await found.look()
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[2] > 1_000_000
+    del node
+    clock.advance(EVERY_MS / 1000)
+    await found.look()
+    assert cycle() is None
