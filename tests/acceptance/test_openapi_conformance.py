@@ -6,11 +6,9 @@ a status, a type and a schema that the document names, and what does not fit is 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from urllib.parse import quote
@@ -19,10 +17,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.acceptance.test_process_kills import ROOT, WITHIN_S
-from tests.support.logs.postgres import fresh_database, run
-from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
-from tests.support.service.replicas import Replica
+from tests.acceptance.test_process_kills import ROOT
+from tests.support.service.manifest_builders import RACK, a_fleet, a_gang
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 # What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
@@ -32,41 +28,6 @@ LINE_MAX = (
     6_000  # aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
 )
 UNICODE = "gäng-日本-" + "x" * 240
-
-
-@pytest.fixture(scope="module")
-def service(postgres_url, template_database, tmp_path_factory):
-    """The service with an admission, a refusal, a tree that breaks a rule and one that is waiting."""
-    folder = tmp_path_factory.mktemp("contract")
-    manifests = folder / "manifests"
-    manifests.mkdir()
-    objects = [
-        *a_fleet("2 racks x 2 nodes", gpu=4),
-        *a_gang("fits", pods=4, topo=RACK),
-        *a_gang("large", pods=50),
-        *a_gang("waits", pods=1, minimum=3),
-        a_pod("alone", requests={GPU: 1}),
-    ]
-    (manifests / "all.yaml").write_text(yaml.safe_dump_all(objects))
-    with fresh_database(postgres_url, template=template_database) as url:
-        replica = Replica(folder, url, manifests, "contract")
-        try:
-            run(replica.until("/readyz", 200))
-            run(until_answered(replica))
-            yield replica
-        finally:
-            replica.end()
-
-
-async def until_answered(replica):
-    """Wait until two gangs have been decided on."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
-        found = await replica.events("?type=GangUnschedulable&type=GangAdmitted")
-        if len({event["gang"] for event in found}) >= 2:
-            return
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
 
 
 def get(service, path):
@@ -143,6 +104,56 @@ def test_every_answer_conforms(service, mode, examples):
         assert try_out(operation, mode, examples) > 0
 
 
+@pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.full)])
+def test_answers_lead_to_further_questions(service, examples):
+    """Operations in series, with values of earlier answers where the document links them."""
+    import schemathesis
+
+    always, _ = checks_of("positive")
+    schema = schemathesis.openapi.from_url(f"{service.url}/v1/openapi.json")
+    machine = schema.as_state_machine()
+    calls = []
+
+    class Series(machine):
+        def before_call(self, case):
+            (case.query or {}).pop("follow", None)  # a stream has no end
+            calls.append(case.path)
+
+        def validate_response(self, response, case, **_):
+            case.validate_response(response, checks=always)
+
+    Series.run(
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=8,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+            database=None,
+        )
+    )
+    assert len({*calls}) > 3, calls
+
+
+def test_methods_that_a_path_does_not_have_are_named(service):
+    """405 with Allow, for TRACE as well (RFC 9110, 15.5.6)."""
+    for path in ("/v1/gangs", "/v1/events", "/readyz", "/ui/index.html", "/scheduler/filter"):
+        for method in ("TRACE", "DELETE", "PATCH"):
+            asked = urllib.request.Request(service.url + path, method=method)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(asked, timeout=60)
+            with caught.value as answer:
+                assert (answer.code, bool(answer.headers["Allow"])) == (405, True), path
+
+
+def test_a_budget_may_be_written_with_a_fraction_of_zero(service):
+    """415.0 is an integer for JSON Schema."""
+    cluster = a_fleet("1 racks x 1 nodes", gpu=2)
+    whole = {"cluster": cluster, "workload": a_gang("g", pods=2), "budget": 415.0}
+    assert post(service, whole)[0] == 200
+    assert post(service, whole | {"budget": 415.5})[0] == 400
+
+
 def post(service, body):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     asked = urllib.request.Request(
@@ -177,6 +188,8 @@ def test_plan_answers_as_the_command_does(service):
         ({"cluster": [], "budget": 0}, ["budget"]),
         (b"[" * 100_000, ["body"]),
         (b"\xff", ["body"]),
+        (b"1e99999", ["body", "out of range"]),
+        (b"1" * 20_000, ["body", "out of range"]),
         (b"", ["body"]),
     ):
         status, answer = post(service, body)

@@ -136,17 +136,29 @@ def _parsed(body: bytes) -> PlanQuestion:
     """
     try:
         plain = msgspec.json.decode(body)
-        return msgspec.convert(plain, PlanQuestion)
-    except msgspec.ValidationError as error:
-        found = field_problems(plain, PlanQuestion, lambda _: frozenset())
-        problems = tuple(f"body: {problem}" for problem in found)
-        raise several(problems or ("body: a field is null; leave it out",)) from error
+    except msgspec.ValidationError as error:  # JSON, with a number that is too large for a double
+        raise BadInput(f"body: {error}") from error
     except msgspec.DecodeError as error:
         raise BadInput(f"body: {json_message(body, error)}") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"body: not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
+    try:
+        return msgspec.convert(_with_integers(plain), PlanQuestion)
+    except msgspec.ValidationError as error:
+        found = field_problems(plain, PlanQuestion, lambda _: frozenset())
+        problems = tuple(f"body: {problem}" for problem in found)
+        raise several(problems or ("body: a field is null; leave it out",)) from error
+
+
+def _with_integers(plain: object) -> object:
+    """Return a body with its budget as integer, where it is written as 415.0, which is an integer for JSON Schema."""
+    budget = plain.get("budget") if isinstance(plain, dict) else None
+    if isinstance(budget, float) and budget.is_integer():
+        assert isinstance(plain, dict)
+        return {**plain, "budget": int(budget)}
+    return plain
 
 
 def _check_namespaces(found: Manifest, readers: Visibility) -> None:

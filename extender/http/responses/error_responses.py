@@ -79,4 +79,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
             )
         elif isinstance(error, web.HTTPMethodNotAllowed):
             detail += f": this path has {', '.join(sorted(error.allowed_methods))}"
-        return problem(error.status, error.reason, detail)
+        answer = problem(error.status, error.reason, detail)
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer

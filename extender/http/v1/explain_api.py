@@ -11,7 +11,7 @@ from multidict import MultiMapping
 from extender.core.model.errors import BadInput
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
+from extender.http.v1.openapi import MOMENT, NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
@@ -46,7 +46,7 @@ OPERATIONS = (
             Parameter(
                 name="at",
                 about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now",
-                schema=TEXT,
+                schema=MOMENT,
             ),
         ),
         problems=(400, 404, 503),

@@ -8,6 +8,7 @@ from the answers; a test compares the operations with the routes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin
 
@@ -25,12 +26,12 @@ REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
     401: "There is no valid bearer token (where the service has authentication)",
-    403: "The user does not have the right; `detail` has the command that gives it (where the service has authentication)",
+    403: "The user does not have the right; `detail` has the command that gives it (where the service has authentication). Or, on a listener without TLS, Host or Origin are not those of the service",
     404: "There is no such object",
     409: "The log ends before that position: part of it was lost, or it is another log",
     408: "The body did not arrive in time",
     413: "The body is too large",
-    415: "The body has a Content-Encoding",
+    415: "The body has a Content-Encoding, or is not application/json",
     503: "The event store does not answer, there are too many queries, or rights cannot be checked; try again",
 }
 ACCESS_CODES = (401, 403, 503)  # of every operation
@@ -41,6 +42,19 @@ POSITION_HEADER = {
 TEXT = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"}
 NAME = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": "^[^\\u0000/]+$"}
 PATH = {"type": "string", "maxLength": 1024, "pattern": "^[^\\u0000/]+/[^\\u0000/]+$"}
+MOMENT = {  # a time, or a position
+    "anyOf": [
+        {"type": "string", "format": "date-time", "maxLength": 1024},
+        {"type": "string", "pattern": "^[0-9]{1,18}$"},
+    ],
+    "example": "2026-11-20T03:12:00Z",
+}
+PAIR = {
+    "type": "string",
+    "minLength": 3,
+    "maxLength": 1024,
+    "pattern": "^[^\\u0000=]+=[^\\u0000]+$",
+}
 TIME = {
     "type": "string",
     "format": "date-time",
@@ -106,6 +120,20 @@ ORDER = Parameter(
 )
 
 
+# Links of answers to further questions: path -> operation and parameters (OpenAPI 3.1, 4.8.20)
+_POSITION = {"at": "$response.header.X-Log-Position"}
+_GANG = "$response.body#/0/gang"
+LINKS: dict[str, dict[str, Json]] = {
+    "/v1/gangs": {
+        "get_events": {"gang": _GANG},
+        "get_explain": {"name": _GANG},
+        "get_state": _POSITION,
+    },
+    "/v1/nodes": {"get_nodes_name": {"name": "$response.body#/nodes/0/node"}},
+    "/v1/events": {"get_decisions_id": {"id": "$response.body#/0/position"}},
+}
+
+
 def document(operations: Sequence[Operation]) -> Json:
     """Return the OpenAPI document of these operations."""
     paths: dict[str, Json] = {}
@@ -138,11 +166,22 @@ def _described(operation: Operation) -> Json:
     responses: dict[str, Json] = {
         "200": {"description": operation.about, "headers": headers, "content": content}
     }
+    if operation.path in LINKS:
+        responses["200"]["links"] = {
+            target: {"operationId": target, "parameters": parameters}
+            for target, parameters in LINKS[operation.path].items()
+        }
     if operation.tagged:
         responses["304"] = {"description": "The client has the current answer (If-None-Match)"}
     problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
+    long = {
+        "text/plain": {"schema": {"type": "string"}}
+    }  # a request line or header over 8,190 bytes
     for code in sorted({*operation.problems, *ACCESS_CODES}):
-        responses[str(code)] = {"description": PROBLEM_CODES[code], "content": problem}
+        responses[str(code)] = {
+            "description": PROBLEM_CODES[code],
+            "content": problem | (long if code == HTTPStatus.BAD_REQUEST else {}),
+        }
     found: Json = {
         "operationId": operation.name,
         "summary": operation.about,

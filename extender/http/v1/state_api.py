@@ -16,7 +16,7 @@ from multidict import MultiMapping
 
 from extender.core.model.ids import NodeName
 from extender.http.responses.request_visibility import visibility_of, visibility_tag
-from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
+from extender.http.v1.openapi import MOMENT, NAME, PAIR, Operation, Parameter
 from extender.http.v1.query_parameters import field, known
 from extender.ports.cluster_ports import Cluster
 from extender.queries.log.parameter_validation import checked_name, checked_text
@@ -50,7 +50,7 @@ class _AnswerFromLog(msgspec.Struct, kw_only=True):
 AT = Parameter(
     name="at",
     about="A time (RFC 3339) or a position of the log; default: the end of the log",
-    schema=TEXT,
+    schema=MOMENT,
 )
 OPERATIONS = (
     Operation(
@@ -61,11 +61,11 @@ OPERATIONS = (
         parameters=(
             AT,
             Parameter(
-                name="diff", about="Another time or position, to compare with `at`", schema=TEXT
+                name="diff", about="Another time or position, to compare with `at`", schema=MOMENT
             ),
             Parameter(name="node", about="Only gangs on this node", schema=NAME),
             Parameter(
-                name="domain", about="Only gangs in this topology domain, key=value", schema=TEXT
+                name="domain", about="Only gangs in this topology domain, key=value", schema=PAIR
             ),
             Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
             Parameter(

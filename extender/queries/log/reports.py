@@ -281,8 +281,8 @@ def check_report_query(
         raise BadInput(msg)
     until = min(until_us, now_us) if until_us is not None else now_us
     since = since_us if since_us is not None else until - DAY_US
-    if since >= until:
-        msg = f"since: {rfc3339(since)} is not before until, {rfc3339(until)}; the span is empty"
+    if since > until:
+        msg = f"since: {rfc3339(since)} is after until, {rfc3339(until)}"
         raise BadInput(msg)
     return ReportQuery(
         name=name, since_us=since, until_us=until, namespace=namespace, gang=gang, limit=limit

@@ -1,0 +1,48 @@
+"""A running service with some history, for tests that only ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import yaml
+
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
+from tests.support.service.replicas import WITHIN_S, Replica
+
+
+@pytest.fixture(scope="module")
+def service(postgres_url, template_database, tmp_path_factory):
+    """The service with an admission, a refusal, a tree that breaks a rule and one that is waiting."""
+    folder = tmp_path_factory.mktemp("contract")
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    objects = [
+        *a_fleet("2 racks x 2 nodes", gpu=4),
+        *a_gang("fits", pods=4, topo=RACK),
+        *a_gang("large", pods=50),
+        *a_gang("waits", pods=1, minimum=3),
+        a_pod("alone", requests={GPU: 1}),
+    ]
+    (manifests / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    with fresh_database(postgres_url, template=template_database) as url:
+        replica = Replica(folder, url, manifests, "contract")
+        try:
+            run(replica.until("/readyz", 200))
+            run(until_answered(replica))
+            yield replica
+        finally:
+            replica.end()
+
+
+async def until_answered(replica):
+    """Wait until two gangs have been decided on."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        found = await replica.events("?type=GangUnschedulable&type=GangAdmitted")
+        if len({event["gang"] for event in found}) >= 2:
+            return
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)

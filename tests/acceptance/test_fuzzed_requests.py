@@ -1,0 +1,191 @@
+"""Thousands of fuzzed requests at each surface of a running service: no 5xx but an explained 503, and no growth of memory.
+
+500 requests per surface in `make test`, 10,000 in `make test-full`. The longest wait of a probe beside them, which bounds
+from above how long the event loop was held, is in the report of the test (`pytest -rA`); no time is asserted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from tests.support.service.fuzzed_requests import Answer, Request, RequestFuzzer, send
+from tests.support.service.manifest_builders import RACK, a_fleet, a_gang
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(1800)]
+
+QUICK, FULL = 500, 10_000
+CLIENTS = 4  # as many plans as the service makes at once are not refused
+WITHIN_S = 60.0
+PROBE_EVERY_S = 0.005
+# Allocators keep what they got; the second half may use what the first did not. A leak of one body of 20 kB in 100
+# requests would be more in the full profile.
+GROWTH_MAX_KIB = 32 * 1024
+NODES = ("n0", "n1", "n2", "n3")
+PAGE = [(f"/ui/{name}", ("at", "namespace")) for name in ("", "{path}", "index.html", "{path}/{path}")] + [
+    ("/ui", ()), ("/", ()), ("/{path}", ()), ("/livez", ()), ("/readyz", ()), ("/metrics", ("name[]",)),
+]  # fmt: skip
+
+
+def objects_of(service):
+    """Return the objects of the manifests of the service."""
+    path = Path(service.command[service.command.index("--cluster") + 1]) / "all.yaml"
+    return [*yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
+def verb_bodies(service):
+    """Return right bodies of each verb, for members, for a pod without a gang and for one that does not exist."""
+    pods = [o for o in objects_of(service) if o["kind"] == "Pod"]
+    pods.append({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "invented", "name": "none"}})
+    asked = [{"Pod": pod, "NodeNames": [*NODES], "Nodes": None} for pod in pods]
+    victims = {node: {"Pods": [{"UID": "1"}], "NumPDBViolations": 0} for node in NODES}
+    return {
+        "filter": asked,
+        "prioritize": asked,
+        "preempt": [{"Pod": pod, "NodeNameToMetaVictims": victims} for pod in pods],
+        "bind": [
+            {
+                "PodName": pod["metadata"]["name"], "PodNamespace": "default",
+                "PodUID": pod["metadata"].get("uid", ""), "Node": NODES[0],
+            }
+            for pod in pods
+        ],
+    }  # fmt: skip
+
+
+async def operations_of(service):
+    """Return the routes of the read API from its document: paths, and names of query parameters."""
+    status, document = await service.ask("/v1/openapi.json")
+    assert status == 200
+    found = [
+        (path, [p["name"] for p in item["get"].get("parameters", ()) if p["in"] == "query"])
+        for path, item in document["paths"].items()
+        if "get" in item
+    ]
+    return [*found, ("/v1/openapi.json", ()), ("/v1/{path}", ("at",)), ("/v1", ())]
+
+
+async def requests_of(service, surface):
+    """Return the fuzzed requests of a surface, without an end."""
+    fuzzer = RequestFuzzer(seed=22)
+    if surface == "verbs":
+        return fuzzer.verbs(verb_bodies(service))
+    if surface == "plan":
+        cluster, gang = a_fleet("2 racks x 2 nodes", gpu=2), a_gang("g", pods=4, topo=RACK)
+        return fuzzer.plans(
+            [
+                {"cluster": cluster, "workload": gang, "budget": 1000},
+                {"workload": gang, "all_pending": True},
+            ]
+        )
+    return fuzzer.routes(PAGE if surface == "page" else await operations_of(service))
+
+
+def rss_kib(service):
+    """Return the resident memory of the process of the service."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def problem_of(request: Request, answer: Answer) -> str:
+    """Return what is wrong with an answer, or an empty string."""
+    if answer.status >= 500:
+        if answer.status != 503:
+            return f"status {answer.status}"
+        text = answer.body.decode("utf-8", "replace")
+        explained = answer.status == 503 and (len(text) > 20 or request.method == "HEAD")
+        return "" if explained else "a 503 without a reason"
+    if answer.status == 405 and not answer.headers.get("allow"):
+        return "a 405 without Allow"
+    if answer.status == 0 and len(request.body) < 50_000 and len(request.target) < 4000:
+        return "no answer"
+    if answer.headers.get("content-type", "").startswith("application/") and answer.body:
+        try:
+            json.loads(answer.body)
+        except ValueError:
+            return "no JSON"
+    return ""
+
+
+def exceptions_of_ours(service):
+    """Return the exceptions in the log but those of the HTTP parser, which has them for each request that is no HTTP."""
+    lines = [json.loads(line) for line in service.log.read_text(encoding="utf-8").splitlines()]
+    return [e for line in lines if (e := line.get("exception")) and "http_exceptions" not in e]
+
+
+class Run:
+    """Some clients that send requests in turn, and what they saw."""
+
+    def __init__(self, service, requests) -> None:
+        self.host, _, port = service.url.removeprefix("http://").partition(":")
+        self.port = int(port)
+        self.requests = requests
+        self.statuses: Counter[int] = Counter()
+        self.problems: list[str] = []
+        self.in_flight: dict[Request, None] = {}
+        self.longest: tuple[float, list[str]] = (0.0, [])
+
+    async def send(self, count):
+        """Send so many requests."""
+        chosen = iter([*itertools.islice(self.requests, count)])
+        probing = asyncio.create_task(self._probe())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(self._client(chosen))
+        probing.cancel()
+
+    async def _client(self, chosen):
+        for request in chosen:
+            self.in_flight[request] = None
+            try:
+                answer = await send(self.host, self.port, request, WITHIN_S)
+            except TimeoutError:
+                self.problems.append(f"{request}: no answer within {WITHIN_S} s")
+                continue
+            finally:
+                self.in_flight.pop(request, None)
+            self.statuses[answer.status] += 1
+            if found := problem_of(request, answer):
+                self.problems.append(f"{request}: {found}: {answer.body[:200]!r}")
+
+    async def _probe(self):
+        """Ask for the smallest answer all the time; keep the longest wait and what was asked meanwhile."""
+        async with aiohttp.ClientSession(f"http://{self.host}:{self.port}") as session:
+            while True:
+                before, began_s = [*self.in_flight], time.perf_counter()
+                async with session.get("/livez") as reply:
+                    await reply.read()
+                waited_s = time.perf_counter() - began_s
+                if waited_s > self.longest[0]:
+                    self.longest = (waited_s, [str(r) for r in (*before, *self.in_flight)])
+                await asyncio.sleep(PROBE_EVERY_S)
+
+
+@pytest.mark.parametrize("count", [QUICK, pytest.param(FULL, marks=pytest.mark.full)])
+@pytest.mark.parametrize("surface", ["verbs", "read API", "page", "plan"])
+async def test_rubbish_is_answered_and_leaves_nothing(service, surface, count):
+    """Each answer is below 500 or an explained 503; the service is ready afterwards, and as large as half way."""
+    run = Run(service, await requests_of(service, surface))
+    await run.send(count // 2)
+    half_kib = rss_kib(service)
+    await run.send(count - count // 2)
+    grown_kib = rss_kib(service) - half_kib
+    waited_s, beside = run.longest
+    print(
+        f"{surface}: {dict(run.statuses)}, grown {grown_kib} KiB; longest wait of a probe {waited_s * 1000:.0f} ms beside"
+    )
+    print(*(f"  {line}" for line in beside[:8]), sep="\n")
+    assert not run.problems, "\n".join(run.problems[:10])
+    assert sum(run.statuses.values()) == count
+    assert set(run.statuses) & {200, 400, 404}, run.statuses
+    assert grown_kib < GROWTH_MAX_KIB
+    assert not exceptions_of_ours(service)
+    await service.until("/readyz", 200)
