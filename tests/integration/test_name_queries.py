@@ -39,6 +39,7 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.health import Probes
 from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_dto import EventLine
@@ -150,6 +151,7 @@ async def served(url, *objects):
             OpenApiRoute(),
         ):
             app.add_routes(part.routes())
+        app.add_routes(Probes(stage.extender_service, stage.leader).api_routes())
         routed = {route.resource.canonical for route in app.router.routes()}
         assert {operation.path for operation in OPERATIONS} <= routed
         server = TestServer(app)
@@ -189,6 +191,7 @@ EVERY_GET = {
     "/v1/nodes": "/v1/nodes",
     "/v1/nodes/{name}": "/v1/nodes/n1",
     "/v1/state": "/v1/state?at=5",
+    "/v1/readiness": "/v1/readiness",
     "/v1/reports": "/v1/reports",
     "/v1/reports/{name}": "/v1/reports/terminations?since=2020-01-01T00:00:00Z",
 }
