@@ -53,7 +53,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix = "gang_extender"
-        self._of_the_process(prefix)
+        self._add_others(prefix)
         self.extender_requests = Counter(
             f"{prefix}_extender_requests",
             "Requests of kube-scheduler to this replica, by verb and outcome.",
@@ -132,11 +132,6 @@ class Metrics:
         self.tree_search_budget_exhausted = Counter(
             f"{prefix}_tree_search_budget_exhausted",
             "Plans that used up their search budget.",
-            registry=self.registry,
-        )
-        self.new_gangs_limited = Gauge(
-            f"{prefix}_new_gangs_limited",
-            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
             registry=self.registry,
         )
         self.search_seconds = Counter(
@@ -312,7 +307,12 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _of_the_process(self, prefix: str) -> None:
+    def _add_others(self, prefix: str) -> None:
+        self.new_gangs_limited = Gauge(
+            f"{prefix}_new_gangs_limited",
+            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
+            registry=self.registry,
+        )
         self.full_collection_seconds = Histogram(
             f"{prefix}_full_collection_seconds",
             "Seconds for which the garbage collector stopped the process to look at all objects.",
