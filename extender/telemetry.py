@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from extender.core.planner.plan_types import Plan, Verdict
-from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionVerdict
+
+if TYPE_CHECKING:
+    from extender.core.planner.preempt.victim_search import PreemptionVerdict
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -327,6 +329,8 @@ class Metrics:
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""
+        from extender.core.planner.preempt.victim_search import NoPreemption  # imports numpy
+
         self.podgroup_preemption_attempt_duration_seconds.observe(took_ms / 1000)
         if isinstance(answer, NoPreemption):
             self.podgroup_preemption_attempts.labels(answer.cause).inc()

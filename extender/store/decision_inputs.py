@@ -28,13 +28,16 @@ from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
 _NUMBERS = msgspec.json.Decoder(list[int])
-_MARK = sa.text(  # see `retention`
-    "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class')"
+# The mark of `retention`, and the part with the highest remembered number: an older copy of the database has another part
+# there, or none.
+_MARK = sa.text(
+    "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class'), "
+    "(SELECT digest FROM gx.decision_input_chunk WHERE id = :highest)"
 )
 
 
 class _PartsRemoved(ExtenderError):
-    """Parts were removed, so the remembered part numbers may be wrong."""
+    """Parts were removed, or the database was replaced, so the remembered part numbers may be wrong."""
 
 
 class PostgresDecisionInputs:
@@ -48,6 +51,9 @@ class PostgresDecisionInputs:
         self._engine = engine
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
         self._mark: str | None = None  # of the last removal of parts before `_known` was filled
+        self._highest: tuple[int, bytes] | None = (
+            None  # number and digest of the newest part in `_known`
+        )
         self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -109,15 +115,20 @@ class PostgresDecisionInputs:
             ]
             await connection.execute(insert(DECISION_INPUT).on_conflict_do_nothing(), rows)
             # The lock on decision_input prevents removals between here and the commit.
-            mark = (await connection.execute(_MARK)).scalar_one()
-            if mark != self._mark:
-                self._mark = mark
+            number, expected = self._highest or (0, None)
+            mark, there = (await connection.execute(_MARK, {"highest": number})).one()
+            if mark != self._mark or there != expected:
+                self._mark, self._highest = mark, None
                 self._known.clear()
                 raise _PartsRemoved("parts were removed meanwhile")
         # After the commit: before it the numbers could be rolled back.
         if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:
             self._known.clear()
+            self._highest = None
         self._known.update(new)
+        if new:
+            newest = max((number, digest) for digest, number in new.items())
+            self._highest = max(self._highest or newest, newest)
 
     async def load(self, digest: str) -> DecisionInput | None:
         """See `DecisionInputs.load`.

@@ -92,7 +92,7 @@ class World:
             self.service.command(*words), check=False, cwd=ROOT, env=self.service.environ,
             capture_output=True, text=True,
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, ""), done
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
     async def until_ready(self):

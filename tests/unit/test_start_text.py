@@ -81,3 +81,14 @@ def test_with_tls_both_listeners_are_named_and_the_page_is_https(monkeypatch):
         "gang-extender 0.1.0 listens on 0.0.0.0:8888 and 127.0.0.1:8443; the page is https://127.0.0.1:8443/"
     )
     assert len(lines) == 3
+
+
+def test_a_read_api_without_authentication_is_named(monkeypatch):
+    """Where it is switched off, or has a cluster of manifests, which knows no tokens."""
+    files = {"tls_cert_file": "c", "tls_private_key_file": "k", "client_ca_file": "a"}
+    for flags in ({"authentication": "none"}, {"cluster": ("a.yaml",)}):
+        lines = lines_of(monkeypatch, api_listen="0.0.0.0:8443", **files, **flags)
+        assert (
+            "The read API has no authentication: everyone who reaches 0.0.0.0:8443 reads the state of all namespaces "
+            "(--authentication none)."
+        ) in lines

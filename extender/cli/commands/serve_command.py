@@ -76,11 +76,8 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
                 logging.WARNING if settings.insecure_plain_http else logging.INFO,
                 no_authentication_text(found),
             )
-        elif settings.authentication == "none" and not is_loopback(found[-1].host):
-            log.warning(
-                "everyone who reaches the API may read it (--authentication none)",
-                extra={"address": found[-1].address},
-            )
+        elif text := open_api_text(settings):
+            log.warning(text)
         if sys.stderr.isatty():
             sys.stderr.write(start_text(settings))
 
@@ -110,7 +107,8 @@ def start_text(settings: Settings) -> str:
     )
     found = listeners(settings)
     addresses = " and ".join(listener.address for listener in found)
-    warning = "" if found[-1].tls else f"{no_authentication_text(found)}\n"
+    warning = open_api_text(settings) if found[-1].tls else no_authentication_text(found)
+    warning += "\n" if warning else ""
     return (
         f"gang-extender {__version__} listens on {addresses}; the page is {page_url(settings)}/\n"
         f"Cluster: {cluster}. Event log: {database}.\n"
@@ -135,6 +133,17 @@ def no_authentication_text(found: Sequence[Listener]) -> str:
             "(--insecure-plain-http)."
         )
     return "There is no authentication: every user of this machine may bind and evict pods through this port."
+
+
+def open_api_text(settings: Settings) -> str:
+    """Return the sentence about a read API with TLS and without authentication; empty: it has authentication, or no TLS."""
+    api = listeners(settings)[-1]
+    if not api.tls or settings.authentication == "kubernetes":
+        return ""
+    return (
+        f"The read API has no authentication: everyone who reaches {api.address} reads the state of all namespaces "
+        "(--authentication none)."
+    )
 
 
 def _flag(setting: str) -> str:

@@ -293,7 +293,6 @@ def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:
         unit=name_for(readers, data.unit),
         pod=name_for(readers, f"Pod/{data.pod}"),
         uid=PodUid(""),
-        node=NodeName(""),
     )
 
 

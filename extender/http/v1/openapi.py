@@ -26,12 +26,12 @@ REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
     401: "There is no valid bearer token (where the service has authentication)",
-    403: "The user does not have the right; `detail` has the command that gives it (where the service has authentication)",
+    403: "The user does not have the right; `detail` has the command that gives it (where the service has authentication). Or, on a listener without TLS, Host or Origin are not those of the service",
     404: "There is no such object",
     409: "The log ends before that position: part of it was lost, or it is another log",
     408: "The body did not arrive in time",
     413: "The body is too large",
-    415: "The body has a Content-Encoding",
+    415: "The body has a Content-Encoding, or is not application/json",
     503: "The event store does not answer, there are too many queries, or rights cannot be checked; try again",
 }
 ACCESS_CODES = (401, 403, 503)  # of every operation

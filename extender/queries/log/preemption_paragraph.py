@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from extender.core.model.visibility import is_hidden
 from extender.core.model.wording import amounts_text, counted, spaced
 from extender.queries.log.preemption_line import PreemptionLine, UnitLine
 
@@ -38,26 +39,40 @@ def is_unit_of(unit: UnitLine, victim: str) -> bool:
 
 
 def _who(line: PreemptionLine, unit: UnitLine) -> str:
-    name, preemptor = spaced(unit.unit), spaced(line.preemptor)
+    name = _at_begin(_with_priority(unit.unit, unit.priority))
+    preemptor = _with_priority(line.preemptor, line.priority)
     if unit.spared:
         return (
-            f"{name} (priority {unit.priority}) was chosen for eviction on {_time(line.planned)} for {preemptor} "
-            f"(priority {line.priority}), and was spared: the preemption ended before its eviction began."
+            f"{name} was chosen for eviction on {_time(line.planned)} for {preemptor}"
+            ", and was spared: the preemption ended before its eviction began."
         )
-    pods = "" if unit.unit.startswith("Pod/") else f", with {counted(len(unit.pods), 'pod')},"
-    return (
-        f"{name} (priority {unit.priority}){pods} was evicted on {_time(line.planned)} for {preemptor} "
-        f"(priority {line.priority})."
-    )
+    pods = ""
+    if not (_is_pod(unit) or is_hidden(unit.unit)):
+        pods = f", with {counted(len(unit.pods), 'pod')},"
+    return f"{name}{pods} was evicted on {_time(line.planned)} for {preemptor}."
+
+
+def _is_pod(unit: UnitLine) -> bool:
+    return unit.unit.startswith(("Pod/", "a Pod "))
+
+
+def _with_priority(name: str, priority: int) -> str:
+    """Return a name with its priority; what stands for a hidden name has it already."""
+    return name if is_hidden(name) else f"{spaced(name)} (priority {priority})"
+
+
+def _at_begin(text: str) -> str:
+    """Return a text as the begin of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def _released(line: PreemptionLine, victim: str) -> str:
     name = victim or ", ".join(line.superseded)
     return (
         f"No pod of {name} was evicted: reservations for pods that did not run yet were released on "
-        f"{_time(line.planned)} for {spaced(line.preemptor)} (priority {line.priority})."
+        f"{_time(line.planned)} for {_with_priority(line.preemptor, line.priority)}."
         if name
-        else f"On {_time(line.planned)} {spaced(line.preemptor)} (priority {line.priority}) was planned without evictions."
+        else f"On {_time(line.planned)} {_with_priority(line.preemptor, line.priority)} was planned without evictions."
     )
 
 
@@ -67,16 +82,16 @@ def _needed(line: PreemptionLine) -> str:
     amounts = amounts_text(line.needed)
     what = f" with {amounts} in all" if amounts else ""
     pods = counted(line.placed, "pod")
-    return f"{spaced(line.preemptor)} needed a place for {pods}{what}, and found none without evictions."
+    name = _at_begin(spaced(line.preemptor))
+    return f"{name} needed a place for {pods}{what}, and found none without evictions."
 
 
 def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
     if all(unit.priority < line.priority for unit in units):
         yield f"Its priority is higher: {line.priority} instead of {max(u.priority for u in units)}."
     for unit in units:
-        kind = unit.unit.partition("/")[0]
-        if kind != "Pod":
-            yield f"{spaced(unit.unit)} has the disruption mode *all*, so it is evicted as a whole or not at all."
+        if not _is_pod(unit):
+            yield f"{_at_begin(spaced(unit.unit))} has the disruption mode *all*, so it is evicted as a whole or not at all."
         elif any(pod.group for pod in unit.pods):
             group = next(pod.group for pod in unit.pods if pod.group)
             yield f"The pod is a member of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
@@ -90,7 +105,7 @@ def _others(line: PreemptionLine, units: list[UnitLine]) -> str:
     others = [spaced(unit.unit) for unit in line.victims if unit not in units]
     if not others:
         return ""
-    return f"{_first(others)} {'was' if len(others) == 1 else 'were'} chosen too."
+    return f"{_at_begin(_first(others))} {'was' if len(others) == 1 else 'were'} chosen too."
 
 
 def _alternatives(line: PreemptionLine) -> Iterable[str]:

@@ -25,6 +25,8 @@ from extender.ports.query_ports import (
 from extender.queries.log.event_filter import matches
 from extender.runtime.cooperative_yield import Yielder
 
+EXAMINED = 1_000  # events of a further page, of which the caller may see few
+
 
 class VisibleQueries:
     """The `EventQueries` port for one caller.
@@ -58,14 +60,18 @@ class VisibleQueries:
         while True:
             page = await self._reader.page(question)
             for event in page.events:
-                shown = visible_event(event, self._readers, self._plans)
-                if shown is not None and matches(shown, wanted):
-                    found.append(shown)
                 await pace.yield_if_due()
-            left = wanted.limit - len(found)
-            if not page.more or left <= 0:
+                shown = visible_event(event, self._readers, self._plans)
+                if shown is None or not matches(shown, wanted):
+                    continue
+                if len(found) == wanted.limit:
+                    return EventPage(events=tuple(found), head=page.head, more=True)
+                found.append(shown)
+            if not page.more or len(found) == wanted.limit:
                 return EventPage(events=tuple(found), head=page.head, more=page.more)
-            question = msgspec.structs.replace(question, after=page.events[-1].position, limit=left)
+            question = msgspec.structs.replace(
+                question, after=page.events[-1].position, limit=max(EXAMINED, wanted.limit)
+            )
 
     async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
         """See `EventQueries.events`."""

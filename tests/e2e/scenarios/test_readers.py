@@ -6,7 +6,10 @@ The tests of the port are those of tests/contract/test_access_reviews.py; only t
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,9 @@ from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import Service
+from tests.support.certificates import certificate_folder
 from tests.support.service.browser import chromium
+from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.kubernetes("1.37")]
@@ -252,6 +257,42 @@ async def test_who_may_create_may_plan(reading: Reading, place: Accounts) -> Non
     await eventually(permitted, every_s=0.5, timeout_s=30)
     status, text = await plan("team-a")
     assert (status, "namespace 'team-a'" in text) == (400, True), text
+
+
+async def test_commands_send_the_token_of_a_kubeconfig_over_tls(
+    site: ControlPlane, place: Accounts, database_url: str, tmp_path: Path
+) -> None:
+    """With TLS authentication is the default; tokens of a user and of an account, made by the real kubectl; 403 is a sentence."""
+    certificates = certificate_folder(tmp_path / "tls", names=["127.0.0.1"])
+    service = Service(
+        site, tmp_path, database_url, certificates=certificates, authentication="kubernetes"
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "kubectl").symlink_to(site.binaries / "kubectl")
+    environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    ca = str(certificates.certificate("ca"))
+
+    def gangs(*words: str) -> subprocess.CompletedProcess[str]:
+        server = ("--server", service.url, "--server-ca-file", ca)
+        return run_command("gangs", "-o", "json", *server, *words, **environ)
+
+    admin, developer = (str(site.kubeconfig(user)) for user in ("admin", "developer"))
+    account = ("--as-service-account", "readers/auditor")
+    await place.token("auditor")
+    await place.bind("system:serviceaccount:readers:auditor", "gang-extender-auditor")
+    try:
+        await service.start()
+        alone = gangs()
+        assert (alone.returncode, alone.stdout) == (2, "")
+        assert "the service asks for a token; give --context NAME" in alone.stderr
+        assert json.loads(gangs("--kubeconfig", admin).stdout) == []
+        refused = gangs("--kubeconfig", developer)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "gang-extender: user 'developer' may not list podgroups" in refused.stderr
+        made = gangs("--kubeconfig", admin, *account)
+        assert (made.returncode, made.stdout, made.stderr) == (0, "[]\n", "")
+    finally:
+        await asyncio.to_thread(service.stop)
 
 
 async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> None:

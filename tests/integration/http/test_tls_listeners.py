@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -143,6 +145,25 @@ async def test_a_handshake_that_does_not_go_on_is_closed(made):
             writer.write(data)
             assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
+
+
+async def test_a_certificate_that_ends_on_an_open_connection_is_refused(tmp_path):
+    """Its handshake was right; afterwards every call counts by the clock, and the last ones close their connection."""
+    made = certificate_folder(tmp_path / "certs", days=100)
+    async with listening(made) as service, client(made) as session:
+
+        async def call(days):
+            service.served.tls._clock = SimpleNamespace(
+                now_us=lambda: int((time.time() + days * 86400) * 1e6)
+            )
+            async with session.post(service.url(FILTER), json=service.filter_body()) as reply:
+                return reply.status, reply.headers.get("Connection", "kept"), await reply.text()
+
+        assert (await call(99.9))[:2] == (200, "kept")
+        assert (await call(99.999))[:2] == (200, "close")
+        status, connection, text = await call(100.1)
+        assert (status, connection) == (403, "close")
+        assert text == "the certificate of 'system:kube-scheduler' has ended; renew it\n"
 
 
 async def test_a_forwarded_header_counts_only_from_a_replica(service, made):

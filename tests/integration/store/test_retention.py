@@ -19,6 +19,7 @@ from extender.store.retention import prune
 from tests.integration.test_name_queries import command
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, make_roles
+from tests.support.logs.tampering import tamper
 
 pytestmark = pytest.mark.postgres
 SHARED = (b"node that never changes", b"another")
@@ -170,3 +171,28 @@ def test_the_command(database_url):
     ):
         done = command(database_url, "db", "prune", *words)
         assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_an_older_copy_of_the_database_has_none_of_the_remembered_parts(database_url, others):
+    """A backup is restored while the service runs: what it saves again is complete, also where numbers were used anew."""
+    engine = create_engine(database_url, name="test")
+    inputs = PostgresDecisionInputs(engine)
+    await inputs.save(an_input("kept"))
+    before = "SELECT setval(pg_get_serial_sequence('gx.decision_input_chunk', 'id'), max(id)) FROM gx.decision_input_chunk"
+    await inputs.save(an_input("lost"))
+    await tamper(
+        database_url,
+        f"DELETE FROM gx.decision_input WHERE digest = '{an_input('lost').digest}'",
+        "DELETE FROM gx.decision_input_chunk WHERE id > 4",  # the head and the parts of the first
+        before,
+    )
+    again = PostgresDecisionInputs(engine)
+    for number in range(others):
+        await again.save(an_input(f"other {number}"))
+    await inputs.save(an_input("lost"))
+    assert (await inputs.load(an_input("lost").digest)) is not None
+    assert (await PostgresDecisionInputs(engine).load(an_input("lost").digest)).parts == an_input(
+        "lost"
+    ).parts
+    await engine.dispose()

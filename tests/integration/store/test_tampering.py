@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
@@ -19,9 +20,11 @@ from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import WorkerProcess
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
+from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
 from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, FilledLog
+from tests.support.logs.tampering import tamper
 from tests.support.service.fakes import FakeCluster, until
 
 pytestmark = pytest.mark.postgres
@@ -57,6 +60,18 @@ async def test_an_untouched_log_verifies(filled, step):
     assert verdict.findings == ()
     assert verdict.position == (await filled.head()).position
     assert (verdict.anchors, verdict.unsigned) == (3, 0)
+
+
+async def test_pruned_inputs_are_not_missing(filled):
+    """`db prune` records before which time it removed inputs; the input of a later decision would be missing."""
+    pruned = await prune(filled.url, datetime.now(UTC) + timedelta(minutes=1))
+    assert pruned.inputs == 1
+    assert (await verified(filled)).findings == ()
+    await tamper(filled.url, "COMMENT ON TABLE gx.decision_input IS 'Pruned before 1000 us'")
+    findings = (await verified(filled)).findings
+    assert [(finding.kind, finding.position) for finding in findings] == [
+        ("missing-input", filled.decision)
+    ]
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)

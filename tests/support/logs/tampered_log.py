@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from extender.core.log.anchors import Anchor, with_anchor
-from extender.core.log.events import GangUnschedulable
+from extender.core.log.events import GangRemoved, GangUnschedulable
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import Epoch, Position
 from extender.core.planner.codec.request_codec import digest_of
@@ -50,7 +50,8 @@ class FilledLog:
             event = script.next(data)
             await log.append(grant, [event])
             self.decision = event.position
-            await log.append(grant, script.some(20))
+            some = script.some(20)
+            await log.append(grant, [*some, script.next(GangRemoved(reason="deleted"))])
             head = await log.head()
             snapshots = PostgresSnapshots(engine, self.keys)
             for position in (Position(10), head.position):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+import msgspec
 import pytest
 
 from extender.control.log.log_head_publisher import LogHeadPublisher
@@ -18,8 +20,9 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady
-from extender.core.model.ids import GangUid, PlanId
+from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady, StoreUnavailable
+from extender.core.model.ids import GangUid, PlanId, Position
+from extender.runtime.log_keys import make_key, parse_keys
 from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import GATED, Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
@@ -298,3 +301,35 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     await until(stage.parts.nominator._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []
+
+
+@pytest.mark.parametrize("lost", ["answer", "append"])
+async def test_after_a_lost_answer_the_published_hash_is_still_our_own(stage, lost):
+    """What was found in the log is verified from the last own event on; then it is published."""
+    await stage.leader.append([draft("before")])
+    getattr(stage.log, f"lose_next_{lost}")()
+    with contextlib.suppress(StoreUnavailable):
+        await stage.leader.append([draft("unknown")])
+    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
+    publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
+    await publisher.publish()
+    newest, head = stage.cluster.anchors[-1], stage.database.head
+    assert (newest.position, newest.chain) == (head.position, head.chain)
+    assert newest.first == stage.database.rows[0][1]
+
+
+async def test_an_anchor_with_a_wrong_signature_is_no_evidence(stage):
+    """With a key: a forged anchor causes no loss of history, and is left out of what is published next."""
+    keys = parse_keys(make_key()[0], "k")
+    publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock, keys)
+    await publisher.publish()
+    (mine,) = stage.cluster.anchors
+    forged = msgspec.structs.replace(mine, chain=bytes(32), position=Position(99))
+    stage.cluster.anchors = (mine, forged)
+    await stage.killed()
+    async with Stage(database=stage.database, clock=stage.clock, cluster=stage.cluster) as again:
+        again.leader.history.keys = keys
+        await again.lead()
+        assert again.event_data(HistoryTruncated) == []
+        history = again.leader.history
+        assert (history.anchors, history.forged) == ((mine,), (forged,))

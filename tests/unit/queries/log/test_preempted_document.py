@@ -124,7 +124,7 @@ def test_every_first_sentence_has_a_section() -> None:
     }
     lines = DOCUMENT.first_lines()
     missing = {part for part in found if not any(part.strip() in line for line in lines)}
-    assert missing == {") was planned without evictions."}, "without a victim's name only"
+    assert missing == {" was planned without evictions."}, "without a victim's name only"
 
 
 async def test_a_paragraph_from_the_log() -> None:
