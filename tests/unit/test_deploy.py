@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -169,6 +172,41 @@ def test_the_image_is_built_from_all_that_the_package_includes() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
     assert {*wheel["packages"], *wheel["force-include"]} <= copied
+
+
+def test_the_image_installs_by_hash_and_leaves_no_installer() -> None:
+    """Every `pip install` of packages from an index requires hashes, before the code is copied; pip is removed at the end."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    build, _, final = text.partition("\nFROM ")[2].partition("\nFROM ")
+    steps = re.findall(r"pip (?:install|wheel) [^&\n]*", build)
+    assert len(steps) == 4
+    for step in steps:
+        assert "--require-hashes" in step or "--no-deps" in step, step
+    assert text.index("--require-hashes") < text.index("COPY extender")
+    assert "pip uninstall --yes pip setuptools" in build
+    assert "rm -rf /usr/local/bin/pip*" in final
+    assert not re.findall(r"pip (?:install|wheel) ", final)
+
+
+def test_the_locked_requirements_of_the_image_are_all_that_the_package_needs() -> None:
+    """As the installed metadata have it; each with hashes, and no tool of developers among them."""
+    script = ROOT / "deploy" / "locked_requirements.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(ROOT / "pyproject.toml"), str(ROOT / "requirements.lock")],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    entries = re.split(r"^(?=[A-Za-z0-9._-]+==)", done.stdout, flags=re.MULTILINE)[1:]
+    names = {entry.partition("==")[0] for entry in entries}
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert {"aiohttp", "msgspec", "ortools", "numpy", "cryptography", "yarl"} <= names
+    assert not names & {"pytest", "mypy", "ruff", "hatchling", "hypothesis", "selenium"}
+    for name in names:
+        for text in requires(name) or ():
+            needed, _, marker = text.partition(";")
+            if not marker:
+                found = re.match(r"[A-Za-z0-9._-]+", needed)
+                assert found is not None
+                assert re.sub(r"[-_.]+", "-", found[0]).lower() in names, f"{name} needs {needed}"
 
 
 @pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)
