@@ -51,7 +51,7 @@ NOT_RUN = {
     "gang-extender state --at": NEEDS_PAST,
     "gang-extender decision replay": NEEDS_PAST,
     "gang-extender explain --why-preempted": NEEDS_PAST,
-    "pg_dump -Fc -h DATA_DIR": DUMP,
+    "pg_dump -Fc -n gx -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
     "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
     "gang-extender serve ": "has no end; started by the test with these arguments",

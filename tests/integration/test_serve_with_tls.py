@@ -76,7 +76,7 @@ def test_each_port_serves_its_callers(running):
     (listening,) = [line for line in lines if line["message"] == "listening"]
     assert listening["page"] == f"{api}/ui/"
     assert listening["addresses"] == [verbs[8:], api[8:]]
-    assert not any("no authentication" in line["message"] for line in lines)
+    assert not any("There is no authentication" in line["message"] for line in lines)
 
 
 def test_renewed_files_are_used_within_seconds(running):

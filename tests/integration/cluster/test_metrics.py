@@ -19,7 +19,7 @@ async def scraped(cluster: KubernetesCluster) -> dict[tuple[str, str], float]:
     """Return the counters of the adapter as Prometheus reads them: by name and resource."""
     async with Stage(cluster=cluster) as stage:
         app = web.Application()
-        app.add_routes(Probes(stage.extender_service, stage.leader).routes())
+        app.add_routes(Probes(stage.extender_service, stage.leader).api_routes())
         async with TestClient(TestServer(app)) as client, client.get("/metrics") as reply:
             assert reply.status == 200
             text = await reply.text()

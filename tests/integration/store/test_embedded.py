@@ -254,7 +254,7 @@ async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_d
             written = await read(log)
             await log.release(grant)
         sockets = folder / "data" / "postgres" / "sockets"
-        program(old / "pg_dump", "-Fc", "-h", sockets, "-U", "gang_extender", "-f", dump, "gang_extender")  # fmt: skip
+        program(old / "pg_dump", "-Fc", "-n", "gx", "-h", sockets, "-U", "gang_extender", "-f", dump, "gang_extender")  # fmt: skip
     url, new = empty_database_url, wheel_folder()
     roles = ROOT / "deploy" / "postgres" / "roles.sql"
     program(new / "psql", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url), "-f", roles)
