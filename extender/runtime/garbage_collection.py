@@ -40,6 +40,7 @@ class FullCollections:
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
         self._collect()
+        gc.freeze()  # modules and what exists from the start are not looked at again
 
     async def run(self) -> None:
         """Make full collections at quiet times, until cancelled."""
@@ -54,8 +55,6 @@ class FullCollections:
 
     def _collect(self) -> None:
         began_ms = self._clock.monotonic_ms()
-        gc.unfreeze()
         gc.collect()
-        gc.freeze()  # collections of younger generations skip these objects, and so does the copy of a forked process
         self._last_ms = self._clock.monotonic_ms()
         METRICS.full_collection_seconds.observe((self._last_ms - began_ms) / 1000)

@@ -1,0 +1,228 @@
+"""A database whose disk is full, or whose statements take two seconds: nothing is lost, and it goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+import yaml
+
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from tests.support.logs.postgres import FAST, make_roles
+from tests.support.service.manifest_builders import a_fleet, a_gang
+from tests.support.service.replicas import Replica
+
+pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(300)]
+
+SMALL = {"max_wal_size": "64MB", "min_wal_size": "32MB", "shared_buffers": "16MB"}
+DISK_MIB = 256
+PER_FILE = 20
+DELAY_S = 2.0
+READY = b"Z\x00\x00\x00\x05"  # ReadyForQuery: the log-in is over
+
+
+@contextlib.contextmanager
+def small_disk():
+    """Mount a file system of 256 MiB and yield its folder."""
+    folder = Path(tempfile.mkdtemp(prefix="gxt-"))
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=755", "tmpfs", str(folder)]
+    subprocess.run(mount, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "manifests"
+    made.mkdir()
+    (made / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("20 nodes", gpu=512)))
+    return made
+
+
+def write_gangs(folder, name, count=PER_FILE):
+    """Write a file of gangs of two pods."""
+    gangs = [o for n in range(count) for o in a_gang(f"{name}-{n}", pods=2)]
+    hidden = folder / f".{name}"
+    hidden.write_text(yaml.safe_dump_all(gangs))
+    hidden.rename(folder / f"{name}.yaml")
+
+
+async def filter_error(replica):
+    """Return what filter answers about a pod that it does not know."""
+    pod = {"metadata": {"name": "x", "namespace": "default", "uid": "x"}, "spec": {}}
+    async with aiohttp.ClientSession() as session:
+        body = {"Pod": pod, "NodeNames": ["n0"]}
+        async with session.post(f"{replica.url}/scheduler/filter", json=body) as reply:
+            assert reply.status == 200
+            return (await reply.json())["Error"]
+
+
+async def until_filter_cannot_answer(replica):
+    """Wait for the answer with the reason; a server that restarts again and again lets it be ready for moments."""
+    async with asyncio.timeout(60):
+        while not (await filter_error(replica)).startswith("cannot answer now: "):
+            await asyncio.sleep(0.05)
+
+
+def verified(replica):
+    """Return the process of `verify` on the database of a replica."""
+    command = [sys.executable, "-m", "extender", "verify"]
+    return subprocess.run(command, env=replica.environ, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk")
+@pytest.mark.parametrize("full", ["data", "wal"])
+async def test_a_full_disk_stops_admissions_until_there_is_space(full, folder, tmp_path):
+    """It is not ready and has the reason in its answers; no gang is lost or admitted twice, and the log verifies."""
+    with small_disk() as disk:
+        ballast = disk / "ballast"
+        server = EmbeddedPostgres(disk, settings={**FAST, **SMALL})
+        url = await server.start()
+        try:
+            await make_roles(url, url)
+            await schema_migration.upgrade(url)
+            replica = Replica(tmp_path, url, folder, "a", lease_duration_s=10)
+            try:
+                await replica.until_leads()
+                left_kib = (
+                    0 if full == "data" else 2048
+                )  # of the WAL, whose next segment has no space
+                count = await fill_until_not_ready(replica, folder, ballast, left_kib)
+                await until_filter_cannot_answer(replica)
+                ballast.unlink()
+                await replica.until("/readyz", 200)
+                admitted = await replica.until_events("?type=GangAdmitted&limit=1000", count)
+                assert len({event["gang"] for event in admitted}) == len(admitted) == count
+                done = verified(replica)
+                assert done.returncode == 0, done
+            finally:
+                replica.end()
+        finally:
+            await server.stop()
+
+
+async def fill_until_not_ready(replica, folder, ballast, left_kib):
+    """Fill the disk, then create gangs until the service is not ready; return how many there are."""
+    status = shutil.disk_usage(ballast.parent)
+    with ballast.open("wb") as file, contextlib.suppress(OSError):
+        size = status.free - left_kib * 1024
+        while file.tell() < size:
+            file.write(bytes(min(65536, size - file.tell())))
+            file.flush()
+    for number in range(40):
+        write_gangs(folder, f"g{number}")
+        deadline = asyncio.get_running_loop().time() + 3
+        while asyncio.get_running_loop().time() < deadline:
+            if (await replica.probe("/readyz"))[0] == 503:
+                return (number + 1) * PER_FILE
+            await asyncio.sleep(0.05)
+    raise AssertionError("it was ready all the time")
+
+
+class SlowRelay:
+    """A server on a unix socket in front of PostgreSQL: after the log-in every answer takes `DELAY_S`."""
+
+    def __init__(self, folder: Path, target: Path) -> None:
+        self._path, self._target = folder / ".s.PGSQL.5432", target
+        self.slow = False
+        self.delayed = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader, writer):
+        there, back = await asyncio.open_unix_connection(self._target)
+        self._writers += [writer, back]
+        for work in (self._pipe(reader, back), self._answers(there, writer)):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pipe(self, reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _answers(self, reader, writer):
+        logged_in = False
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if logged_in and self.slow:
+                    self.delayed += 1
+                    await asyncio.sleep(DELAY_S)
+                logged_in = logged_in or READY in data
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def test_statements_that_take_two_seconds_cost_time_and_nothing_else(
+    folder, database_url, tmp_path
+):
+    """Gangs are admitted once each, in the first epoch: the lease is kept."""
+    sockets = Path(tempfile.mkdtemp(prefix="gxr-"))
+    real = socket_of(database_url)
+    async with SlowRelay(sockets, real) as relay:
+        before, _, _ = database_url.partition("?")
+        url = f"{before}?host={quote(str(sockets), safe='')}"
+        replica = Replica(tmp_path, url, folder, "a", lease_duration_s=10)
+        try:
+            await replica.until_leads()
+            relay.slow = True
+            for number in range(3):
+                write_gangs(folder, f"g{number}", 2)
+            await until_admitted(replica, 6)
+            assert relay.delayed > 6
+            relay.slow = False
+            events = await replica.events("?limit=1000")
+            gangs = [e["gang"] for e in events if e["type"] == "GangAdmitted"]
+            assert len(set(gangs)) == len(gangs) == 6
+            assert len([e for e in events if e["type"] == "LeaseAcquired"]) == 1
+        finally:
+            replica.end()
+    shutil.rmtree(sockets)
+
+
+async def until_admitted(replica, count):
+    """Wait until so many gangs have reservations; asks the memory of the leader, not the slow database."""
+    async with asyncio.timeout(200):
+        while True:
+            _, found = await replica.ask("/v1/gangs")
+            if sum(gang["phase"] != "pending" for gang in found) >= count:
+                return
+            await asyncio.sleep(0.2)
+
+
+def socket_of(url):
+    """Return the path of the unix socket of a database URL."""
+    from urllib.parse import parse_qs, urlsplit
+
+    return Path(parse_qs(urlsplit(url).query)["host"][0]) / ".s.PGSQL.5432"
