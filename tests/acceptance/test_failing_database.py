@@ -116,12 +116,12 @@ async def test_a_full_disk_stops_admissions_until_there_is_space(full, folder, t
 
 async def fill_until_not_ready(replica, folder, ballast, left_kib):
     """Fill the disk, then create gangs until the service is not ready; return how many there are."""
-    status = shutil.disk_usage(ballast.parent)
+    left = shutil.disk_usage(ballast.parent).free - left_kib * 1024
     with ballast.open("wb") as file, contextlib.suppress(OSError):
-        size = status.free - left_kib * 1024
-        while file.tell() < size:
-            file.write(bytes(min(65536, size - file.tell())))
+        while left > 0:
+            file.write(bytes(min(65536, left)))
             file.flush()
+            left -= 65536
     for number in range(40):
         write_gangs(folder, f"g{number}")
         deadline = asyncio.get_running_loop().time() + 3
