@@ -37,6 +37,7 @@ NEEDS_PAST = (
     "asks for events that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
 )
 DUMP = "tests/integration/store/test_embedded.py dumps a log of the embedded server and restores it into a newer one"
+READERS = "the service has no rights of readers here; tests/e2e/scenarios/test_readers.py"
 # The beginning of a command -> why it does not run here.
 NOT_RUN = {
     "make demo": BY_CI,
@@ -47,6 +48,9 @@ NOT_RUN = {
     "kubectl -n gang-extender rollout status": "no Deployment controller and no kubelet run here",
     "kubectl get --raw /api/v1/namespaces/gang-extender/services/": "no pod runs behind it here",
     "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
+    "gang-extender gangs --context": READERS,
+    "gang-extender proxy --context": READERS,
+    "curl --cacert ca.crt --connect-to": READERS,
     "gang-extender gangs -n team-a": "has no end; tests/integration/test_list_commands.py",
     "gang-extender state --at": NEEDS_PAST,
     "gang-extender decision replay": NEEDS_PAST,
@@ -54,6 +58,7 @@ NOT_RUN = {
     "pg_dump -Fc -n gx -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
     "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
+    "gang-extender verify --database-url": "needs a service that signs its anchors; tests/integration/test_verify_command.py",
     "gang-extender serve ": "has no end; started by the test with these arguments",
 }
 NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawing
@@ -63,6 +68,12 @@ FILLED_IN = {
     "gang-extender certs pki": "test -e $PKI || gang-extender certs $PKI",  # both texts make it
     "=pki/": "=$PKI/",
     " pki/": " $PKI/",
+    "gang-extender keys anchor.key": "test -e $PKI/anchor.key || gang-extender keys $PKI/anchor.key",
+    "=anchor.key": "=$PKI/anchor.key",
+    "kubectl create rolebinding gangs": (
+        "kubectl get namespace team-a || kubectl create namespace team-a; kubectl create rolebinding gangs"
+    ),
+    "> anchors-$(date +%F).yaml": "> $PKI/anchors.yaml",
     "/etc/kubernetes/gang-extender": "$NODE_FILES",
     ".venv/bin/gang-extender": "gang-extender",
     "gang-extender db migrate --database-url postgresql://...": (

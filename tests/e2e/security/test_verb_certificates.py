@@ -144,7 +144,7 @@ async def test_renewal_under_load_loses_no_call(story: Story, certificates: Live
 
     That it goes on after the first ones have ended shows that both sides read their files again.
     """
-    await story.create(*(a_node(f"n{i}", cpu="64") for i in range(4)))
+    await story.create(*(a_node(f"n{i}", cpu="64") for i in range(40)))  # of 110 pods each
     certificates.rotate(LIFETIME)  # so the first connections are made with one that ends soon
     await call_with(story, files_of(certificates))
     log = story.plane.schedulers["scheduler"].log
