@@ -9,8 +9,8 @@ import msgspec
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import TreePart, TreeParts, plan_request, ruled_part
-from extender.core.decisions.admit.search_backoff import SearchBackoff
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.fairness.search_backoff import SearchBackoff
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
 from extender.core.log.reservation_state import ReservationState

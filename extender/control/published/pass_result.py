@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.core.decisions.admit.search_turns import SearchTurn
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
+from extender.core.decisions.fairness.search_turns import SearchTurn
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
@@ -68,11 +68,6 @@ class PublishedPass:
     def result(self) -> PassResult:
         """Return the result of the last complete pass."""
         return self._result
-
-    @property
-    def searches(self) -> Mapping[GangUid, SearchTurn]:
-        """Return why trees wait for their long search, by the UID of the root."""
-        return self._searches
 
     def publish_searches(self, searches: Mapping[GangUid, SearchTurn]) -> None:
         """Publish which trees wait for their long search; not changed by the caller afterwards."""

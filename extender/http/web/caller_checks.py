@@ -19,7 +19,7 @@ from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.connection_limits import ConnectionLimits, close_after
 from extender.http.web.request_limits import RequestRefused
 from extender.listener_settings import Listener
-from extender.settings import Settings
+from extender.settings import LOOPBACK, Settings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,6 @@ PROBES = ("/livez", "/readyz")
 JSON = "application/json"
 SHOWN_MAX = 100  # characters of a value of a caller in a message
 NAMES_LOGGED_MAX = 64
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 # on a request whose connection is closed after the response
@@ -121,7 +120,7 @@ class PlainCallers:
 
     def __init__(self, listener: Listener, settings: Settings) -> None:
         own = (listener.host, urlsplit(settings.advertise_url).hostname or "")
-        names = (*LOCAL_NAMES, *own, *settings.allowed_hosts)
+        names = (*LOOPBACK, *own, *settings.allowed_hosts)
         self._hosts = frozenset(name.lower().strip("[]") for name in names) - {*ANY_ADDRESS}
         self._any_address = listener.host in ANY_ADDRESS
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.decisions.admit.search_turns import SearchTurn
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
+from extender.core.decisions.fairness.search_turns import SearchTurn
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView

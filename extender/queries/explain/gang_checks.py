@@ -19,8 +19,8 @@ from extender.core.decisions.admit.gang_sentences import (
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
-from extender.core.decisions.admit.search_turns import SearchTurn
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
+from extender.core.decisions.fairness.search_turns import SearchTurn
 from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, Position

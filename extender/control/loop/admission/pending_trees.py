@@ -147,12 +147,13 @@ class PendingTrees:
         METRICS.new_gangs_limited.set(len(waiting))
         if waiting:
             progress.all_stay_refused = False
-        for namespace in set(self._limits.limited_namespaces()) - self._limited:
+        limited = set(self._limits.limited_namespaces())
+        for namespace in limited - self._limited:
             log.warning(
                 "a namespace has more new gangs than allowed; further ones wait",
                 extra={"namespace": namespace, "setting": "max_new_gangs_per_minute"},
             )
-        self._limited = set(self._limits.limited_namespaces())
+        self._limited = limited
 
     async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
         """Try a tree as it is now; return how many milliseconds that took."""

@@ -13,7 +13,7 @@ import msgspec
 
 from extender.control.loop.admission.current_requests import TreeRequest
 from extender.control.loop.loop_parts import LoopParts
-from extender.core.decisions.admit.search_turns import SearchTurns, WaitingSearch
+from extender.core.decisions.fairness.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Verdict
 from extender.ports.log_ports import DecisionInput

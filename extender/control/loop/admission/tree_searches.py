@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from extender.control.loop.loop_parts import LoopParts
-from extender.core.decisions.admit.search_turns import (
+from extender.core.decisions.fairness.search_turns import (
     SearchTurn,
     SearchTurns,
     WaitingSearch,

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from extender.core.decisions.admit.search_turns import QUANTUM_MS
+from extender.core.decisions.fairness.search_turns import QUANTUM_MS
 from extender.core.log.events import GangAdmitted
 from extender.core.planner.planning import plan
 from tests.support.service.fakes import Stage
@@ -37,7 +37,7 @@ class Soak:
         took_s = self.rng.choice((0.05, 0.5, LONGEST_S)) if key.namespace == "flood" else 0.5
         if others | {key.namespace} == set(NAMESPACES):
             self.spent[key.namespace] += int(took_s * 1000)
-        assert published.searches[self.searches._running.uid].runs
+        assert published.turns[self.searches._running.uid].runs
         self.order.append(key.path)
         self.stage.later(took_s)
         return await self._inner(encoded)

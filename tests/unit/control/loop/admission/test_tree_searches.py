@@ -97,15 +97,13 @@ async def test_why_a_tree_waits_is_published():
         inner = stage.parts.planner.plan
 
         async def look(encoded):
-            seen.append(
-                [turn.of_namespace for turn in published.searches.values() if not turn.runs]
-            )
+            seen.append([turn.of_namespace for turn in published.turns.values() if not turn.runs])
             return await inner(encoded)
 
         stage.parts.planner.plan = look
         await stage.one_pass()
         assert seen == [[0, 1], [0], []]
-        assert not published.searches
+        assert not published.turns
 
 
 async def test_a_lower_priority_waits_for_a_search_of_a_higher_one():

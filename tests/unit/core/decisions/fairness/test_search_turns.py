@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.search_backoff import (
+from extender.core.decisions.fairness.search_backoff import (
     GROWTH_MAX,
     PAUSE_FIRST_MS,
     PAUSE_MAX_MS,
     SearchBackoff,
 )
-from extender.core.decisions.admit.search_turns import (
+from extender.core.decisions.fairness.search_turns import (
     QUANTUM_MS,
     SearchTurns,
     WaitingSearch,
