@@ -8,12 +8,15 @@ RUN := $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 # Stories wait more than they compute. Each worker has a PostgreSQL, and for e2e a control plane, of its own.
 WORKERS ?= 2
+CONTAINERS ?= docker
+IMAGE ?= gang-extender:0.1.0
+BASE ?=
 # More for pytest: make test PYTEST_ARGS="-p randomly" shuffles the tests, PYTEST_ARGS="-k pruning" chooses some.
 PYTEST_ARGS ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full approve e2e compose check fmt lint types arch house bench bench-check long lock revision clean
+.PHONY: help setup demo test test-full approve e2e compose chart docs check fmt lint types arch house licenses audit bench bench-quick bench-check long lock sbom image release revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +50,14 @@ e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images
 	$(RUN) -m tests.compose
 
-check: setup lint types arch house ## Style, types, layers of imports, names, words, folder sizes, the public surface
+chart: setup ## Write chart and kustomizations from deploy/kubernetes; lint, render, compare, pack (builds Helm, once); APPROVE=1: record what is rendered
+	$(RUN) -m tests.chart $(if $(APPROVE),--approve)
+
+docs: setup ## The documentation as a site in .docs, with the reference made from the code; broken links are errors
+	$(RUN) -m sphinx -q -j auto -W --keep-going -b html -c docs/site . .docs
+
+check: setup lint types arch house docs licenses ## Style, types, layers of imports, names, words, folder sizes, the public surface, the documentation, licenses
+	@$(RUN) -m deploy.audit --report
 
 fmt: setup ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -64,8 +74,17 @@ arch: setup
 house: setup
 	$(RUN) -m pytest -q -n $(WORKERS) tests/test_house.py tests/integration/test_public_surface.py
 
-bench: setup ## Every number beside its baseline: make bench [NAMES="gang verbs"] [ROUNDS=5] [ONLY=pattern] [RESUME=1] [QUICK=1] [RECORD=1] [KUBERNETES=1.36]
-	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
+licenses: setup ## Whether every package that a release installs has an allowed license
+	$(RUN) -m deploy.licenses
+
+audit: setup ## Known vulnerabilities of those packages (pip-audit); make check only prints them
+	$(RUN) -m deploy.audit
+
+bench: setup ## Every number beside its baseline: make bench [NAMES="gang verbs"] [ROUNDS=5] [ONLY=pattern] [RESUME=1] [QUICK=1] [RECORD=1] [TRACE=1] [KUBERNETES=1.36]
+	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record) $(if $(TRACE),--trace) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
+
+bench-quick: setup ## The table of tests/bench/RESULTS.md, with goals and verdicts, in 20 minutes: make bench-quick [ROUNDS=3] [ONLY=rows] [RECORD=1]
+	$(RUN) -m tests.bench quick --rounds $(or $(ROUNDS),3) $(if $(ONLY),--only '$(ONLY)') $(if $(QUICK),--quick) $(if $(RECORD),--record)
 
 bench-check: setup ## What of the last run got worse than recorded by more than the spread
 	$(RUN) -m tests.bench $(NAMES) --check
@@ -78,6 +97,20 @@ revision: setup ## New migration: make revision m="add something"
 
 lock: ## Renew requirements.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --extra embedded --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(RUN) -m deploy.sbom
+
+sbom: setup ## Write deploy/sbom.cdx.json: the Python packages of the image (CycloneDX)
+	$(RUN) -m deploy.sbom
+
+# No digest is in this repository: which base images are good is known where they are pulled.
+image: ## Build the image of a release: make image BASE=python:3.12.12-slim-bookworm@sha256:... [IMAGE=gang-extender:0.1.0]
+	@$(if $(BASE),,echo "BASE is not set: name the base image with its digest, NAME@sha256:..." >&2; exit 1)
+	$(CONTAINERS) build --file deploy/Dockerfile --build-arg RELEASE=true --build-arg BASE='$(BASE)' --tag $(IMAGE) .
+
+# IMAGE names the image in make image; here it can only be left out.
+release: setup ## All files of a release in dist/, the same bytes twice: make release BASE=NAME@sha256:... (without: on a stand-in) | IMAGE=none [URL=https://...]
+	$(RUN) -m $(if $(filter none,$(IMAGE)),deploy.release --no-image,$(if $(BASE),deploy.release --base '$(BASE)',tests.compose.release)) $(if $(URL),--url '$(URL)')
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .docs docs/reference

@@ -32,6 +32,7 @@ from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
+from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
@@ -142,20 +143,21 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
+        inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1)
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             keys=keys,
             log=PostgresEventLog(url),
             snapshots=PostgresSnapshots(writing, keys),
-            inputs=PostgresDecisionInputs(writing),
+            inputs=PostgresDecisionInputs(inputs),
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
             as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
-            engines=(writing, reading, projecting),
+            engines=(writing, reading, projecting, inputs),
         )
         try:
             yield opened
@@ -385,7 +387,7 @@ class Service:
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, applications
-        from extender.queries.explain.explain_service import ExplainService
+        from extender.queries.explain.explain_service import ExplainService, LiveProgress
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
         from extender.queries.state.object_labels import ObjectLabels
@@ -410,7 +412,11 @@ class Service:
                     clock,
                     plans.plan,
                     groups,
-                    turns=lambda: self.parts.exchange.published.turns,
+                    self.settings.search_budget,
+                    LiveProgress(
+                        turns=lambda: self.parts.exchange.published.turns,
+                        at_bind=self.parts.barriers.at_bind,
+                    ),
                 ),
                 self.query_process.fetch,
             ),
@@ -503,8 +509,8 @@ class Service:
             await self.leader.stop()
 
     async def _hand_over(self) -> None:
-        """Release the lease and forward calls until callers use the new leader, if there is one."""
-        await self.leader.release_lease()
+        """Publish the end of the log, release the lease, and forward calls until callers use the new leader, if there is one."""
+        await self.leader.release_lease(self.publisher.publish_last)
         began_s = asyncio.get_running_loop().time()
         waited_s = 0.0
         while waited_s < self.settings.shutdown_grace_s:
@@ -534,7 +540,6 @@ def _count(events: Sequence[RecordedEvent]) -> None:
 
     for event in events:
         if isinstance(event.data, DriftDetected):
-            METRICS.drift_detected.labels(event.data.kind).inc()
             log.error(
                 "drift",
                 extra={
@@ -544,12 +549,11 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 },
             )
         elif isinstance(event.data, HistoryTruncated):
-            METRICS.history_truncated.inc()
             log.error(
                 "history lost",
                 extra={"position": event.position, **log_fields(event.data)},
             )
-        METRICS.events_appended.labels(type(event.data).__name__).inc()
+        METRICS.appended(event.data)
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
@@ -571,7 +575,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)
-        from extender.runtime.cpu_slice import request_short_slices
+        from extender.runtime.cpu_slice import request_short_slices, shorten_thread_switches
 
+        shorten_thread_switches()
         request_short_slices()  # after the start of the embedded database, which would inherit the setting
         await service.run(stopping, on_listening)

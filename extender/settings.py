@@ -56,7 +56,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     api_server_tokens: Annotated[bool, Meta(description="Whether tokens for the Kubernetes API itself, such as those of kubeconfigs, are accepted besides those with the audience gang-extender.")] = True
     identity: Annotated[str, Meta(description="Name of this replica as holder of the lease, for leader election; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
-    node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
+    node_groups: Annotated[str, Meta(description="YAML file with the node groups of the cluster autoscaler (docs/how-to/node-groups.md): explain answers whether a tree would fit if one of them grew.")] = ""
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
@@ -68,7 +68,10 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
     max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
+    nomination_delay_ms: Annotated[int, Meta(description="In a cluster of at most 100 nodes where no other pods wait, a member is nominated only if it is not at bind so long after the removal of its gate; 0: every member is nominated before.")] = 200
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
+    hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-holds.md).")] = 600
+    hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
@@ -84,7 +87,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     keepalive_timeout_s: Annotated[float, Meta(description="How long a connection without requests stays open; above the 90 s of kube-scheduler.")] = 120.0
     max_connections: Annotated[int, Meta(description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
     max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
-    max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one address may have open.")] = 32
+    max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one user may have open, and one address where there is no authentication.")] = 32
     shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
     topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
     capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
@@ -170,10 +173,10 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     """
     variables = dict(os.environ if environ is None else environ)
     raw: dict[str, object] = {}
-    names: dict[str, str] = {}  # by setting: where its value is from, for messages
+    names: dict[str, str] = {}  # by setting: where its value is from or would be, for messages
     for setting in all_settings():
         origin = origin_of(setting, variables, flags)
-        names[setting.name] = origin.name or setting.variable
+        names[setting.name] = origin.name or f"{setting.flag} ({setting.variable})"
         given = flags[setting.name] if origin.source == "flag" else variables.get(origin.name)
         if origin.source != "default":
             raw[setting.name] = (
@@ -296,6 +299,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "search_budget",
         "max_children",
         "reservation_ttl_s",
+        "hold_capacity_for_s",
         "shutdown_grace_s",
         "capacity_sample_interval_s",
         "max_request_body_bytes",
@@ -311,7 +315,9 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
             msg = f"{names[name]}: {value} must be a number above 0"
             raise BadInput(msg)
     for name in (
+        "nomination_delay_ms",
         "replacement_ttl_s",
+        "hold_capacity_after_s",
         "max_filter_body_bytes",
         "max_preempt_body_bytes",
         "max_new_gangs_per_minute",

@@ -5,19 +5,45 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, get_args
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 
+from extender.core.log.events import (
+    AnyEventData,
+    CapacityUseReason,
+    DriftDetected,
+    EventData,
+    HistoryTruncated,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    ReleaseReason,
+    ReservationReleased,
+    SteppedClock,
+)
+from extender.core.log.tampering import TamperKind
 from extender.core.planner.plan_types import Plan, Verdict
 
 if TYPE_CHECKING:
     from extender.core.planner.preempt.victim_search import PreemptionVerdict
 
+# They double the series; Prometheus sees a restart by the value itself.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
+# kinds of `DriftDetected` beside those of tampering; see `core/decisions/reconcile/drift`
+DRIFT_KINDS = (
+    "bound-elsewhere", "bound-outside-admission", "bound-by-unknown-plan", "not-bound", "nomination-altered", "memory",
+)  # fmt: skip
 
 
 class JsonLines(logging.Formatter):
@@ -122,11 +148,6 @@ class Metrics:
         self.podgroup_scheduling_algorithm_duration_seconds = Histogram(
             f"{prefix}_podgroup_scheduling_algorithm_duration_seconds",
             "Seconds that the planner took for one tree.",
-            registry=self.registry,
-        )
-        self.tree_search_nodes = Counter(
-            f"{prefix}_tree_search_nodes",
-            "Search nodes that the planner expanded.",
             registry=self.registry,
         )
         self.tree_search_budget_exhausted = Counter(
@@ -294,12 +315,6 @@ class Metrics:
             ["resource"],
             registry=self.registry,
         )
-        self.manifest_files_ignored = Gauge(
-            f"{prefix}_manifest_files_ignored",
-            "1 for each file of --cluster that is not valid; its last valid content stays in use.",
-            ["file"],
-            registry=self.registry,
-        )
         self.informer_lists = Counter(
             f"{prefix}_informer_lists",
             "Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.",
@@ -307,7 +322,44 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Make the series of rare events, so that `increase()` of Prometheus sees the first of them too."""
+        for event in get_args(AnyEventData):
+            self.events_appended.labels(event.__name__)
+        for reason in get_args(ReleaseReason):
+            self.reservations_released.labels(reason)
+        for result in ("completed", "cancelled", "cancelled-after-evictions"):
+            self.preemptions_ended.labels(result)
+        for kind in (*DRIFT_KINDS, *get_args(TamperKind)):
+            self.drift_detected.labels(kind)
+        for reason in get_args(CapacityUseReason):
+            self.reserved_capacity_used_by_others.labels(reason)
+        for clock in get_args(SteppedClock):
+            self.clock_steps.labels(clock)
+        for files in ("server", "client"):
+            self.tls_reloads.labels(files, "failed")
+
     def _add_others(self, prefix: str) -> None:
+        self.manifest_files_ignored = Gauge(
+            f"{prefix}_manifest_files_ignored",
+            "1 for each file of --cluster that is not valid; its last valid content stays in use.",
+            ["file"],
+            registry=self.registry,
+        )
+        self.reservations_released = Counter(
+            f"{prefix}_reservations_released",
+            "Releases of the reservations of a gang, by reason; bound: its pods run, and are counted as such from then on.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.preemptions_ended = Counter(
+            f"{prefix}_preemptions_ended",
+            "Preemptions that ended, by result. completed: the preemptor runs; cancelled: before a pod was evicted; cancelled-after-evictions: pods were evicted, but not for this preemptor.",
+            ["result"],
+            registry=self.registry,
+        )
         self.new_gangs_limited = Gauge(
             f"{prefix}_new_gangs_limited",
             "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
@@ -325,7 +377,6 @@ class Metrics:
         result = "scheduled" if isinstance(verdict, Plan) else "unschedulable"
         self.podgroup_schedule_attempts.labels(result).inc()
         self.podgroup_scheduling_algorithm_duration_seconds.observe(took_ms / 1000)
-        self.tree_search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
             self.tree_search_budget_exhausted.inc()
 
@@ -335,6 +386,25 @@ class Metrics:
             self._searching.add(namespace)
         label = namespace if namespace in self._searching else "other"
         self.search_seconds.labels(label).inc(took_ms / 1000)
+
+    def appended(self, data: EventData) -> None:
+        """Count an event that this replica appended to the log."""
+        self.events_appended.labels(type(data).__name__).inc()
+        match data:
+            case DriftDetected():
+                self.drift_detected.labels(data.kind).inc()
+            case HistoryTruncated():
+                self.history_truncated.inc()
+            case ReservationReleased():
+                self.reservations_released.labels(data.reason).inc()
+            case PreemptionCompleted():
+                self.preemptions_ended.labels("completed").inc()
+            case PreemptionCancelled():
+                begun = data.evicted or data.units_in_progress
+                result = "cancelled-after-evictions" if begun else "cancelled"
+                self.preemptions_ended.labels(result).inc()
+            case _:
+                pass
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""

@@ -14,6 +14,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from extender.store.engine import create_engine
+from extender.store.schema_migration import oldest_compatible
 from extender.store.tables import METADATA, SCHEMA
 
 MIGRATION_LOCK = 0x67785F6D  # "gx_m"; any number that no other lock has
@@ -46,6 +47,9 @@ def run_migrations(connection: Connection) -> None:
         if not connection.dialect.has_schema(connection, SCHEMA):
             connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
         context.run_migrations()
+        # Read by versions that do not know the newest revision, after a rollback of the program.
+        comment = f"oldest revision whose programs run on this schema: {oldest_compatible()}"
+        connection.exec_driver_sql(f"COMMENT ON TABLE {SCHEMA}.migration IS '{comment}'")
 
 
 async def run_on_own_connection() -> None:

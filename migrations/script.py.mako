@@ -12,6 +12,7 @@ revision = ${repr(up_revision).replace("'", '"')}
 down_revision = ${repr(down_revision).replace("'", '"')}
 branch_labels = ${repr(branch_labels).replace("'", '"')}
 depends_on = ${repr(depends_on).replace("'", '"')}
+breaks_older = False  # True: the version before does not run on this schema
 
 
 def upgrade() -> None:

@@ -197,7 +197,13 @@ IMAGES = (
     "gcr" + ".io/",
     "registry.k8s" + ".io/",
 )
-NAMES_IMAGES = ("deploy/Dockerfile", "deploy/compose/", "deploy/kubernetes/", "docker-compose.yml")
+NAMES_IMAGES = (
+    "deploy/Dockerfile",
+    "deploy/chart/",
+    "deploy/compose/",
+    "deploy/kubernetes/",
+    "docker-compose.yml",
+)
 
 
 def test_no_registry_is_named():

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 HERE = Path(__file__).resolve().parent
+# The name of our image stands in pyproject.toml only; `make chart` repeats it where files cannot read it.
+PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 KUBERNETES = "v1.37.2"
 IMAGES = {
     "network": "registry.k8s.io/pause:3.10.2",
@@ -24,7 +27,7 @@ IMAGES = {
     "kube-apiserver": f"registry.k8s.io/kube-apiserver:{KUBERNETES}",
     "kube-scheduler": f"registry.k8s.io/kube-scheduler:{KUBERNETES}",
     "postgres": "docker.io/library/postgres:18.6",
-    "extender": "gang-extender:0.1.0",
+    "extender": f"{PROJECT['name']}:{PROJECT['version']}",
 }
 ETC = "/etc/kubernetes"  # where a control plane node has such files; a volume that `setup` fills
 CERTIFICATES = f"{ETC}/gang-extender"  # as in scheduler-config.yaml

@@ -97,6 +97,17 @@ class Cluster(PublishedAnchors, Protocol):
         """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
         ...
 
+    async def catch_up(self) -> None:
+        """Return when `view` has everything that was stored in the cluster before the call.
+
+        The view of a new leader may be older than the one on which the leader before decided: what that one recorded
+        would look like drift.
+
+        Raises:
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
     def ignored_sources(self) -> tuple[str, ...]:
         """Return texts for /readyz about parts of the cluster that are not read; decisions use the rest."""
         ...

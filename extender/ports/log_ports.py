@@ -296,10 +296,6 @@ class IntervalProjection(Protocol):
         """Return the projected position; 0 if the tables are empty."""
         ...
 
-    async def forget(self) -> None:
-        """Empty the tables, so that the next calls make them again from the start of the log."""
-        ...
-
 
 class PublishedAnchors(Protocol):
     """Where anchors are published: outside the database, so that an older or a rewritten database is detected."""

@@ -15,7 +15,7 @@ from extender.ports.log_ports import Clock
 
 SLICE_S = 0.0004  # longest time for which a query keeps the event loop, about
 REST_S = 0.002  # between two slices of any queries; all together get at most a fifth of the loop
-SLICE_MS = 10  # a pass of the control loop yields to the event loop this often
+SLICE_MS = 5  # a pass of the control loop yields to the event loop this often
 RECENT_CALL_S = 1.0  # after so long without a call, kube-scheduler counts as not calling
 
 

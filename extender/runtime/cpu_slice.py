@@ -12,10 +12,12 @@ import ctypes
 import logging
 import os
 import platform
+import sys
 
 log = logging.getLogger(__name__)
 
 SHORT_NS = 100_000  # the shortest slice that the kernel allows
+SWITCH_S = 0.0005  # how long another Python thread may keep the interpreter from the event loop; by default 5 ms
 DEFAULT_NS = 0  # the default slice of the kernel
 SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
 
@@ -38,6 +40,11 @@ class _Attributes(ctypes.Structure):
 def request_short_slices() -> None:
     """Request short slices for this thread, and for threads and processes that it starts from now on."""
     _ask(SHORT_NS)
+
+
+def shorten_thread_switches() -> None:
+    """Let threads of this process, such as one that reads manifests, give the interpreter to the event loop sooner."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 def request_default_slices() -> None:

@@ -36,6 +36,7 @@ from extender.core.log.preemption_state import (
 )
 from extender.core.log.reservation_state import (
     EMPTY,
+    CapacityHold,
     GangState,
     RejectionKey,
     RejectionState,
@@ -44,7 +45,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
     WorkloadTree,
 )
-from extender.core.log.state_projector import StateProjector
+from extender.core.log.state_projector import StateProjector, capacity_held_on
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
@@ -54,8 +55,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-3"  # full
-HISTORICAL_CODEC = "past-3"  # historical
+FULL_CODEC = "state-4"  # full
+HISTORICAL_CODEC = "past-4"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -98,6 +99,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     evicted_units: dict[GangUid, dict[str, int]]
     trees: tuple[WorkloadTree, ...]
     evicted_pods: dict[PodUid, EvictedPod]
+    capacity_holds: tuple[CapacityHold, ...]
+    unused_holds: dict[str, int]
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
@@ -133,6 +136,8 @@ def encode_historical(state: ReservationState) -> bytes:
         {uid: dict(units) for uid, units in state.evicted_units.items()},
         tuple(state.trees.values()),
         dict(state.evicted_pods),
+        tuple(state.capacity_holds.values()),
+        dict(state.unused_holds),
     )
     return _packed(saved)
 
@@ -301,6 +306,9 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         evicted_pods=Map(saved.evicted_pods),
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
         replacement_holds_on=_replacement_holds_on(roots.values()),
+        capacity_holds=Map({hold.gang_uid: hold for hold in saved.capacity_holds}),
+        capacity_held_on=capacity_held_on(saved.capacity_holds),
+        unused_holds=Map(saved.unused_holds),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
         trees=Map({tree.uid: tree for tree in saved.trees}),

@@ -22,7 +22,6 @@ SETTINGS = {"synchronous_commit": "off"}
 TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
 
 _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
-_FORGET = sa.text("SELECT gx.reset_projection()")
 
 
 class PostgresIntervalProjection:
@@ -47,11 +46,6 @@ class PostgresIntervalProjection:
             return Position(
                 (await connection.execute(sa.select(PROJECTION.c.position))).scalar_one()
             )
-
-    async def forget(self) -> None:
-        """See `IntervalProjection.forget`."""
-        async with transaction(self._engine, "emptying the projection") as connection:
-            await connection.execute(_FORGET)
 
 
 if TYPE_CHECKING:

@@ -40,12 +40,12 @@ END $do$"""
 LIMIT_COMMENT = "SELECT obj_description('gx.decision_input'::regclass, 'pg_class')"
 _SINCE = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused')
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused', 'CapacityHeld')
   AND e.at_us >= $1"""
 _LIVING = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.gang_state s JOIN gx.event e ON e.gang_uid = s.gang_uid
 WHERE s.to_position IS NULL AND s.state <> 'removed'
-  AND e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned')"""
+  AND e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'CapacityHeld')"""
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import SchemaOutdated
 from extender.store.engine import create_engine, our_faults
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
+# The comment is a sentence of `migrations/env.py`; its last word is the revision.
+_READ_REVISION = "SELECT version_num, substring(obj_description('gx.migration'::regclass) FROM '[0-9a-z_]+$') FROM gx.migration"
 _ONE_AT_A_TIME = asyncio.Lock()  # Alembic has global state; the advisory lock is between processes
 
 
@@ -54,12 +55,14 @@ async def upgrade(url: str) -> str:
     Args:
         url: Database URL; the role must own the schema, be a member of `gx_owner`, or be able to create it.
 
+    A schema of a newer version on which this version runs (`needs_migration`) is left as it is.
+
     Returns:
         The revision the database now has.
 
     Raises:
         StoreUnavailable: No answer, or the role is not allowed to.
-        SchemaOutdated: The database was migrated by a newer version.
+        SchemaOutdated: A newer version migrated the database, and this version does not run on that schema.
     """
     from alembic import command
 
@@ -70,6 +73,9 @@ async def upgrade(url: str) -> str:
 
     # raises for a database of a newer version, with a better message than Alembic's
     await needs_migration(url)
+    current = await current_revision(url)
+    if current is not None and current not in _known_revisions():
+        return current
     engine = create_engine(url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S)
     try:
         with our_faults("migrating the database"):
@@ -87,42 +93,71 @@ async def current_revision(url: str) -> str | None:
     Raises:
         StoreUnavailable: No answer.
     """
-    engine = create_engine(url, name="migrate")
-    try:
-        return await _read_revision(engine)
-    finally:
-        await engine.dispose()
+    return (await _read_schema(url))[0]
 
 
 async def needs_migration(url: str) -> bool:
     """Return whether the database lacks migrations of this version.
 
+    After a rollback of the program the schema is newer than the program. A comment in it names the revision from which
+    on programs run on it (`oldest_compatible`), and this version does if it knows that revision.
+
     Raises:
         StoreUnavailable: No answer.
-        SchemaOutdated: The database has a revision that this version does not know.
+        SchemaOutdated: The database has a revision that this version does not know, and this version does not run on it.
+    """
+    current, compatible_from = await _read_schema(url)
+    if current is None:
+        return True
+    known = _known_revisions()
+    if current in known:
+        return current != newest_revision()
+    if compatible_from in known:
+        return False
+    since = f" and runs with versions that know {compatible_from}" if compatible_from else ""
+    raise SchemaOutdated(
+        f"the database has schema {current}{since}, this version knows {newest_revision()} and older; "
+        "run the version that migrated it"
+    )
+
+
+def oldest_compatible() -> str:
+    """Return the revision from which on programs run on the newest schema of this version.
+
+    It is that of the newest migration with `breaks_older = True`. All others only add, so a program that does not know
+    them runs on their schema.
     """
     from alembic.script import ScriptDirectory
 
-    current = await current_revision(url)
-    if current is None:
-        return True
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if current not in known:
-        raise SchemaOutdated(
-            f"the database has schema {current}, this version knows {newest_revision()} and older; "
-            "run the version that migrated it"
-        )
-    return current != newest_revision()
+    found = ""
+    for script in ScriptDirectory.from_config(_config()).walk_revisions():  # newest first
+        found = script.revision
+        if getattr(script.module, "breaks_older", False):
+            break
+    return found
 
 
-async def _read_revision(engine: AsyncEngine) -> str | None:
-    with our_faults("reading the schema's revision"):
-        async with engine.connect() as connection:
-            there = await connection.scalar(text("SELECT to_regclass('gx.migration') IS NOT NULL"))
-            if not there:
-                return None
-            revision = await connection.scalar(text("SELECT version_num FROM gx.migration"))
-            return None if revision is None else str(revision)
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+async def _read_schema(url: str) -> tuple[str | None, str | None]:
+    """Return the revision, and what `migrations/env.py` wrote of `oldest_compatible`; None where there is none."""
+    engine = create_engine(url, name="migrate")
+    try:
+        with our_faults("reading the schema's revision"):
+            async with engine.connect() as connection:
+                there = await connection.scalar(
+                    text("SELECT to_regclass('gx.migration') IS NOT NULL")
+                )
+                if not there:
+                    return None, None
+                row = (await connection.execute(text(_READ_REVISION))).one_or_none()
+                return (None, None) if row is None else (str(row[0]), row[1])
+    finally:
+        await engine.dispose()
 
 
 def _config() -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -13,10 +14,15 @@ from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, 
 from tests.support.service.replicas import WITHIN_S, Replica
 
 
-@pytest.fixture(scope="module")
-def service(postgres_url, template_database, tmp_path_factory):
-    """The service with an admission, a refusal, a tree that breaks a rule and one that is waiting."""
-    folder = tmp_path_factory.mktemp("contract")
+@contextlib.contextmanager
+def running_service(kind, folder, url):
+    """Run the service with an admission, a refusal, a tree that breaks a rule and one that is waiting.
+
+    Args:
+        kind: The class of it, `Replica` or one that is made from it.
+        folder: For its files.
+        url: Its database.
+    """
     manifests = folder / "manifests"
     manifests.mkdir()
     objects = [
@@ -27,14 +33,24 @@ def service(postgres_url, template_database, tmp_path_factory):
         a_pod("alone", requests={GPU: 1}),
     ]
     (manifests / "all.yaml").write_text(yaml.safe_dump_all(objects))
-    with fresh_database(postgres_url, template=template_database) as url:
-        replica = Replica(folder, url, manifests, "contract")
-        try:
-            run(replica.until("/readyz", 200))
-            run(until_answered(replica))
-            yield replica
-        finally:
-            replica.end()
+    replica = kind(folder, url, manifests, "contract")
+    try:
+        run(replica.until("/readyz", 200))
+        run(until_answered(replica))
+        yield replica
+    finally:
+        replica.end()
+
+
+@pytest.fixture(scope="module")
+def service(postgres_url, template_database, tmp_path_factory):
+    """The service with some history."""
+    folder = tmp_path_factory.mktemp("contract")
+    with (
+        fresh_database(postgres_url, template=template_database) as url,
+        running_service(Replica, folder, url) as replica,
+    ):
+        yield replica
 
 
 async def until_answered(replica):

@@ -16,6 +16,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,20 +47,18 @@ SIZE, MINIMUM = 6, 3
 class World:
     """Service, player and database of one story."""
 
-    def __init__(self, folder, server):
-        self.server = server
+    def __init__(self, folder, sockets):
         self.service = Service(folder)
         (self.service.manifests / "fleet.yaml").write_text(
             yaml.safe_dump_all(a_fleet("2 racks x 5 nodes", gpu=2))
         )
         # what the URL names can be changed while the service runs, as a DNS name can
         self.address = folder / "db"
-        self.point_at(server._started_home().sockets)
+        self.point_at(sockets)
         self.service.environ["GANG_EXTENDER_DATABASE_URL"] = (
             f"postgresql://gang_extender@/gang_extender?host={self.address}"
         )
         self.service.environ["GANG_EXTENDER_LEASE_DURATION_S"] = "3"
-        run(schema_migration.upgrade(server.url))
 
     def point_at(self, sockets):
         new = self.address.with_suffix(".new")
@@ -99,22 +98,37 @@ class World:
         await until(self.service.ready, "ready", WITHIN_S)
 
 
+@contextmanager
+def a_world(folder, sockets):
+    """Yield a world whose database is there already; afterwards nothing of it is left."""
+    made = World(folder, sockets)
+    try:
+        yield made
+    finally:
+        made.service.stop()
+        deadline = time.monotonic() + WITHIN_S
+        while (left := processes_naming(str(made.service.data))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+
+
 @pytest.fixture
-def world(request):
+def folder():
+    """A folder that the account of a server can reach."""
+    made = Path(tempfile.mkdtemp(prefix="gx-lost-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def world(request, folder):
     """A world; its server's programs may be named by an indirect parameter."""
-    folder = Path(tempfile.mkdtemp(prefix="gx-lost-"))
-    folder.chmod(0o755)
     with running_postgres(pg_bin=getattr(request, "param", None)) as server:
-        made = World(folder, server)
-        try:
+        run(schema_migration.upgrade(server.url))
+        with a_world(folder, server._started_home().sockets) as made:
+            made.server = server
             yield made
-        finally:
-            made.service.stop()
-    deadline = time.monotonic() + WITHIN_S
-    while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    shutil.rmtree(folder, ignore_errors=True)
-    assert left == []
 
 
 async def before_the_copy(world):

@@ -18,11 +18,13 @@ from tests.bench.plot import plot
 from tests.bench.record import PLOTS, load, record, worse
 from tests.bench.stand import close_stands
 from tests.bench.table import table
+from tests.bench.verdicts import in_order, verdict_markdown, verdict_text
 
 # name -> module with `run(scale)`: a list of figures, plain or async, or lists of them as they come;
 # cheapest first
 BENCHES = {
     "planner": "tests.bench.planner",
+    "victim-search": "tests.bench.victim_search",
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
     "audit": "tests.bench.audit",
@@ -30,6 +32,7 @@ BENCHES = {
     "reports": "tests.bench.reports",
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
+    "cost": "tests.bench.member_cost",
     "freed": "tests.bench.freed",
     "preemption": "tests.bench.preemption",
     "latency": "tests.bench.latency",
@@ -39,7 +42,9 @@ BENCHES = {
     "workloads": "tests.bench.workloads",
     "storms": "tests.bench.storms",
     "tenants": "tests.bench.tenants",
+    "quick": "tests.bench.quick",
 }
+QUICK = "quick"  # by its name only: it measures again what others measure at length
 PLOTTED = ("gang", "trees")
 OUT = Path(__file__).parents[2] / ".bench"
 
@@ -48,7 +53,7 @@ def main() -> int:
     given = _arguments()
     quick = OUT / "quick.json"
     out = given.out or (quick if given.quick else OUT / "latest.json")
-    names = given.names or list(BENCHES)
+    names = given.names or [name for name in BENCHES if name != QUICK]
     kept = {(f.bench, f.what): f for f in read(out)}
     if given.check:
         return check([f for f in kept.values() if f.bench in names])
@@ -57,6 +62,7 @@ def main() -> int:
         quick=given.quick,
         kubernetes=given.kubernetes,
         only=given.only,
+        trace=given.trace,
         done=frozenset(kept) if given.resume else frozenset(),
     )
     measured = set(kept) if given.resume else set()
@@ -70,6 +76,9 @@ def main() -> int:
             out.write_bytes(msgspec.json.format(msgspec.json.encode(list(kept.values()))))
             print(table(list(new.values())), flush=True)
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
+        if name == QUICK:
+            found = in_order(kept[key] for key in measured if key[0] == QUICK)
+            print(f"{verdict_text(found)}\n\n{verdict_markdown(found)}", flush=True)
     if given.record:
         only = f" ONLY='{given.only}'" if given.only else ""
         found = [kept[key] for key in measured if key[0] in names]
@@ -91,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--check", action="store_true", help="measure nothing, compare with recorded"
     )
+    parser.add_argument("--trace", action="store_true", help="for latency: print the steps")
     parser.add_argument("--out", type=Path, help="file of figures (.bench/latest.json)")
     given = parser.parse_args()
     unknown = [n for n in given.names if n not in BENCHES]

@@ -17,6 +17,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 5  # alternating runs of each side
     quick: bool = False  # small sizes: does the benchmark work at all
     kubernetes: str = "1.37"  # pinned version of the control plane
+    trace: bool = False  # print step by step where the time goes, where a benchmark can
     only: str = ""  # only cases in whose name this pattern is found
     done: frozenset[tuple[str, str]] = frozenset()  # (bench, what) measured before; not again
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand, describe_qps
+from tests.bench.trace import Began, PodWatch, Steps, steps_of_gangs, trace_table
 
 GANG = Shape(pods=8)
 QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
@@ -33,36 +35,54 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return f"gang of {GANG.pods}, {self.nodes} nodes, {describe_qps(self.qps)}"
 
 
-async def measure(stand: Stand, side: Side, case: Case) -> list[float]:
-    """Let gangs come one after another; ms of those that were bound."""
+class Measured(msgspec.Struct, frozen=True):
+    """What one run of a side took."""
+
+    took: list[float]  # ms of the gangs that were bound
+    steps: Steps  # of the same gangs; empty: not traced
+
+
+async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) -> Measured:
+    """Let gangs come one after another."""
     await stand.sweep()
     await stand.fleet(case.nodes, cpu=NODE_CAPACITY)
     await stand.start(side, case.qps)
-    took = []
+    took, began = [], []
     try:
-        async with stand.loader() as api, BoundWatch(api, side.namespace) as watch:
+        async with (
+            stand.loader() as api,
+            BoundWatch(api, side.namespace) as watch,
+            PodWatch(api, side.namespace) if trace else nullcontext() as pods,
+        ):
             for number in range(WARM + case.gangs):
-                ms = await once(api, watch, stand, side, f"s{number}-")
+                ms, gang = await once(api, watch, stand, side, f"s{number}-")
                 if ms is not None and number >= WARM:
                     took.append(ms)
+                    began.append(gang)
                 await asyncio.sleep(PAUSE_S)
+            steps = await steps_of_gangs(began, pods, stand.service) if pods else {}
     finally:
         await stand.stop()
         await stand.sweep()
-    return took
+    return Measured(took, steps)
 
 
-async def once(api: Any, watch: BoundWatch, stand: Stand, side: Side, prefix: str) -> float | None:
-    """Create one gang; ms until all its pods are bound, None: never."""
-    began_s = time.monotonic()
+async def once(
+    api: Any, watch: BoundWatch, stand: Stand, side: Side, prefix: str
+) -> tuple[float | None, Began]:
+    """Create one gang; return ms until all its pods are bound, None: never, and when it was created."""
+    wall_s, began_s = time.time(), time.monotonic()
     for group in side.groups(GANG, stand.minor, prefix):
         await api.create(group)
+    groups_s = time.monotonic()
     pods = list(side.pods(GANG, prefix))
     names = [pod["metadata"]["name"] for pod in pods]
-    await create_all(api, pods)
+    answered_at: dict[str, float] = {}
+    last_s = await create_all(api, pods, answered_at=answered_at)
+    began = Began(prefix, wall_s, began_s, groups_s, min(answered_at.values()), last_s)
     if not await watch.until(names, DEADLINE_S):
-        return None
-    return (max(watch.at[name] for name in names) - began_s) * 1000
+        return None, began
+    return (max(watch.at[name] for name in names) - began_s) * 1000, began
 
 
 def run(scale: Scale) -> Iterator[list[Figure]]:
@@ -79,14 +99,20 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     with asyncio.Runner() as runner:
         for case in wanted:
             took: dict[str, list[list[float]]] = {"ours": [], "native": []}
+            traced: dict[str, Steps] = {}
             for number in range(rounds):
                 for side in (OURS, NATIVE) if number % 2 == 0 else (NATIVE, OURS):
-                    took[side.name].append(runner.run(measure(stand, side, case)))
+                    measured = runner.run(measure(stand, side, case, trace=scale.trace))
+                    took[side.name].append(measured.took)
+                    for step, times in measured.steps.items():
+                        traced.setdefault(side.name, {}).setdefault(step, []).extend(times)
                     quantiles = [
                         quantile(took[side.name][-1] or [float("nan")], p) for p in (0.5, 0.99)
                     ]
                     quantiles_ms = f"p50 {quantiles[0]:.0f} ms, p99 {quantiles[1]:.0f} ms"
                     print(f"  {case}: round {number + 1}, {side.name}: {quantiles_ms}", flush=True)
+            if traced:
+                print(f"{case}, step by step\n{trace_table(traced)}", flush=True)
             yield figures_of(case, took)
 
 

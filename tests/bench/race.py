@@ -28,6 +28,9 @@ from tests.e2e.scenarios.service import Service
 
 RUNS = Path(__file__).parents[2] / ".bench" / "runs"
 WARM = Shape(pods=8)
+SETTLED_S = (
+    1.0  # between two cases of one start: what is written about the pods that were deleted is over
+)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +138,7 @@ async def create_all(
     pods: Sequence[dict[str, Any]],
     per_s: float = 0,
     sent_at: dict[str, float] | None = None,
+    answered_at: dict[str, float] | None = None,
 ) -> float:
     """Create pods over a few connections, in order, evenly spaced if wanted.
 
@@ -143,6 +147,7 @@ async def create_all(
         pods: What.
         per_s: How many in a second; 0: as fast as it goes.
         sent_at: Filled in: pod -> when its create was sent (monotonic).
+        answered_at: Filled in: pod -> when its create was answered (monotonic).
 
     Returns:
         When the last create was answered (monotonic).
@@ -157,6 +162,8 @@ async def create_all(
             if sent_at is not None:
                 sent_at[pod["metadata"]["name"]] = time.monotonic()
             await api.create(pod)
+            if answered_at is not None:
+                answered_at[pod["metadata"]["name"]] = time.monotonic()
 
     await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))
     return time.monotonic()
@@ -182,51 +189,82 @@ async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> Non
 
 async def run_once(stand: Stand, side: Side, case: Case) -> Run:
     """Start a side, let it place something small, then measure, then clean up."""
+    return (await run_cases(stand, side, [case]))[0]
+
+
+async def run_cases(stand: Stand, side: Side, cases: Sequence[Case]) -> list[Run]:
+    """Run cases one after another on one start of a side; each begins with an empty cluster.
+
+    Args:
+        stand: Where.
+        side: Who.
+        cases: All with the QPS of the first.
+    """
     await stand.sweep()
-    await stand.start(side, case.qps)
+    await stand.start(side, cases[0].qps)
+    runs = []
     try:
-        async with (
-            stand.loader() as api,
-            stand.writer() as writer,
-            BoundWatch(api, side.namespace) as watch,
-        ):
-            warm = list(side.pods(WARM, "warm"))
-            for group in side.groups(WARM, stand.minor, "warm"):
-                await api.create(group)
-            await create_all(api, warm)
-            if side.name == "writes":
-                await write_all(writer, warm, case.nodes)
-            if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
-                raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
-            if stand.service is not None:
-                await stand.service.events()  # what answers would else start in the midst of it
-            for group in side.groups(case.shape, stand.minor):
-                await api.create(group)
-            pods = list(side.pods(case.shape))
-            names = [pod["metadata"]["name"] for pod in pods]
-            before, calls = stand.cpu_s(), stand.filter_calls()
-            wall_s, began_s = time.time(), time.monotonic()
-            sent_at: dict[str, float] = {}
-            created_s = await create_all(api, pods, case.per_s, sent_at)
-            if side.name == "writes":
-                await write_all(writer, pods, case.nodes)
-            await watch.until(names, case.deadline_s)
-            after, calls = stand.cpu_s(), stand.filter_calls() - calls
-            bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
-        marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
-        return Run(
-            side=side.name,
-            pods=len(pods),
-            created_s=created_s - began_s,
-            bound_s=tuple(bound),
-            cpu_s={name: round(after[name] - before.get(name, 0), 2) for name in after},
-            marks_s=marks,
-            calls=calls,
-            trees_s=tuple(waits_of_trees(names, case.shape, sent_at, watch.at)),
-        )
+        for number, case in enumerate(cases):
+            if number:
+                await stand.sweep()
+                await asyncio.sleep(SETTLED_S)
+            runs.append(await _run_case(stand, side, case, warm=not number))
     finally:
         await stand.stop()
         await stand.sweep()
+    return runs
+
+
+async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
+    """Measure a case on a side that runs."""
+    async with (
+        stand.loader() as api,
+        stand.writer() as writer,
+        BoundWatch(api, side.namespace) as watch,
+    ):
+        if warm:
+            await _warm_up(stand, side, case, api, writer, watch)
+        if stand.service is not None:
+            await stand.service.events()  # what answers would else start in the midst of it
+        for group in side.groups(case.shape, stand.minor):
+            await api.create(group)
+        pods = list(side.pods(case.shape))
+        names = [pod["metadata"]["name"] for pod in pods]
+        before, calls = stand.cpu_s(), stand.filter_calls()
+        wall_s, began_s = time.time(), time.monotonic()
+        sent_at: dict[str, float] = {}
+        created_s = await create_all(api, pods, case.per_s, sent_at)
+        if side.name == "writes":
+            await write_all(writer, pods, case.nodes)
+        await watch.until(names, case.deadline_s)
+        after = stand.cpu_s()
+        bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
+        calls = stand.filter_calls() - calls
+    marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
+    return Run(
+        side=side.name,
+        pods=len(pods),
+        created_s=created_s - began_s,
+        bound_s=tuple(bound),
+        cpu_s={name: round(after[name] - before.get(name, 0), 2) for name in after},
+        marks_s=marks,
+        calls=calls,
+        trees_s=tuple(waits_of_trees(names, case.shape, sent_at, watch.at)),
+    )
+
+
+async def _warm_up(
+    stand: Stand, side: Side, case: Case, api: Api, writer: Api, watch: BoundWatch
+) -> None:
+    """Let a side place something small."""
+    warm = list(side.pods(WARM, "warm"))
+    for group in side.groups(WARM, stand.minor, "warm"):
+        await api.create(group)
+    await create_all(api, warm)
+    if side.name == "writes":
+        await write_all(writer, warm, case.nodes)
+    if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
+        raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
 
 
 def waits_of_trees(
@@ -255,13 +293,13 @@ async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
     seen: dict[str, list[float]] = {}
     for event in await service.events():
         if "default/warm" not in event["gang"] and "/warm" not in event["gang"]:
-            seen.setdefault(event["type"], []).append(_after(event["time"], wall_s))
+            seen.setdefault(event["type"], []).append(seconds_after(event["time"], wall_s))
     for line in service.log.read_text().splitlines():
         entry = msgspec.json.decode(line) if line.startswith("{") else {}
         if entry.get("message") == "barrier open":
-            seen.setdefault("barrier open", []).append(_after(entry["time"], wall_s))
+            seen.setdefault("barrier open", []).append(seconds_after(entry["time"], wall_s))
         if entry.get("message") == "call" and "/warm" not in entry.get("pod", ""):
-            ended = _after(entry["time"], wall_s)
+            ended = seconds_after(entry["time"], wall_s)
             seen.setdefault(entry["verb"], []).append(ended - entry["total_ms"] / 1000)
             seen.setdefault(f"{entry['verb']} answered", []).append(ended)
     found = {}
@@ -272,7 +310,8 @@ async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
     return {name: round(at, 3) for name, at in sorted(found.items(), key=lambda item: item[1])}
 
 
-def _after(stamp: str, wall_s: float) -> float:
+def seconds_after(stamp: str, wall_s: float) -> float:
+    """Return how many seconds after a Unix time an instant in RFC 3339, UTC, is."""
     whole, _, rest = stamp.removesuffix("Z").partition(".")
     seconds = calendar.timegm(time.strptime(whole[:19], "%Y-%m-%dT%H:%M:%S"))
     return seconds + float(f"0.{re.sub(r'[^0-9].*', '', rest) or 0}") - wall_s

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tests.bench.figures import Figure, short
+from tests.bench.verdicts import in_order, verdict_markdown, where_native_is_faster
 from tests.controlplane.build import pinned_version
 from tests.controlplane.pin import module_folder
 
@@ -24,6 +25,7 @@ HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 RESULTS = HERE / "RESULTS.md"
 PLOTS = HERE / "plots"
+QUICK = "quick"  # the benchmark whose table the page opens with
 HELPED = HERE / "HELPED.md"  # by hand: what made which figure better
 MET = {True: "met", False: "**missed**", None: "-"}
 
@@ -70,6 +72,9 @@ def page(recorded: Sequence[Recorded]) -> str:
     """Return the text of `RESULTS.md`."""
     lines = [
         "# Results",
+        *_opening(recorded),
+        "",
+        "## All benchmarks",
         "",
         "Written by `make bench RECORD=1` from `recorded.json`, good or bad. Each number stands beside its",
         "baseline, measured alternating in the same run on the same machine: medians, then the ratio of ours",
@@ -84,7 +89,7 @@ def page(recorded: Sequence[Recorded]) -> str:
         "",
         "| bench | what | measured | target | |",
         "|---|---|---|---|---|",
-        *(_target(r.figure) for r in recorded if r.figure.target),
+        *(_target(r.figure) for r in recorded if r.figure.target and r.figure.bench != QUICK),
     ]
     for bench in dict.fromkeys(r.figure.bench for r in recorded):
         mine = [r for r in recorded if r.figure.bench == bench]
@@ -103,6 +108,26 @@ def page(recorded: Sequence[Recorded]) -> str:
     if HELPED.exists():
         lines += ["", HELPED.read_text(encoding="utf-8").rstrip()]
     return "\n".join(lines) + "\n"
+
+
+def _opening(recorded: Sequence[Recorded]) -> list[str]:
+    """Return what the page opens with: the table of `make bench-quick`, and where native is faster."""
+    rows = [r for r in recorded if r.figure.bench == QUICK]
+    if not rows:
+        return []
+    figures = in_order(r.figure for r in rows)
+    sources = dict.fromkeys((r.date, r.machine) for r in rows)
+    return [
+        "",
+        f"`make bench-quick`, {'; '.join(' on '.join(source) for source in sources)}. *Native* is kube-scheduler's own gang",
+        "scheduling of the same version, measured in turns with ours on the same machine.",
+        "",
+        verdict_markdown(figures),
+        "",
+        "Where native is faster, and why:",
+        "",
+        *(f"- {sentence}" for sentence in where_native_is_faster(figures) or ["nowhere"]),
+    ]
 
 
 def _target(figure: Figure) -> str:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from deploy.demo.ports import free_port
+from extender.control.monitors.log_verifier import FIRST_AFTER_S
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
@@ -38,6 +39,7 @@ from tests.support.service.manifest_builders import SLOT
 
 TEMPLATE = "bench_template"
 NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
+WARM_S = 3.0  # from the start of its last process to the end of its imports
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The load comes from a user of its own, which API priority and fairness treats as any other.
 LOADER = "developer"
@@ -62,6 +64,7 @@ class Stand:
     def __init__(self, minor: str = "1.37") -> None:
         self.minor = minor
         self.service: Service | None = None
+        self._started_s = 0.0  # of the service
         self.echo: Process | None = None
         self._stack = ExitStack()
         self._numbers = count(1)
@@ -193,6 +196,13 @@ class Stand:
         database = database_of(url, name)
         self.service = Service(self.plane, self.folder / name, database, **settings)
         await self.service.start()
+        self._started_s = time.monotonic()
+
+    async def _until_warm(self) -> None:
+        """Wait until all processes of the service have started: their imports are a second of CPU, once in its life."""
+        if self.service is not None:
+            warm_s = self._started_s + FIRST_AFTER_S + WARM_S
+            await asyncio.sleep(max(0.0, warm_s - time.monotonic()))
 
     async def start(self, side: Side, qps: tuple[int, int] | None, **settings: str) -> None:
         """Start what a side needs: kube-scheduler, and for ours the service on an empty database.
@@ -212,6 +222,7 @@ class Stand:
         config = side.config(url)
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
         self.plane.start_scheduler(config, gates=side.gates(self.minor))
+        await self._until_warm()
 
     def start_echo(self) -> str:
         """Start the extender that only answers, and give its URL."""

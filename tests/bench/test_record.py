@@ -13,6 +13,8 @@ from tests.bench.plot import plot
 from tests.bench.race import Case, Run, figures_of, keep, waits_of_trees
 from tests.bench.record import Recorded, machine, page, worse
 from tests.bench.sides import Shape
+from tests.bench.trace import steps_of
+from tests.controlplane.objects import GATE
 
 
 def figure(*values: float, **more: Any) -> Figure:
@@ -147,3 +149,36 @@ def test_waits_of_trees_are_reported_where_they_come_slowly() -> None:
     figure = by_case["last create of a tree to its last bind, p99 of 2"]
     assert (figure.values, figure.baseline, figure.baseline_unfinished) == ((300.0,), (600.0,), 1)
     assert "last create of a tree to its last bind, p50 of 2" in by_case
+
+
+def test_the_page_opens_with_the_table_and_shows_where_native_is_faster() -> None:
+    """Rows of `make bench-quick` come first, with goal and verdict; a slower one has its reason."""
+    slower = figure(
+        109, bench="quick", what="gang of 8, 100 nodes: p50", unit="ms", better="lower", target="60 ms",
+        baseline_name="native", baseline=(42.0,),
+    )  # fmt: skip
+    faster = figure(
+        160, bench="quick", what="1,000 pods: rate", target="1.1 x", baseline_name="native", baseline=(100.0,)
+    )  # fmt: skip
+    lines = page([recorded(faster), recorded(slower), recorded(figure(1))]).splitlines()
+    head = lines.index("| what | here | native | ratio | goal | verdict |")
+    assert lines[head + 2] == (
+        "| gang of 8, 100 nodes: p50 | 109 ms | 42 ms | 2.60 x | <= 60 ms | missed |"
+    )
+    assert lines[head + 3] == (
+        "| 1,000 pods: rate | 160 pods/s | 100 pods/s | 1.60 x | >= 1.1 x | met |"
+    )
+    assert head < lines.index("## All benchmarks")
+    why = [line for line in lines if line.startswith("- ") and "native is" in line]
+    assert len(why) == 1
+    assert why[0].startswith("- gang of 8, 100 nodes: p50: native is 2.60 x better. Of each gang")
+
+
+def test_steps_of_a_pod_follow_from_what_it_has() -> None:
+    """Only what a pod has counts: a gate of ours, a nomination, a node."""
+    ours = {"name": GATE}
+    assert list(steps_of({"spec": {"schedulingGates": [ours]}})) == ["pod seen"]
+    nominated = {"spec": {"schedulingGates": [ours]}, "status": {"nominatedNodeName": "n0"}}
+    assert list(steps_of(nominated)) == ["pod seen", "nomination seen"]
+    bound = {"spec": {"nodeName": "n0"}, "status": {}}
+    assert list(steps_of(bound)) == ["pod seen", "gate removal seen", "bound seen"]

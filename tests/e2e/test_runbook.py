@@ -1,4 +1,4 @@
-"""The commands of README.md and deploy/README.md, as written, on a real API server and PostgreSQL.
+"""The commands of README.md, of two how-tos and of deploy/README.md, as written, on a real API server and PostgreSQL.
 
 Every command of an indented block runs in a shell, or is listed here with the reason why not; one
 that is new and does neither fails. What a reader must fill in is in one table.
@@ -30,13 +30,15 @@ from tests.e2e.conftest import NEWEST, require_programs
 from tests.support.logs.postgres import run, running_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP, RUNBOOK = "README.md", "deploy/README.md"
+TOP = ("docs/how-to/install-by-hand.md", "README.md", "docs/how-to/ask-the-service.md")
+RUNBOOK = ("deploy/README.md",)
 BY_CI = "a stage of .ci/run by itself"
 BY_COMPOSE = "make compose runs it"
 NEEDS_PAST = (
     "asks for events that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
 )
 DUMP = "tests/integration/store/test_embedded.py dumps a log of the embedded server and restores it into a newer one"
+CHART = "tests/e2e/test_chart.py"
 READERS = "the service has no rights of readers here; tests/e2e/scenarios/test_readers.py"
 # The beginning of a command -> why it does not run here.
 NOT_RUN = {
@@ -57,6 +59,10 @@ NOT_RUN = {
     "gang-extender explain --why-preempted": NEEDS_PAST,
     "pg_dump -Fc -n gx -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
+    "helm ": CHART,
+    "kubectl create namespace gang-extender": CHART,
+    "kubectl label namespace gang-extender": CHART,
+    "kubectl apply --server-side -k deploy/kustomize": CHART,
     "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
     "gang-extender verify --database-url": "needs a service that signs its anchors; tests/integration/test_verify_command.py",
     "gang-extender serve ": "has no end; started by the test with these arguments",
@@ -87,17 +93,21 @@ FILLED_IN = {
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def blocks(file: str) -> list[list[str]]:
-    """Return the commands of each indented block; what continues a command is one with it."""
+def blocks(files: tuple[str, ...]) -> list[list[str]]:
+    """Return the commands of each indented block of some pages; what continues a command is one with it."""
     found: list[list[str]] = []
     previous = ""
-    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+    for line in (line for file in files for line in (*lines_of(file), "")):
         if line.startswith("    ") and line.strip():
             if not previous.startswith("    "):
                 found.append([])
             found[-1].append(line[4:])
         previous = line
     return [list(commands(lines)) for lines in found if not lines[0].startswith(NO_SHELL)]
+
+
+def lines_of(file: str) -> list[str]:
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()
 
 
 def commands(lines: list[str]) -> Iterator[str]:
@@ -219,7 +229,7 @@ def with_password(url: URL, role: str) -> str:
 
 
 def serving(reader: Reader, folder: Path) -> Process:
-    """Start the service with the arguments that README.md names."""
+    """Start the service with the arguments of docs/how-to/install-by-hand.md."""
     (line,) = (c for b in blocks(TOP) for c in b if c.startswith("gang-extender serve "))
     words = line.replace("\\\n", " ").split()[2:]
     given = dict(zip(words[::2], words[1::2], strict=True))
@@ -245,7 +255,7 @@ def serving(reader: Reader, folder: Path) -> Process:
 
 
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
-    """The runbook in its order, with the roles first; then README.md with the service up."""
+    """The runbook in its order, with the roles first; then README.md and the how-tos with the service up."""
     runbook, top = blocks(RUNBOOK), blocks(TOP)
     (roles,) = (b for b in runbook if b[0].startswith("psql "))
     (install,) = (b for b in top if any(c.startswith("gang-extender db migrate") for c in b))
@@ -283,9 +293,9 @@ def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
     }
 
 
-def applied(file: str) -> list[str]:
+def applied(files: tuple[str, ...]) -> list[str]:
     """Return the manifests that the blocks of an installation apply, in order."""
-    lines = [c for b in blocks(file) for c in b if c.startswith("kubectl apply --server-side")]
+    lines = [c for b in blocks(files) for c in b if c.startswith("kubectl apply --server-side")]
     files = [word for line in lines for word in re.findall(r"-f (deploy/kubernetes/\S+)", line)]
     return list(dict.fromkeys(files))
 

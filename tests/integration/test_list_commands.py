@@ -215,6 +215,24 @@ def test_gangs_are_selected_by_labels_and_states(service):
     assert row.split()[7].endswith(("s", "m"))
 
 
+def test_following_ends_after_the_limit(service):
+    """By itself, with the events that a list has: from the database and from the service."""
+    served, _, url = service
+    words = [sys.executable, "-m", "extender", "events", "--after", "1", "--limit", "2", "-o"]
+    for source in (("--server", served.url), ("--database-url", url)):
+        listed, followed = (
+            subprocess.run(
+                [*words, "name", *source, *more],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout
+            for more in ((), ("--follow",))
+        )
+        assert listed == followed == "2\n3\n"
+
+
 @contextlib.contextmanager
 def watching(*words):
     """Run a command that watches; its lines are read as it prints them, and Ctrl-C must end it with 0."""

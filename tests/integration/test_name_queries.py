@@ -343,7 +343,7 @@ async def test_the_command_reports_that_a_name_was_used_again(written):
         (("--node", "a/b"), "--node"),
         (("--type", "Nothing"), "'Nothing'"),
         (("--gang", "job"), "--gang"),
-        (("--follow", "--limit", "3"), "--limit"),
+        (("--follow", "--until", "10m"), "--until"),
         (("--node", "x" * 254), "253"),
     ):
         refused = command(written, "events", *words)

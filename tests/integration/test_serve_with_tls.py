@@ -106,7 +106,10 @@ def test_renewed_files_are_used_within_seconds(running):
     ("words", "fault"),
     [
         (("--listen", "0.0.0.0:0"), "can be reached from other machines, and without TLS"),
-        (("--tls-cert-file", "x"), "needs GANG_EXTENDER_TLS_PRIVATE_KEY_FILE and"),
+        (
+            ("--tls-cert-file", "x"),
+            "needs --tls-private-key-file (GANG_EXTENDER_TLS_PRIVATE_KEY_FILE) and",
+        ),
         (("--client-ca-file", "{made}/server.key"), "has no certificate in PEM"),
     ],
     ids=["plain beyond loopback", "one of three", "not a certificate"],

@@ -87,11 +87,41 @@ async def test_replicas_that_start_together_migrate_once(empty_database_url):
 
 
 async def test_a_database_from_the_future_is_refused(database_url):
-    await execute(database_url, "UPDATE gx.migration SET version_num = '9999'")
-    with pytest.raises(SchemaOutdated, match="9999"):
+    """One whose newest migrations break this version, or without that comment."""
+    await execute(
+        database_url,
+        "UPDATE gx.migration SET version_num = '9999'",
+        "COMMENT ON TABLE gx.migration IS '9998'",
+    )
+    with pytest.raises(
+        SchemaOutdated, match="has schema 9999 and runs with versions that know 9998"
+    ):
+        await schema_migration.needs_migration(database_url)
+    await execute(database_url, "COMMENT ON TABLE gx.migration IS NULL")
+    with pytest.raises(SchemaOutdated, match="has schema 9999, this version"):
         await schema_migration.needs_migration(database_url)
     with pytest.raises(SchemaOutdated, match="9999"):
         await schema_migration.upgrade(database_url)
+
+
+async def test_a_newer_schema_that_only_adds_is_no_obstacle(database_url):
+    """A version before runs on it, `serve` as well as `db migrate`, and changes nothing."""
+    await execute(database_url, "UPDATE gx.migration SET version_num = '9999'")
+    assert not await schema_migration.needs_migration(database_url)
+    assert await schema_migration.upgrade(database_url) == "9999"
+    assert await schema_migration.current_revision(database_url) == "9999"
+
+
+async def test_a_migration_records_from_which_revision_on_programs_run(database_url):
+    """That of the newest migration that breaks older programs; the first release has 0004."""
+    oldest = schema_migration.oldest_compatible()
+    assert "0004" <= oldest <= schema_migration.newest_revision()
+    connection = await asyncpg.connect(database_url)
+    try:
+        written = await connection.fetchval("SELECT obj_description('gx.migration'::regclass)")
+    finally:
+        await connection.close()
+    assert written == f"oldest revision whose programs run on this schema: {oldest}"
 
 
 async def test_a_database_without_schema_is_named_so(empty_database_url):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import requires
+from importlib.metadata import metadata, requires
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from kubernetes_asyncio.config import incluster_config
+from packaging.specifiers import SpecifierSet
 
+from deploy import sbom
 from extender.cli.certificates.certificate_folder import NAMES, SERVER_NAME
 from extender.cluster.crd import render_confinement, render_crds, render_limits
 from extender.cluster.write import pod_writer
@@ -209,6 +214,63 @@ def test_the_locked_requirements_of_the_image_are_all_that_the_package_needs() -
                 assert re.sub(r"[-_.]+", "-", found[0]).lower() in names, f"{name} needs {needed}"
 
 
+def test_the_bill_of_materials_has_the_locked_packages_of_the_image() -> None:
+    """Valid by the schema of CycloneDX 1.6; its packages are those that the image installs, with what the installed metadata need."""
+    text = sbom.FILE.read_text(encoding="utf-8")
+    assert text == sbom.render(), "make sbom"
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    script = ROOT / "deploy" / "locked_requirements.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(ROOT / "pyproject.toml"), str(ROOT / "requirements.lock")],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    locked = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", done.stdout, re.MULTILINE)
+    found = json.loads(text)
+    assert {(one["name"], one["version"]) for one in found["components"]} == set(locked)
+    assert [one["purl"] for one in found["components"]] == [
+        f"pkg:pypi/{name}@{version}" for name, version in sorted(locked)
+    ]
+    needs = {one["ref"]: one.get("dependsOn", []) for one in found["dependencies"]}
+    assert {"pkg:pypi/multidict", "pkg:pypi/idna"} <= {
+        ref.partition("@")[0]
+        for key in needs
+        if key.startswith("pkg:pypi/yarl@")
+        for ref in needs[key]
+    }
+    assert {ref.partition("@")[0] for ref in needs["gang-extender"]} > {"pkg:pypi/ortools"}
+
+
+def test_the_image_has_its_bill_of_materials() -> None:
+    final = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
+    assert re.search(
+        r"^COPY deploy/sbom\.cdx\.json /usr/share/doc/gang-extender/", final, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "release", "accepted"),
+    [
+        ("python:3.12.12-slim-bookworm", "false", True),
+        ("python:3.12.12-slim-bookworm", "true", False),
+        ("python@sha256:abc", "true", False),
+        (f"python:3.12.12@sha256:{'0' * 64}", "true", True),
+        (f"python:3.12.12@sha256:{'0' * 64}", "false", True),
+    ],
+)
+def test_a_release_is_built_on_a_digest_only(base: str, release: str, accepted: bool) -> None:
+    """All stages are on the image of the argument, and the first step is the check; `make image` asks for a release."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
+    check = re.findall(r"^RUN (.*)", text, re.MULTILINE)[0]
+    done = subprocess.run(
+        ["/bin/sh", "-c", check], env={"BASE": base, "RELEASE": release, "PATH": os.environ["PATH"]},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode == 0) is accepted, done
+    assert ("has no digest" in done.stderr) is not accepted
+    assert "--build-arg RELEASE=true" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)
 def test_every_manifest_starts_with_a_comment(file: Path) -> None:
     """A comment stands in front, and no name is used twice."""
@@ -275,6 +337,28 @@ def test_the_extender_mounts_what_its_settings_name() -> None:
     check_token(pod, container)
     (migrate,) = pod["initContainers"]
     assert {one["name"] for one in migrate["volumeMounts"]} == {"data", "tmp"}
+
+
+def test_no_token_is_mounted_that_is_not_asked_for() -> None:
+    """By no account and no pod of deploy/kubernetes; what a pod has instead ends after an hour."""
+    found = [
+        one
+        for file in KUBERNETES.rglob("*.yaml")
+        for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        if isinstance(one, dict)  # not a list of patches
+    ]
+    accounts = [one for one in found if one["kind"] == "ServiceAccount"]
+    pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+    assert (len(accounts), len(pods)) == (2, 2)
+    assert [one["automountServiceAccountToken"] for one in (*accounts, *pods)] == [False] * 4
+    tokens = [
+        source["serviceAccountToken"]
+        for pod in pods
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+        if "serviceAccountToken" in source
+    ]
+    assert [one["expirationSeconds"] for one in tokens] == [3600, 3600]
 
 
 def check_token(pod: dict[str, Any], container: dict[str, Any]) -> None:
@@ -463,3 +547,13 @@ def test_the_second_scheduler_is_placed_by_the_first_and_outside_of_the_pool() -
     assert terms["nodeSelectorTerms"] == [{"matchExpressions": [expression]}]
     image = load("deploy/compose/generate.py").IMAGES["kube-scheduler"]
     assert [container["image"] for container in pod["containers"]] == [image]
+
+
+def test_every_locked_package_installs_on_the_python_of_debian_12():
+    """Which is 3.11.2: newer releases of some packages need a later 3.11."""
+    text = (ROOT / "requirements.lock").read_text()
+    names = re.findall(r"^([A-Za-z0-9._-]+)==\S+ \\$", text, re.MULTILINE)  # without a marker
+    assert len(names) > 50
+    for name in names:
+        needed = metadata(name)["Requires-Python"] or ""
+        assert SpecifierSet(needed).contains("3.11.2"), f"{name} needs Python {needed}"

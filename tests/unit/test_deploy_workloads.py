@@ -97,6 +97,8 @@ def test_a_path_has_at_most_one_list() -> None:
 def test_policies_with_different_variables_of_one_name_cannot_be_joined() -> None:
     """The leaf policy has the variables of all of them."""
     members = (ROOT / MEMBERS).read_text()
-    other = members.replace("has(object.spec.schedulingGates)", "true", 1)
-    with pytest.raises(ValueError, match="variable hasGate is there twice: gang-extender-members"):
+    other = members.replace("!has(object.spec.schedulerName) ||", "", 1)
+    with pytest.raises(
+        ValueError, match="variable isDefaultScheduler is there twice: gang-extender-members"
+    ):
         render_leaf_policy.render({"a": members, "b": other})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from extender.core.model.errors import BadInput
@@ -62,17 +64,22 @@ def test_loopback_has_many_names(host):
     assert load({}, listen=f"{host}:8888").listen == f"{host}:8888"
 
 
+def both_names(setting):
+    """The flag and the variable of a setting, as messages name one that is not set."""
+    return f"--{setting.replace('_', '-')} (GANG_EXTENDER_{setting.upper()})"
+
+
 @pytest.mark.parametrize("missing", TLS)
 def test_of_three_files_of_the_server_none_may_be_missing(missing):
     given = {name: path for name, path in TLS.items() if name != missing}
-    with pytest.raises(BadInput, match=rf"needs GANG_EXTENDER_{missing.upper()} too"):
+    with pytest.raises(BadInput, match=re.escape(f"needs {both_names(missing)} too")):
         load({}, **given)
 
 
 @pytest.mark.parametrize("missing", PAIR)
 def test_of_two_files_for_forwarding_none_may_be_missing(missing):
     given = {name: path for name, path in PAIR.items() if name != missing}
-    with pytest.raises(BadInput, match=rf"needs GANG_EXTENDER_{missing.upper()} too"):
+    with pytest.raises(BadInput, match=re.escape(f"needs {both_names(missing)} too")):
         load({}, **TLS, **given)
 
 

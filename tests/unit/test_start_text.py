@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extender import composition, telemetry
+from extender.cli.commands import serve_command
 from extender.cli.commands.serve_command import start_text
+from extender.core.model.errors import BadInput
 from extender.settings import load
 
 
@@ -92,3 +95,24 @@ def test_a_read_api_without_authentication_is_named(monkeypatch):
             "The read API has no authentication: everyone who reaches 0.0.0.0:8443 reads the state of all namespaces "
             "(--authentication none)."
         ) in lines
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["before", "after"])
+def test_only_an_error_of_the_start_is_about_an_address(monkeypatch, listens):
+    """A pipe that breaks later ends the service with its traceback in the log."""
+
+    async def failing(settings, on_listening):
+        if listens:
+            on_listening()
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(composition, "serve", failing)
+    monkeypatch.setattr(telemetry, "set_up_logging", lambda level, stream: None)
+    lines = []
+    monkeypatch.setattr(serve_command.log, "exception", lines.append)
+    with pytest.raises(SystemExit if listens else BadInput) as ended:
+        serve_command.serve()
+    assert lines == (["the service ends by an error"] if listens else [])
+    assert (
+        ended.value.code == 1 if listens else "cannot listen on 127.0.0.1:8888" in str(ended.value)
+    )

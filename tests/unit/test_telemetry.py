@@ -8,6 +8,7 @@ import logging
 import msgspec
 import pytest
 
+from extender.core.log.events import PreemptionCancelled
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.telemetry import JsonLines, Metrics, set_up_logging
 
@@ -59,7 +60,7 @@ def test_logging_goes_to_one_stream_from_its_level_on(root_logger):
 
 
 def test_plans_are_counted_by_result():
-    """Scheduled or unschedulable, search nodes, and how often the budget ended the search."""
+    """Scheduled or unschedulable, and how often the budget ended the search."""
     metrics = Metrics()
     metrics.planned(
         Plan(
@@ -77,7 +78,6 @@ def test_plans_are_counted_by_result():
     value = metrics.registry.get_sample_value
     name = "gang_extender_podgroup_schedule_attempts_total"
     assert value(name, {"result": "scheduled"}) == value(name, {"result": "unschedulable"}) == 1
-    assert value("gang_extender_tree_search_nodes_total") == 10
     assert value("gang_extender_tree_search_budget_exhausted_total") == 1
 
 
@@ -91,3 +91,21 @@ def test_an_attribute_has_the_name_of_its_metric():
     }
     assert names == {attribute: f"gang_extender_{attribute}" for attribute in names}
     assert set(names.values()) == {family.name for family in metrics.registry.collect()}
+
+
+@pytest.mark.parametrize(
+    ("evicted", "in_progress", "result"),
+    [(0, (), "cancelled"), (2, (), "cancelled-after-evictions"), (0, ("ns/a",), "cancelled-after-evictions")],
+)  # fmt: skip
+def test_cancelled_preemptions_are_counted_by_what_they_cost(evicted, in_progress, result):
+    """One that evicted pods, or has begun to, lost work without a gain; rare events begin at zero."""
+    metrics = Metrics()
+    name = "gang_extender_preemptions_ended_total"
+    assert metrics.registry.get_sample_value(name, {"result": result}) == 0
+    metrics.appended(PreemptionCancelled(
+        preemption="p", reason="capacity-lost", units_spared=(), units_in_progress=in_progress, evicted=evicted,
+    ))  # fmt: skip
+    assert metrics.registry.get_sample_value(name, {"result": result}) == 1
+    events = "gang_extender_events_appended_total"
+    assert metrics.registry.get_sample_value(events, {"type": "PreemptionCancelled"}) == 1
+    assert metrics.registry.get_sample_value(events, {"type": "DriftDetected"}) == 0

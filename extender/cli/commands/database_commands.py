@@ -41,7 +41,10 @@ def migrate(
 def project(
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Empty the interval tables first, and fill them again."),
+        typer.Option(
+            "--rebuild",
+            help="Fill the interval tables again from the whole log, with the role of `db migrate`.",
+        ),
     ] = False,
     database_url: Url = None,
     data_dir: Folder = None,
@@ -49,20 +52,27 @@ def project(
     """Bring the interval tables and the snapshots up to the end of the log.
 
     A running leader does this continuously. Use the command after an upgrade whose notes require it, or when no replica
-    leads.
+    leads. With --rebuild, queries read the old rows until all new ones are committed.
     """
+    from extender.composition import database
     from extender.control.monitors.read_model_projector import project_all
     from extender.snapshots.snapshot_backfill import backfill_snapshots
+    from extender.store.projection_rebuild import rebuild_projection
+
+    async def replace_rows() -> None:
+        settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+        async with database(settings, creates=False) as url:
+            await rebuild_projection(url)
 
     async def question(opened: Store) -> tuple[int, int]:
         end = (await opened.log.head()).position
-        if rebuild:
-            await opened.projection.forget()
         reached = await project_all(opened.projection, end)
         every = opened.snapshots.stretch(end)
         made = await backfill_snapshots(opened.log, opened.snapshots, until=end, every=every)
         return reached, made
 
+    if rebuild:
+        asyncio.run(replace_rows())
     reached, made = ask(database_url, data_dir, question)
     print(f"projected up to position {reached}; {made} snapshots made")
 

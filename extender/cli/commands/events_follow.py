@@ -1,4 +1,4 @@
-"""`events --follow`: new events from the database or from a running service, until Ctrl-C."""
+"""`events --follow`: new events from the database or from a running service, until Ctrl-C or after a number of events."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ async def follow_events(
     output: ListForm,
     *,
     from_now: bool,
+    count: int | None,
 ) -> None:
-    """Print one line per event of the database; waits while the database does not answer.
+    """Print one line per event of the database, until Ctrl-C; waits while the database does not answer.
 
     Args:
         database_url: The database; None: the embedded one.
@@ -47,6 +48,7 @@ async def follow_events(
         wanted: Which events.
         output: Form of the lines.
         from_now: Begin at the end of the log instead of `wanted.after`.
+        count: End after so many events; None: never.
     """
     from extender.composition import store
 
@@ -57,20 +59,30 @@ async def follow_events(
         if from_now:
             wanted = msgspec.structs.replace(wanted, after=await feed.head())
         async with aclosing(feed.follow(wanted)) as batches:
+            printed = 0
             async for batch in batches:
-                for _, body in batch.events:
+                left = None if count is None else count - printed
+                for _, body in batch.events[:left]:
                     sys.stdout.write(line_of_body(body, output))
+                    printed += 1
                 sys.stdout.flush()
+                if printed == count:
+                    return
 
 
 async def follow_services(
-    servers: Sequence[str], query: Sequence[tuple[str, str]], output: ListForm
+    servers: Sequence[str],
+    query: Sequence[tuple[str, str]],
+    output: ListForm,
+    count: int | None,
 ) -> None:
-    """Print one line per event of a service; when it is lost, continue at the next one.
+    """Print one line per event of a service, until Ctrl-C; when it is lost, continue at the next one.
 
     Args:
         servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
+        output: Form of the lines.
+        count: End after so many events; None: never.
 
     Raises:
         BadInput: None of them answers at the beginning, or one rejects the query.
@@ -81,9 +93,13 @@ async def follow_services(
     stream = Stream(servers or (None,), query, finder(), complain=complain)
     _until_interrupted(stream.stop)
     async with aclosing(stream.events()) as events:
+        printed = 0
         async for body in events:
             sys.stdout.write(line_of_body(body, output))
             sys.stdout.flush()
+            printed += 1
+            if printed == count:
+                return
 
 
 def _until_interrupted(stop: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import typer
 
 from extender.cli.commands.gang_commands import root_path
+from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.gang_columns import minimum_text
@@ -26,7 +27,8 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME of a group, pod, workload or node."
+            help="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME of a group, pod, workload or node.",
+            autocompletion=complete_objects,
         ),
     ],
     namespace: Annotated[

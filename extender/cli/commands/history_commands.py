@@ -12,6 +12,7 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import root_path
+from extender.cli.completion.live_names import complete_groups
 from extender.cli.connection.service_client import LogServer, finder
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
@@ -139,7 +140,12 @@ def _summary(line: HistoryLine | ServedEvent) -> str:
 
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
-    gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or UID of the root group.")],
+    gang: Annotated[
+        str,
+        typer.Argument(
+            help="NAME, NAMESPACE/NAME or UID of the root group.", autocompletion=complete_groups
+        ),
+    ],
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
     ] = "default",
@@ -259,7 +265,10 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         int | None, typer.Option(help="Only events after this position.", min=0)
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Maximum number of events.", min=1, max=10_000)
+        int | None,
+        typer.Option(
+            help="Maximum number of events; with --follow: end after so many.", min=1, max=10_000
+        ),
     ] = None,
     follow: Annotated[
         bool,
@@ -307,14 +316,16 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if follow:
         from extender.cli.commands.events_follow import follow_events, follow_services
 
-        if until or limit or sort_by:
-            option = "until" if until else "limit" if limit else "sort-by"
+        if until or sort_by:
+            option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
         if asks_service:
-            asyncio.run(follow_services(server or (), _query_of(wanted, after), output))
+            asyncio.run(follow_services(server or (), _query_of(wanted, after), output, limit))
             return
         from_now = after is None and since is None
-        asyncio.run(follow_events(database_url, data_dir, wanted, output, from_now=from_now))
+        asyncio.run(
+            follow_events(database_url, data_dir, wanted, output, from_now=from_now, count=limit)
+        )
         return
     lines: Sequence[EventLine | ServedEvent]
     if source is None:
@@ -363,7 +374,7 @@ def replay(
         if not isinstance(data, ReplayableEventData) or not data.input_digest:
             msg = (
                 f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
-                "GangUnschedulable, PreemptionPlanned, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
+                "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
             )
             raise BadInput(msg)
         stored = await opened.inputs.load(data.input_digest)

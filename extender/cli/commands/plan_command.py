@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
 SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
 WITHIN_S = 90  # a service needs at most a minute for a plan
+
+
+class PlanOutput(enum.StrEnum):
+    """Forms of the output of a plan."""
+
+    table = "table"
+    markdown = "markdown"
+    json = "json"
+    yaml = "yaml"
 
 
 def plan(
@@ -99,12 +110,15 @@ def plan(
         typer.Option(
             "--node-groups",
             metavar="FILE",
-            help="YAML file with the node groups of a cluster autoscaler (docs/node-groups.md): by how many nodes one must grow for a tree to fit; unset: GANG_EXTENDER_NODE_GROUPS.",
+            help="YAML file with the node groups of a cluster autoscaler (docs/how-to/node-groups.md): by how many nodes one must grow for a tree to fit; unset: GANG_EXTENDER_NODE_GROUPS.",
         ),
     ] = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Form of the output.")
-    ] = Output.table,
+        PlanOutput,
+        typer.Option(
+            "-o", "--output", help="Form of the output; markdown: one page for a pull request."
+        ),
+    ] = PlanOutput.table,
 ) -> None:
     """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.
 
@@ -133,7 +147,7 @@ def plan(
         warnings, answer = _plan_files(cluster or (), trees, changes)
     for warning in warnings:
         complain(f"warning: {warning}")
-    _finish(answer, output, files=bool(files))
+    _finish(answer, output, warnings, files=bool(files))
 
 
 class _Trees(msgspec.Struct, frozen=True):
@@ -214,11 +228,17 @@ def _ask_server(
     return reply.warnings, reply
 
 
-def _finish(result: PlanAnswer, output: Output, *, files: bool) -> NoReturn:
-    if output is Output.table:
+def _finish(
+    result: PlanAnswer, output: PlanOutput, warnings: Sequence[str], *, files: bool
+) -> NoReturn:
+    if output is PlanOutput.table:
         from extender.cli.output.plan_text import print_plan
 
         print_plan(result, files=files)
+    elif output is PlanOutput.markdown:
+        from extender.cli.output.plan_markdown import plan_markdown
+
+        sys.stdout.write(plan_markdown(result, warnings))
     else:
-        print_value(result, output)
+        print_value(result, Output(output.value))
     raise typer.Exit(0 if result.verdict == "placed" else 1)

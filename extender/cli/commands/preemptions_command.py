@@ -10,6 +10,7 @@ import typer
 
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import LogServer
 from extender.cli.connection.service_list import ServiceList
 from extender.cli.options.list_options import (
@@ -50,7 +51,10 @@ ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     victim: Annotated[
         str,
-        typer.Option(help="Only preemptions of this pod or group, [NAMESPACE/]NAME, with details."),
+        typer.Option(
+            help="Only preemptions of this pod or group, [NAMESPACE/]NAME, with details.",
+            autocompletion=complete_objects,
+        ),
     ] = "",
     preemptor: Annotated[
         str,

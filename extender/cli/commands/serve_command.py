@@ -67,7 +67,11 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
         if sys.stderr.isatty():
             complain(settings_module.unknown_variable_text(name, similar))
 
+    listens = False
+
     def listening() -> None:
+        nonlocal listens
+        listens = True
         found = listeners(settings)
         addresses = [listener.address for listener in found]
         log.info("listening", extra={"addresses": addresses, "page": f"{page_url(settings)}/ui/"})
@@ -84,6 +88,9 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
     try:
         uvloop.run(run_service(settings, listening))
     except OSError as error:
+        if listens:  # of a pipe or a file: nothing that an address could change
+            log.exception("the service ends by an error")
+            sys.exit(1)
         settable = " or ".join(sorted({_flag(one.setting) for one in listeners(settings)}))
         address = error.filename or settings.listen
         msg = f"cannot listen on {address}: {error.strerror or error}; set {settable} HOST:PORT"

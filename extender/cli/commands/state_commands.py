@@ -30,7 +30,7 @@ from extender.cli.output.list_table import ListForm, ListFormat, ListTable, enco
 from extender.cli.output.printing import console, print_table
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
-from extender.core.model.wording import amounts_text
+from extender.core.model.wording import amounts_text, counted
 from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
 from extender.queries.state.state_dto import (
@@ -144,6 +144,13 @@ def _print_state(found: StateAt, wanted: ListFormat) -> None:
         print(
             f"preemption for {preemption.preemptor} since {preemption.planned}: {preemption.evicted} victims gone, "
             f"{len(preemption.victims)} to go"
+        )
+    for hold in found.capacity_holds:
+        nodes = {place.node for place in hold.places}
+        print()
+        print(
+            f"capacity held for {hold.gang} since {hold.held}, until {hold.until} at the latest: "
+            f"{counted(len(hold.places), 'pod')} on {counted(len(nodes), 'node')}"
         )
     _notes(found.limitations)
 

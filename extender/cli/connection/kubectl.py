@@ -137,6 +137,25 @@ class Kubectl:
             raise BadInput(f"{self.place}: ConfigMap {namespace}/{name} cannot be read: {why}")
         return done.stdout.encode()
 
+    def group_names(self, within_s: float) -> list[tuple[str, str]]:
+        """Return kind and NAMESPACE/NAME of each of our groups in all namespaces.
+
+        Args:
+            within_s: How long kubectl may take.
+
+        Raises:
+            BadInput: They cannot be listed in that time.
+        """
+        columns = "custom-columns=K:.kind,N:.metadata.namespace,M:.metadata.name"
+        kinds = "podgroups.gang-extender.dev,compositepodgroups.gang-extender.dev"
+        words = ("get", kinds, "-A", "--no-headers", "--output", columns)
+        done = self._run(*words, within_s=within_s)
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: groups cannot be listed: {why}")
+        rows = (line.split() for line in done.stdout.splitlines())
+        return [(row[0], f"{row[1]}/{row[2]}") for row in rows if len(row) == 3]  # noqa: PLR2004 -- the columns
+
     def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
         """Start to forward a port of 127.0.0.1; the process ends with this one, also when this one is killed.
 
@@ -160,7 +179,9 @@ class Kubectl:
             preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 -- one system call, its library already loaded
         )  # fmt: skip
 
-    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *words: str, within_s: float = ANSWERED_WITHIN_S
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(  # noqa: S603 -- no shell
                 [*self._words, *words],
@@ -169,8 +190,8 @@ class Kubectl:
                 capture_output=True,
                 check=False,
                 text=True,
-                timeout=ANSWERED_WITHIN_S,
+                timeout=within_s,
             )
         except subprocess.TimeoutExpired as error:
-            msg = f"{self.place}: `kubectl {' '.join(words)}` has not ended after {ANSWERED_WITHIN_S:.0f} s"
+            msg = f"{self.place}: `kubectl {' '.join(words)}` has not ended after {within_s:.0f} s"
             raise BadInput(msg) from error

@@ -127,7 +127,7 @@ class ServiceFinder:
             return self._forward_port(self._context)
         if server or os.environ.get(f"{settings_module.PREFIX}SERVER"):
             return settings_module.load(server=server).server.rstrip("/")
-        if not _listens(DEFAULT_URL):
+        if not listens(DEFAULT_URL):
             context = self._fallback_context()
             if context:
                 complain(
@@ -301,7 +301,7 @@ def ask_service(
         raise BadInput(msg) from error
 
 
-def _listens(url: str) -> bool:
+def listens(url: str) -> bool:
     """Return whether a connection to the URL can be opened."""
     parts = urlsplit(url)
     try:

@@ -58,7 +58,7 @@ def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
     out = console()
     refused = [gang for gang in gangs if gang.verdict != "placed"]
     first = [gang for gang in gangs if gang.copy == 1]
-    what = _name(first[0]) if len(first) == 1 else f"the {len(first)} trees"
+    what = tree_name(first[0]) if len(first) == 1 else f"the {len(first)} trees"
     fit = f"{copies.fit} of {copies.wanted}" if copies.wanted else str(copies.fit)
     at_least = "at least " if copies.limited else ""
     noun = "copy" if copies.fit == 1 and not copies.wanted else "copies"
@@ -71,7 +71,7 @@ def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
         print_table(("copy", "tree", "pods", "evicts", "domain", "nodes"), rows, empty="")
     for gang in refused:
         proof = "proved" if gang.search.exhausted else "not proved"
-        out.print(f"Copy {gang.copy} ({_name(gang)}) does not fit: {gang.verdict}, {proof}")
+        out.print(f"Copy {gang.copy} ({tree_name(gang)}) does not fit: {gang.verdict}, {proof}")
         for reason in gang.reasons:
             out.print(f"  {reason}")
         for text in gang.help:
@@ -85,7 +85,7 @@ def _print_gang(gang: GangVerdict) -> None:
 
     out = console()
     proof = "proved" if gang.search.exhausted else "not proved"
-    head = Text(f"{_name(gang)}: {gang.verdict}", style="bold")
+    head = Text(f"{tree_name(gang)}: {gang.verdict}", style="bold")
     head.append(
         f" ({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
         f"{counted(gang.search.nodes, 'search node')}, {proof})",
@@ -109,7 +109,7 @@ def _print_gang(gang: GangVerdict) -> None:
         out.print("  without a node: " + ", ".join(gang.unplaced))
 
 
-def _name(gang: GangVerdict) -> str:
+def tree_name(gang: GangVerdict) -> str:
     """Return kind and name of a tree, and of the workload that it was made from."""
     name = f"{gang.kind} {gang.gang}"
     return f"{gang.workload} ({name})" if gang.workload and gang.groups else name
@@ -137,7 +137,7 @@ def _copy_row(gang: GangVerdict) -> tuple[str, ...]:
         str(len(gang.assignments)),
         counted(sum(len(unit.pods) for unit in gang.victims), "pod") if gang.victims else "",
         "/".join(domain.values()),
-        ", ".join(_shortened(nodes)),
+        ", ".join(shortened(nodes)),
     )
 
 
@@ -158,7 +158,7 @@ def _print_tree(gang: GangVerdict) -> None:
         words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
         words += [f"{key}={value}" for key, value in domain.items()]
         if group.kind == "PodGroup":
-            words += _shortened(sorted(set(nodes.get(group.group, ()))))
+            words += shortened(sorted(set(nodes.get(group.group, ()))))
         text = Text(f"{group.role}: " if group.role else "", style="bold")
         text.append(f"{group.group}: {', '.join(words)}", style="not bold")
         if group.parent in branches:
@@ -171,6 +171,7 @@ def _print_tree(gang: GangVerdict) -> None:
         console().print(top)
 
 
-def _shortened(nodes: list[str]) -> list[str]:
+def shortened(nodes: list[str]) -> list[str]:
+    """Return the first names of a list, and how many more there are."""
     left = len(nodes) - NODES_SHOWN
     return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]

@@ -26,6 +26,7 @@ from extender.cluster.connection.api_client import ApiResponse, ApiServer, Reque
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.log_ports import Clock
+from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,9 @@ WATCH_S = (
 # Bookmarks come every minute, so a watch without data for longer than that is broken.
 IDLE_S = 90.0
 STALE_MS = 100_000
+CATCH_UP_S = (
+    0.2  # a watch delivers a change within milliseconds; after this the resource is listed again
+)
 SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
@@ -127,6 +131,10 @@ class Informer:
         self._version = ""
         self._received_ms = 0
         self._failures = 0
+        self._lists_begun = 0
+        self._complete_list = 0  # the number of the last list that was applied
+        self._moved = Wakeup()  # whenever the copy has reached a newer version
+        self._watching: asyncio.Timeout | None = None  # while a watch is open, to end it
 
     def not_ready_reason(self, now_ms: int) -> str:
         """Return the reason why decisions must not use this copy, or an empty string."""
@@ -147,7 +155,7 @@ class Informer:
             try:
                 if not self.synced:
                     await self._list()
-                await self._watch()
+                await self._watch_until_outdated()
             except ResourceVersionExpired as expiry:
                 self.synced = False
                 self._note("copy may be wrong, listing again", str(expiry))
@@ -166,6 +174,39 @@ class Informer:
                 )
                 self.trouble = str(refusal)
                 await self._pause()
+
+    async def catch_up(self) -> None:
+        """Return when the copy has everything that was stored before the call.
+
+        A consistent read gives the version that the copy must reach. A resource that does not change does not reach
+        it by its watch, so it is listed again.
+
+        Raises:
+            ClusterUnavailable: No answer, or the resource cannot be read.
+        """
+        begun = self._lists_begun
+        try:
+            wanted = (await self._page("", limit=1)).resource_version
+        except (ApiResponse, ResourceVersionExpired) as refusal:
+            raise ClusterUnavailable(f"{self.resource.label}: {refusal}") from refusal
+        while not self._has_reached(wanted) and self._complete_list <= begun:
+            seen = self._moved.revision
+            try:
+                async with asyncio.timeout(CATCH_UP_S):
+                    await self._moved.wait(seen)
+            except TimeoutError:
+                if self.synced:
+                    self.synced, self.trouble = (
+                        False,
+                        "listing again, to be sure of the newest state",
+                    )
+                    if self._watching is not None:
+                        self._watching.reschedule(asyncio.get_running_loop().time())
+
+    def _has_reached(self, wanted: str) -> bool:
+        """Return whether the copy has a version, by number (comparable since 1.35)."""
+        own = self._version
+        return self.synced and own.isdigit() and wanted.isdigit() and int(own) >= int(wanted)
 
     def purge(self) -> None:
         """Delete every object of the copy: the resource is not served any more."""
@@ -190,6 +231,8 @@ class Informer:
         found: dict[tuple[str, str], api.Watched] = {}
         bad: list[BadInput] = []
         token, version = "", ""
+        self._lists_begun += 1
+        number = self._lists_begun
         while True:
             page = await self._page(token)
             for item in page.items:
@@ -205,17 +248,18 @@ class Informer:
         await self._replace(found)
         self._version = version
         self._mark_received()
-        self.synced = True
+        self.synced, self._complete_list = True, number
         METRICS.informer_lists.labels(self.resource.label).inc()
         self.trouble = ""
         self._applied()
+        self._moved.wake()
         logger.info(
             "resource listed",
             extra={"resource": self.resource.label, "objects": len(found), "version": version},
         )
 
-    async def _page(self, token: str) -> object_decoding.ObjectPage:
-        query = {"limit": str(PAGE), **dict(self.resource.query)}
+    async def _page(self, token: str, *, limit: int = PAGE) -> object_decoding.ObjectPage:
+        query = {"limit": str(limit), **dict(self.resource.query)}
         if token:
             query["continue"] = token
         request = Request(
@@ -268,6 +312,19 @@ class Informer:
 
     # --- watch
 
+    async def _watch_until_outdated(self) -> None:
+        """Follow changes until the API server ends the stream, or `catch_up` needs a list."""
+        end = asyncio.timeout(None)
+        try:
+            async with end:
+                self._watching = end
+                await self._watch()
+        except TimeoutError:
+            if not end.expired():
+                raise
+        finally:
+            self._watching = None
+
     async def _watch(self) -> None:
         """Follow changes until the API server ends the stream."""
         query = {
@@ -288,6 +345,7 @@ class Informer:
                     for line in lines:
                         self._change(line)
                     self._applied()
+                    self._moved.wake()
         except ApiResponse as refusal:
             if refusal.status == HTTPStatus.GONE:
                 raise ResourceVersionExpired(str(refusal)) from refusal

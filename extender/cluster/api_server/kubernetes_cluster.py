@@ -58,6 +58,7 @@ SILENT_MS = 15_000  # without an answer for longer than this, no decision uses t
 DISCOVER_EVERY_S = 60.0
 DISCOVER_MISSING_S = 5.0  # while our kinds are not served: an installation is probably under way
 PAUSE_S = 1.0
+CATCH_UP_S = 60.0  # a large cluster is listed again within this time
 GROUP_PRIORITY_MAX = 1_000_000_000  # HighestUserDefinablePriority
 
 
@@ -213,6 +214,22 @@ class KubernetesCluster:
             if reason := informer.not_ready_reason(now_ms):
                 return reason
         return ""
+
+    async def catch_up(self) -> None:
+        """Return when every informer has what was stored before the call; see the port."""
+        try:
+            async with asyncio.timeout(CATCH_UP_S), asyncio.TaskGroup() as group:
+                for informer in self._informers.values():
+                    name = f"catch up {informer.resource.label}"
+                    group.create_task(informer.catch_up(), name=name)
+        except TimeoutError:
+            raise ClusterUnavailable(
+                f"the view has not caught up with the cluster within {CATCH_UP_S:.0f} s: {self.not_ready_reason()}"
+            ) from None
+        except BaseExceptionGroup as problems:
+            if problems.split(ClusterUnavailable)[1] is not None:
+                raise  # a defect
+            raise ClusterUnavailable(str(problems.exceptions[0])) from problems
 
     def ignored_sources(self) -> tuple[str, ...]:
         """Return nothing: a resource that is not read makes the view not ready."""

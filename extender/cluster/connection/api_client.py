@@ -14,12 +14,13 @@ import asyncio
 import logging
 import os
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -28,6 +29,7 @@ from aiohttp.abc import AbstractStreamWriter
 from kubernetes_asyncio import config as kubernetes_config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
+from extender.cluster.connection.kept_connections import KeptConnections
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.settings import API_REQUESTS_MAX
 
@@ -52,6 +54,8 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON = "application/json"
+KEPT = ("PATCH", "POST")  # methods of writes that are sent once, on kept connections
+PATH_SAFE = "/:@!$&'()*+,;=~"  # RFC 3986, 3.3
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -231,11 +235,16 @@ class ApiServer:
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
         self._calls: _Session | None = None
         self._watches: _Session | None = None
+        self._writes: KeptConnections | None = None  # None: through a proxy
+        self._token: str | None = None
+        self._heads: dict[tuple[Method, str], bytes] = {}  # of writes with this token
 
     async def __aenter__(self) -> Self:
         try:
             self._calls = self._open_session(CONNECTIONS_MAX)
             self._watches = self._open_session(WATCHES_MAX)
+            if not self._proxy:
+                self._writes = self._open_kept()
         except OSError as problem:  # a certificate file is missing or malformed
             raise BadInput(f"TLS settings for {self._configuration.host}: {problem}") from problem
         return self
@@ -246,6 +255,9 @@ class ApiServer:
             if opened is not None:
                 await opened.session.close()
                 await opened.client.close()
+        if self._writes is not None:
+            self._writes.close()
+            self._writes = None
 
     def _open_session(self, connections: int) -> _Session:
         self._configuration.connection_pool_maxsize = connections
@@ -254,6 +266,18 @@ class ApiServer:
         connector = client.rest_client.pool_manager.connector
         session = aiohttp.ClientSession(connector=connector, connector_owner=False)
         return _Session(client, session)
+
+    def _open_kept(self) -> KeptConnections:
+        configuration = self._configuration
+        context: ssl.SSLContext | None = None
+        if urlsplit(configuration.host).scheme == "https":
+            context = _tls_context(configuration)
+        return KeptConnections(
+            configuration.host,
+            context,
+            server_hostname=configuration.tls_server_name,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
 
     async def call(self, request: Request) -> bytes:
         """Send a request and return the body of its 2xx answer; 408, 429, 5xx and timeouts are tried again.
@@ -287,16 +311,12 @@ class ApiServer:
 
     async def _try(self, request: Request, limit_s: float) -> _Trial:
         """Send a request once."""
-        limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
+        kept = self._writes
         try:
-            async with (
-                asyncio.timeout(limit_s),
-                self._slots,
-                self._open(self._calls, request, limits) as response,
-            ):
-                body = await response.read()
-                status = response.status
-                wait_s = _retry_after_s(response.headers.get("Retry-After"))
+            if kept is not None and request.effect and request.method in KEPT:
+                status, body, wait_s = await self._write(kept, request, limit_s)
+            else:
+                status, body, wait_s = await self._ask(request, limit_s)
         except TimeoutError:
             return _Trial(None, f"no answer within {limit_s:.1f} s")
         except (aiohttp.ClientError, OSError) as problem:
@@ -308,6 +328,53 @@ class ApiServer:
         if _is_transient(status) or await self._was_renewed(status):
             return _Trial(None, str(refusal), wait_s, status == HTTPStatus.TOO_MANY_REQUESTS)
         raise refusal
+
+    async def _ask(self, request: Request, limit_s: float) -> tuple[int, bytes, float]:
+        """Send a request on the session; return status, body and Retry-After."""
+        limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with (
+            asyncio.timeout(limit_s),
+            self._slots,
+            self._open(self._calls, request, limits) as response,
+        ):
+            body = await response.read()
+            return response.status, body, _retry_after_s(response.headers.get("Retry-After"))
+
+    async def _write(
+        self, kept: KeptConnections, request: Request, limit_s: float
+    ) -> tuple[int, bytes, float]:
+        """Send a write on a kept connection; return status, body and Retry-After."""
+        async with asyncio.timeout(limit_s), self._slots:
+            head = await self._head_of(kept, request)
+            body = request.body or b""
+            query = f"?{urlencode(request.query)}" if request.query else ""
+            target = f"{quote(request.path, safe=PATH_SAFE)}{query}"
+            message = head % (target.encode(), len(body), body)
+            answer = await kept.exchange(message, self._fence)
+        return answer.status, answer.body, _retry_after_s(answer.headers.get(b"retry-after"))
+
+    async def _head_of(self, kept: KeptConnections, request: Request) -> bytes:
+        """Return a message with places for target, length and body."""
+        # Refreshes a short-lived token (in-cluster, or from an exec plugin).
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if token != self._token:
+            self._token = token
+            self._heads.clear()
+        head = self._heads.get((request.method, request.content_type))
+        if head is None:
+            lines = [
+                f"{request.method} ".encode() + kept.prefix + b"%b HTTP/1.1",
+                b"Host: " + kept.host,
+                b"Accept: " + JSON.encode(),
+                b"Content-Type: " + request.content_type.encode(),
+                b"User-Agent: " + USER_AGENT.encode(),
+                b"Content-Length: %d",
+            ]
+            if token:
+                lines.append(b"Authorization: " + str(token).strip().encode().replace(b"%", b"%%"))
+            head = b"\r\n".join(lines) + b"\r\n\r\n%b"
+            self._heads[request.method, request.content_type] = head
+        return head
 
     async def _was_renewed(self, status: int) -> bool:
         """Load the credentials again after a 401, unless that was just done; return whether it succeeded."""
@@ -402,7 +469,24 @@ def _name(request: Request) -> str:
     return f"{request.method} {request.path}"
 
 
-def _retry_after_s(header: str | None) -> float:
+def _tls_context(configuration: Configuration) -> ssl.SSLContext:
+    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions.
+
+    Raises:
+        OSError: A certificate file is missing or malformed.
+    """
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _retry_after_s(header: str | bytes | None) -> float:
     """Return Retry-After in seconds; API servers never send a date."""
     try:
         return max(0.0, float(header or 0))

@@ -18,7 +18,12 @@ from typing import Any
 import yaml
 
 from extender.cluster.crd import tree_policy_expressions as cel
-from extender.cluster.crd.render_tree_policies import binding, json_patch, variable
+from extender.cluster.crd.render_tree_policies import (
+    apply_configuration,
+    binding,
+    json_patch,
+    variable,
+)
 from extender.core.workloads.kind_table import NAME_RULES
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
 from extender.core.workloads.name_rules import NameRule, cel_of
@@ -56,7 +61,7 @@ def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> 
         f"  matchConditions:\n{_conditions()}"
         f"  variables:\n{_variables(policies, rules)}"
         f"  mutations:\n{json_patch(_add_leaf())}"
-        f"{''.join(json_patch(_guarded(one)) for one in policies)}"
+        f"{''.join(map(_guarded, policies))}"
         f"{binding(NAME, LABELS)}"
     )
 
@@ -139,7 +144,12 @@ def _guarded(policy: Policy) -> str:
     spec = policy["spec"]
     (mutation,) = spec["mutations"]
     conditions = [f"({one['expression']})" for one in spec.get("matchConditions", ())]
-    return f"!({' && '.join(conditions)}) ? [] :\n{mutation['jsonPatch']['expression']}"
+    guard = f"!({' && '.join(conditions)})"
+    if mutation["patchType"] == "ApplyConfiguration":
+        return apply_configuration(
+            f"{guard} ? Object{{}} :\n{mutation['applyConfiguration']['expression']}"
+        )
+    return json_patch(f"{guard} ? [] :\n{mutation['jsonPatch']['expression']}")
 
 
 if __name__ == "__main__":

@@ -57,9 +57,17 @@ def variable(name: str, expression: str) -> str:
 
 
 def json_patch(expression: str) -> str:
-    """Return a mutation of a policy."""
+    """Return a mutation that is a JSON patch."""
     return (
         f"    - patchType: JSONPatch\n      jsonPatch:\n        expression: {block(expression, 10)}"
+    )
+
+
+def apply_configuration(expression: str) -> str:
+    """Return a mutation that merges fields into the object."""
+    return (
+        "    - patchType: ApplyConfiguration\n      applyConfiguration:\n"
+        f"        expression: {block(expression, 10)}"
     )
 
 

@@ -34,9 +34,12 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.wording import did_you_mean
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
+from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
+from extender.core.workloads.workload_fields import PodCliqueSetFields
 
 NAMESPACE: Final = "default"
+FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _CLUSTER_WIDE: Final = (
     api.Node,
@@ -44,6 +47,8 @@ _CLUSTER_WIDE: Final = (
     api.PriorityClass,
     Namespace,
     TreeProfile,
+    api.ClusterTopology,
+    api.ClusterTrainingRuntime,
 )
 _GROUP_KINDS: Final = {"PodGroup", "CompositePodGroup", "Workload"}
 _READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
@@ -61,16 +66,32 @@ _HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod f
 )
 
 Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
-Source = api.WorkloadManifest | TreeProfile | Namespace
+Source = (
+    api.WorkloadManifest
+    | TreeProfile
+    | Namespace
+    | api.TrainingRuntime
+    | api.PodCliqueSet
+    | api.ClusterTopology
+)
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
     ("", "Namespace"): Namespace,
     (OUR_GROUP, "TreeProfile"): TreeProfile,
+    (TRAINER_GROUP, "ClusterTrainingRuntime"): api.ClusterTrainingRuntime,
+    (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
+    (GROVE_GROUP, "PodCliqueSet"): api.PodCliqueSet,
+    (GROVE_GROUP, "ClusterTopology"): api.ClusterTopology,
 }
 
 
-_SOURCE_VERSIONS: Final = {"": "v1", OUR_GROUP: f"{OUR_GROUP}/v1alpha1"}
+_SOURCE_VERSIONS: Final = {
+    "": "v1",
+    OUR_GROUP: f"{OUR_GROUP}/v1alpha1",
+    TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
+    GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
+}
 _VERSIONS: Final[
     dict[str, tuple[str, ...]]
 ] = {  # API group of `_READ` -> its versions, newest first
@@ -161,7 +182,8 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
     """Return the objects of documents, and the items of lists one by one.
 
     Raises:
-        BadInput: A document is not an object, its kind is unknown in -f, or a field is wrong; names all such objects.
+        BadInput: A document is not an object, its kind is unknown in -f, or a field is wrong; names all such objects, or
+            the first ones: after `FAULTS_MAX` no further object is read.
     """
     found: list[AnyEntry] = []
     faults: list[str] = []
@@ -171,6 +193,8 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
                 entry = _entry(thing, where, role)
             except BadInput as fault:
                 faults += texts_of(fault)
+                if len(faults) >= FAULTS_MAX:
+                    raise several(tuple(faults), complete=False) from fault
                 continue
             if entry is not None:
                 found.append(entry)
@@ -222,7 +246,9 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
             if issubclass(source, api.WorkloadManifest):
                 if role is Role.WANTED:
                     _check_version(kind, version)
-                _check_fields(BY_KIND[kind], thing)
+                _check_fields(kind, BY_KIND[kind].spec_type, thing)
+            elif source is api.PodCliqueSet:
+                _check_fields(kind, PodCliqueSetFields, thing)
             made, notes = _read_as(source, thing, role)
             return SourceEntry(thing=made, where=where, role=role, notes=notes)
         _check_ignored(kind, version, group, role)
@@ -319,15 +345,16 @@ def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T,
     return found, tuple(f"{name}: {text}" for text in unusual)
 
 
-def _check_fields(kind: WorkloadKind, thing: Mapping[str, object]) -> None:
-    """Raise BadInput if a field that the table entry of a kind reads has another type than in the API."""
-    convert(_checked_type(kind.kind), thing)
+def _check_fields(
+    kind: str, spec: type[msgspec.Struct] | None, thing: Mapping[str, object]
+) -> None:
+    """Raise BadInput if a field of `spec` that is read has another type than in the API."""
+    convert(_checked_type(kind, spec), thing)
 
 
 @functools.cache
-def _checked_type(kind: str) -> type[api.KubernetesObject]:
-    """Return a type with the fields that the table entry of a kind reads; it is called as the kind, for messages."""
-    spec = BY_KIND[kind].spec_type
+def _checked_type(kind: str, spec: type[msgspec.Struct] | None) -> type[api.KubernetesObject]:
+    """Return a type with the fields of a kind that are read; it is called as the kind, for messages."""
     found = msgspec.defstruct(
         kind,
         [("spec", dict[str, Any] if spec is None else spec)],

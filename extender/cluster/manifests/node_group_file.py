@@ -15,7 +15,7 @@ from extender.cluster.read.field_problems import field_problems
 from extender.core.model.errors import BadInput, several
 from extender.queries.plan.node_groups import GROUPS_MAX, NodeGroup, NodeGroupSpec
 
-FORM = "a list of {name, max, template}, see docs/node-groups.md"
+FORM = "a list of {name, max, template}, see docs/how-to/node-groups.md"
 
 
 def read_node_groups(path: str) -> tuple[NodeGroupSpec, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
 from extender.cluster.manifests.made_objects import PodLabels
-from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
+from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.tree_copies import Taken, TreeCopies
@@ -147,9 +148,10 @@ def _parsed(body: bytes) -> PlanQuestion:
     try:
         return msgspec.convert(_with_integers(plain), PlanQuestion)
     except msgspec.ValidationError as error:
-        found = field_problems(plain, PlanQuestion, lambda _: frozenset())
+        found = islice(field_problems(plain, PlanQuestion, lambda _: frozenset()), FAULTS_MAX)
         problems = tuple(f"body: {problem}" for problem in found)
-        raise several(problems or ("body: a field is null; leave it out",)) from error
+        nothing = ("body: a field is null; leave it out",)
+        raise several(problems or nothing, complete=len(problems) < FAULTS_MAX) from error
 
 
 def _with_integers(plain: object) -> object:

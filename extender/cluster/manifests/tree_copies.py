@@ -125,8 +125,11 @@ def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
     """
     owners: set[Taken] = set()
     for entry in entries:
-        if isinstance(entry.thing, api.WorkloadManifest) and entry.role is Role.WANTED:
-            _check_templates(entry.where, entry.thing)
+        if entry.role is Role.WANTED and isinstance(
+            entry.thing, api.WorkloadManifest | api.PodCliqueSet
+        ):
+            if isinstance(entry.thing, api.WorkloadManifest):
+                _check_templates(entry.where, entry.thing)
             owners.add(_name_of(entry))
             yield entry
     root_of = _roots(entries)

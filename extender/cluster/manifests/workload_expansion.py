@@ -9,7 +9,9 @@ runs the steps of a workload: the pods of all of them are made at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -18,13 +20,25 @@ from extender.cluster.manifests.made_objects import (
     group_from,
     pods_of_leaf,
 )
-from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, Role, SourceEntry
+from extender.cluster.manifests.manifest_entries import (
+    AnyEntry,
+    Entry,
+    Ident,
+    Role,
+    SourceEntry,
+    entries_in,
+    filled_in_uid,
+    with_metadata,
+)
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
+from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.decisions.trees.tree_events import is_requested
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
+from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
 from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import (
     CompiledTree,
@@ -46,9 +60,12 @@ from extender.core.workloads.workload_object import (
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 _TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
+_ENDED = "is finished or being deleted: it needs no pods any more"
 
 
 NO_LIVE_SOURCES = LiveSources()
+NO_TEMPLATES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+_EXPANDED: Final = (api.WorkloadManifest, api.PodCliqueSet)
 
 
 class Expansion(msgspec.Struct, kw_only=True):
@@ -72,18 +89,64 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
     """
     found = Expansion()
     sources = [entry for entry in entries if isinstance(entry, SourceEntry)]
-    if any(isinstance(entry.thing, api.WorkloadManifest) for entry in sources):
+    if any(isinstance(entry.thing, _EXPANDED) for entry in sources):
         files = WorkloadSources(entries, live)
         faults: list[str] = []
         for entry in sources:
-            if isinstance(entry.thing, api.WorkloadManifest) and entry.role is Role.WANTED:
+            if entry.role is Role.WANTED:
                 try:
-                    _WorkloadExpansion(entry, entry.thing, files, found).run()
+                    for one in _expansions(entry, files, found):
+                        one.run()
                 except BadInput as fault:
                     faults += texts_of(fault)
         if faults:
             raise several(tuple(faults))
     return found
+
+
+def _expansions(
+    entry: SourceEntry, files: WorkloadSources, found: Expansion
+) -> Iterator[_WorkloadExpansion]:
+    """Yield the workload of an entry, or the PodGangs that Grove makes of it; those of -f stand for themselves."""
+    thing = entry.thing
+    if isinstance(thing, api.WorkloadManifest):
+        yield _WorkloadExpansion(entry, thing, files, found)
+    if not isinstance(thing, api.PodCliqueSet):
+        return
+    owner = WorkloadObject(
+        api_version=thing.api_version,
+        kind="PodCliqueSet",
+        namespace=thing.metadata.namespace,
+        name=thing.metadata.name,
+        uid=thing.metadata.uid,
+        spec=thing.spec,
+    )
+    try:
+        gangs = podgangs_of(owner, files.domains)
+        manifests = [_made(gang.manifest, thing) for gang in gangs]
+    except BadInput as fault:
+        raise located(f"{entry.where}: {owner}", fault) from fault
+    if not gangs:
+        found.warnings.append(f"{owner}: spec.replicas: is 0 or not set, so it has no pods")
+    for gang, made in zip(gangs, manifests, strict=True):
+        there = files.workloads.get(("PodGang", *made.key))
+        if there is None or not files.is_wanted(there):
+            manifest = made if there is None else with_metadata(made, uid=there.uid)
+            yield _WorkloadExpansion(entry, manifest, files, found, gang.templates)
+
+
+def _made(thing: Mapping[str, Any], source: api.KubernetesObject) -> api.WorkloadManifest:
+    """Return a workload that a controller makes from another object, as old as that.
+
+    Raises:
+        BadInput: A field has another type than in the API.
+    """
+    document = Document(where=f"the {thing['kind']} of {source.label}", value=dict(thing))
+    (entry,) = entries_in((document,), Role.WANTED)
+    assert isinstance(entry.thing, api.WorkloadManifest), f"{entry.thing.label} is a workload"
+    created = source.metadata.creation_timestamp
+    uid = filled_in_uid(entry.ident, 0)
+    return with_metadata(entry.thing, uid=uid, creation_timestamp=created)
 
 
 class _WorkloadExpansion:
@@ -95,7 +158,10 @@ class _WorkloadExpansion:
         manifest: api.WorkloadManifest,
         files: WorkloadSources,
         found: Expansion,
+        templates: Mapping[str, Mapping[str, Any]] = NO_TEMPLATES,
     ) -> None:
+        """Start; `templates`: of pods, by the role of their leaf, where the workload has none itself."""
+        self._templates = templates
         self._entry = entry
         self._manifest = manifest
         self._files = files
@@ -111,21 +177,22 @@ class _WorkloadExpansion:
             BadInput: It cannot be read, or one of its groups belongs to another object.
         """
         try:
-            self._run()
+            self.expand()
         except BadInput as fault:
             raise located(self._entry.where, fault) from fault
         except (TypeError, ValueError, KeyError, AttributeError) as fault:
             text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
             raise BadInput(f"{self._entry.where}: {self._workload}: {text}") from fault
 
-    def _run(self) -> None:
+    def expand(self) -> None:
+        """Do the same, without the place of the workload in errors."""
         workload, kind = self._workload, self._kind
         if self._is_part() or kind.parts is None:
-            self._check_relatives()
+            self._expand_relatives()
             return
         label, requested = self._coverage()
         if kind.finished(workload) or workload.deleting:
-            self._warn("is finished or being deleted: it needs no pods any more")
+            self._warn(_ENDED)
             return
         if label == OFF:
             self._leave_alone(f"{_TREE_FIELD}: is off, so no tree is made")
@@ -184,8 +251,12 @@ class _WorkloadExpansion:
         owner = self._workload.owner
         return owner is not None and owner.kind in self._kind.part_of
 
-    def _check_relatives(self) -> None:
-        """Raise BadInput if the object that is planned for this one is not in the files."""
+    def _expand_relatives(self) -> None:
+        """Expand what the controller makes for a workload without pods of its own, where the files do not have it.
+
+        Raises:
+            BadInput: The object that is planned for this one is not in the files.
+        """
         workload, owner = self._workload, self._workload.owner
         if self._is_part():
             if self._owner is None:
@@ -194,16 +265,40 @@ class _WorkloadExpansion:
                 raise BadInput(f"{workload}: metadata.ownerReferences: {text}")
             return
         kinds = [one.kind for one in KINDS if workload.kind in one.policy_from]
-        owned = (one for one in self._files.workloads.values() if one.kind in kinds)
-        if not any(self._owns(one) for one in owned):
-            text = f"its pods are those of the {' or '.join(kinds)} that its controller makes; give that too"
-            raise BadInput(f"{workload}: {text}")
+        made = self._files.owned_by(workload, kinds)
+        if made is None or not self._files.is_wanted(made):
+            self._expand_trainjob(made)
 
-    def _owns(self, other: WorkloadObject) -> bool:
-        owner = other.owner
-        if owner is None or other.namespace != self._workload.namespace:
-            return False
-        return (owner.kind, owner.name) == (self._workload.kind, self._workload.name)
+    def _expand_trainjob(self, made: WorkloadObject | None) -> None:
+        """Add what the JobSet of a TrainJob becomes; `made`: the JobSet that exists already."""
+        trainjob, kind = self._workload, self._kind
+        if reason := kind.kept_out(trainjob):
+            self._warn(f"{reason}; its pods are not planned")
+            return
+        if kind.finished(trainjob) or trainjob.deleting:
+            self._warn(_ENDED)
+            return
+        try:
+            thing = self._jobset()
+        except BadInput as fault:
+            raise located(str(trainjob), fault) from fault
+        manifest = _made(thing, self._manifest)
+        if made is not None:
+            manifest = with_metadata(manifest, uid=made.uid)
+        _WorkloadExpansion(self._entry, manifest, self._files, self._found).expand()
+
+    def _jobset(self) -> dict[str, Any]:
+        """Return the JobSet that Trainer makes from a TrainJob and its runtime.
+
+        Raises:
+            BadInput: The runtime is not in the files, or Trainer would refuse the TrainJob.
+        """
+        runtime = runtime_of(self._workload)
+        spec = self._files.runtimes.get(runtime)
+        if spec is None:
+            text = f"{runtime} is not in the files; add the output of `{runtime.command}`"
+            raise BadInput(f"spec.runtimeRef: {text}, or the JobSet that Trainer makes")
+        return jobset_of(self._workload, spec)
 
     def _policy_source(self) -> WorkloadObject:
         """Return the object whose annotations count."""
@@ -263,13 +358,15 @@ class _WorkloadExpansion:
 
     def _pods(self, leaves: Iterable[Leaf], *, members: bool) -> Iterator[Entry]:
         there = self._files.pods_of(self._workload)
-        if not self._kind.template_paths:
+        if not self._kind.template_paths and not self._templates:
             if not there:
                 self._warn("has no pod templates; give its pods in the files too")
             return
         name_label = self._kind.name_label
         labels = {name_label: self._workload.name} if name_label else {}
-        for leaf in leaves:
+        for plain in leaves:
+            template = self._templates.get(plain.role, plain.template)
+            leaf = msgspec.structs.replace(plain, template=template)
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
                 yield self._entry_of(pod)

@@ -1,14 +1,15 @@
-"""What the files have beside a workload: profiles, namespaces, Workloads of users, its owner, its pods and its groups."""
+"""What the files have beside a workload: profiles, namespaces, Workloads of users, runtimes, its owner, its pods and its groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.made_objects import PodLabels, leaf_uses
-from extender.cluster.manifests.manifest_entries import AnyEntry
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role
 from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_of, without_nulls
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.tree_profile_conversion import profile_of
@@ -18,6 +19,8 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.decisions.trees.leaf_uses import with_finished_pods
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.workloads.kinds.podcliqueset_podgangs import TOPOLOGY
+from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.tree_policy import TreeProfile as Profile
@@ -45,10 +48,13 @@ class WorkloadSources:
         self.templates: dict[tuple[str, str], WorkloadObject] = {}  # the Workloads of users
         self.jobs: dict[_Name, list[WorkloadObject]] = {}  # by the object that owns them
         self.made: dict[str, list[ExistingGroup]] = {}  # groups by the UID of their owner
+        self.runtimes: dict[RuntimeName, Mapping[str, Any]] = {}  # `spec` of each
+        self.domains: dict[str, str] = {}  # of Grove's ClusterTopology: keys of node labels
+        self._wanted: set[_Name] = set()  # the workloads of -f
         self._pods = [*live.pods]
         for entry in entries:
             try:
-                self._add(entry.where, entry.thing)
+                self._add(entry.where, entry.thing, entry.role)
             except BadInput as fault:
                 raise BadInput(f"{entry.where}: {fault}") from fault
         self.uses = leaf_uses(self._pods)
@@ -56,7 +62,7 @@ class WorkloadSources:
             if workload.kind == "Job" and (owner := self.owner_of(workload)) is not None:
                 self.jobs.setdefault(_name(owner), []).append(workload)
 
-    def _add(self, where: str, thing: api.KubernetesObject) -> None:
+    def _add(self, where: str, thing: api.KubernetesObject, role: Role) -> None:
         match thing:
             case api.Pod() if not ended(thing) and thing.metadata.deletion_timestamp is None:
                 self._pods.append((thing.metadata.namespace, thing.metadata.labels))
@@ -66,6 +72,14 @@ class WorkloadSources:
                     self.made.setdefault(uid, []).append(_existing(thing))
             case api.WorkloadManifest():
                 self.workloads[(thing.kind, *thing.key)] = workload_of(thing)
+                if role is Role.WANTED:
+                    self._wanted.add((thing.kind, *thing.key))
+            case api.TrainingRuntime():
+                namespace, name = thing.key
+                key = RuntimeName(kind=type(thing).__name__, namespace=namespace, name=name)
+                self.runtimes[key] = thing.spec
+            case api.ClusterTopology() if thing.metadata.name == TOPOLOGY:
+                self.domains = {one.domain: one.key for one in thing.spec.levels}
             case api.Workload():
                 if thing.key not in self.templates or thing.api_version.startswith(BUILTIN_GROUP):
                     self.templates[thing.key] = _templates_of(thing)
@@ -82,6 +96,18 @@ class WorkloadSources:
         if owner is None:
             return None
         return self.workloads.get((owner.kind, workload.namespace, owner.name))
+
+    def owned_by(self, owner: WorkloadObject, kinds: Collection[str]) -> WorkloadObject | None:
+        """Return the first workload of some kinds that has another one as controlling owner, or None."""
+        for one in self.workloads.values():
+            found = self.owner_of(one) if one.kind in kinds else None
+            if found is not None and _name(found) == _name(owner):
+                return one
+        return None
+
+    def is_wanted(self, workload: WorkloadObject) -> bool:
+        """Return whether a workload is one of -f."""
+        return _name(workload) in self._wanted
 
     def uses_of(self, kind: WorkloadKind, workload: WorkloadObject) -> tuple[LeafUse, ...]:
         """Return the leaves that pods of a workload name; without pods those that they will name."""

@@ -1,7 +1,7 @@
 """Read YAML and JSON files as kubectl does: several documents, plain data.
 
 Dicts and lists are built directly from libyaml's events. This takes half the time of pyyaml's loaders, whose composer
-crashes on a file that is nested very deep (docs/design-decisions.md). Duplicate keys, alias bombs and unknown tags are
+crashes on a file that is nested very deep (docs/explanation/design-decisions.md). Duplicate keys, alias bombs and unknown tags are
 refused with a line number. Plain scalars have the types that kubectl gives them: dates and `12:30` are text, `on` is
 a boolean.
 

@@ -6,6 +6,7 @@ types, and find every wrong field: its path, what is expected, and its value.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -70,7 +71,13 @@ def field_problems(
         kind: The Struct that it is to become.
         unread: The fields that a Struct lacks and that are right; None: any.
     """
-    yield from _problems(thing, inspect.type_info(kind), "", unread)
+    yield from _problems(thing, _described(kind), "", unread)  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.cache
+def _described(kind: type[Any]) -> inspect.Type:
+    """Return what msgspec knows about a type: it takes 0.7 ms to find out, and files have thousands of objects."""
+    return inspect.type_info(kind)
 
 
 def _problems(

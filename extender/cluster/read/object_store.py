@@ -37,6 +37,7 @@ from extender.cluster.read.pod_conversion import (
     ended,
     group_named,
     pod_of,
+    shape_key,
 )
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.cluster_view import (
@@ -112,6 +113,7 @@ class ObjectStore:
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
+        self._shape_of_key: dict[bytes, PodShape] = {}
         self._ends: deque[PodUid] = deque()  # of the view, oldest first
         self._warnings: dict[str, tuple[str, ...]] = {}
 
@@ -322,8 +324,19 @@ class ObjectStore:
             _take_out(self._users, claim, name)
 
     def _pod_of(self, found: api.Pod) -> Pod:
+        key = shape_key(found)
+        if key is not None and (known := self._shape_of_key.get(key)) is not None:
+            return pod_of(found, self.priorities, shape=known)
         volumes = self._volume_constraints(found) if found.spec.volumes else NO_VOLUMES
-        pod = pod_of(found, self.priorities, volumes)
+        pod = self._shared(pod_of(found, self.priorities, volumes))
+        if key is not None:
+            if len(self._shape_of_key) >= _SHAPES_KEPT:
+                self._shape_of_key.clear()
+            self._shape_of_key[key] = pod.shape
+        return pod
+
+    def _shared(self, pod: Pod) -> Pod:
+        """Return a pod whose shape is the object that all pods with an equal shape have."""
         shape = self._shapes.get(pod.shape)
         if shape is None:
             if len(self._shapes) >= _SHAPES_KEPT:

@@ -51,6 +51,7 @@ RESIZE_PENDING: Final = "PodResizePending"
 TEXT_MAX: Final = 512  # characters kept of a pod's reason and message when it ended
 
 _Exact = dict[str, int]  # resource -> nano-units
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,13 +104,19 @@ def disruption_reason(found: api.Pod) -> str:
     return next((c.reason for c in marks if c.status == "True"), "")
 
 
-def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeConstraints = NO_VOLUMES) -> Pod:
+def pod_of(
+    found: api.Pod,
+    priorities: Priorities,
+    volumes: VolumeConstraints = NO_VOLUMES,
+    shape: PodShape | None = None,
+) -> Pod:
     """Return the pod of the core.
 
     Args:
         found: The object as stored.
         priorities: Used if `spec.priority` is not set, which happens in files only.
         volumes: How its claims restrict its nodes.
+        shape: What `shape_of` returns, if it is known.
 
     Raises:
         BadInput: A quantity, selector or toleration is invalid; an API server would have refused it.
@@ -120,7 +127,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeConstraints = 
         uid=PodUid(metadata.uid),
         namespace=metadata.namespace,
         name=metadata.name,
-        shape=shape_of(found, volumes),
+        shape=shape if shape is not None else shape_of(found, volumes),
         group=group_named(found),
         by_field=bool(found.spec.scheduling_group.pod_group_name),
         labels=metadata.labels,
@@ -204,6 +211,39 @@ def pinned_to(found: api.Pod) -> NodeName | None:
         else:
             return None
     return NodeName(names.pop()) if len(names) == 1 else None
+
+
+def shape_key(found: api.Pod) -> bytes | None:
+    """Return a key that only pods with an equal `shape_of` have, or None where that depends on more than the spec.
+
+    Pods that are stamped out of one template have one key, and keep it until their containers start.
+    """
+    spec, status = found.spec, found.status
+    affinity = spec.affinity
+    beyond = (
+        spec.volumes
+        or spec.topology_spread_constraints
+        or affinity.pod_affinity.required
+        or affinity.pod_anti_affinity.required
+        or status.container_statuses
+        or status.init_container_statuses
+        or status.resources is not None
+    )
+    if beyond:
+        return None
+    return _encode(
+        (
+            spec.containers,
+            spec.init_containers,
+            spec.resources,
+            spec.overhead,
+            spec.host_network,
+            spec.node_selector,
+            affinity.node_affinity,
+            spec.tolerations,
+            spec.resource_claims,
+        )
+    )
 
 
 def shape_of(found: api.Pod, volumes: VolumeConstraints) -> PodShape:

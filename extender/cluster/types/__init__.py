@@ -35,7 +35,13 @@ from extender.cluster.types.pod_types import (
 )
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
-from extender.cluster.types.workload_types import WorkloadManifest
+from extender.cluster.types.workload_types import (
+    ClusterTopology,
+    ClusterTrainingRuntime,
+    PodCliqueSet,
+    TrainingRuntime,
+    WorkloadManifest,
+)
 
 Group = PodGroup | CompositePodGroup
 Readable = (
@@ -66,6 +72,8 @@ KINDS: dict[str, type[Readable]] = {
 }
 __all__ = [
     "KINDS",
+    "ClusterTopology",
+    "ClusterTrainingRuntime",
     "CompositePodGroup",
     "Container",
     "ContainerStatus",
@@ -81,6 +89,7 @@ __all__ = [
     "PersistentVolumeClaim",
     "Pod",
     "PodAffinityTerm",
+    "PodCliqueSet",
     "PodDisruptionBudget",
     "PodGroup",
     "PodSpec",
@@ -94,6 +103,7 @@ __all__ = [
     "SelectorRequirement",
     "StoredCondition",
     "Template",
+    "TrainingRuntime",
     "TreeProfile",
     "Watched",
     "Workload",

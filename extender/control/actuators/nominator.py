@@ -44,6 +44,8 @@ from extender.settings import API_REQUESTS_MAX
 log = logging.getLogger(__name__)
 
 # Members are nominated tree after tree: a failure does not change their order.
+# kube-scheduler looks at so many feasible nodes, whatever percentageOfNodesToScore is (minFeasibleNodesToFind).
+NODES_ALL_OFFERED = 100
 RETRIES = RetryPolicy(first_s=0.05, max_s=2.0, after_failure="repeat")
 CLEAR_RETRIES = RetryPolicy(first_s=1.0, max_s=2.0, after_failure="continue")
 
@@ -74,6 +76,7 @@ class Nominator:
         leader: Leader,
         arrived: Callable[[PodUid], bool],
         held_back: HeldBackMembers,
+        delay_s: float = 0.0,
     ) -> None:
         """Prepare.
 
@@ -82,7 +85,11 @@ class Nominator:
             leader: Knows whether this process may act.
             arrived: Returns whether kube-scheduler has placed a member.
             held_back: Members that filter refused before their stage.
+            delay_s: After the removal of its gate a member of a small cluster is nominated if it is not at bind by
+                then; 0: members are nominated before their gate is removed.
         """
+        self._arrived = arrived
+        self._delay_s = delay_s
         self._cluster = cluster
         self._leader = leader
         self._arrived = arrived
@@ -102,6 +109,10 @@ class Nominator:
         )
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: dict[PodUid, PlanId] = {}
+        self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
+        self._others_wait = (
+            False  # pods that are no members, and could take the capacity of a member
+        )
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back
@@ -150,7 +161,13 @@ class Nominator:
                 fresh.append(reservation)
                 later.discard(reservation.uid)
         self._started, self._later = current, later
+        self._let_go = {uid: plan for uid, plan in self._let_go.items() if current.get(uid) == plan}
         self._held_back.retain({*current, *later})
+        if fresh and self._delay_s > 0 and len(view.nodes) <= NODES_ALL_OFFERED:
+            self._others_wait = any(
+                pod.node is None and pod.group is None and not pod.gates and not pod.deleting
+                for pod in view.pods.values()
+            )
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
             self._queue.add(reservation.uid)
         self._queue_claimed_seats(view, state)
@@ -244,11 +261,23 @@ class Nominator:
         return now is not None and now.plan == seat.plan
 
     async def _carry_out(self, seat: Reservation | ClaimedSeat) -> None:
-        """Nominate a member and remove its gate, after the queue has waited until this process may act."""
+        """Nominate a member and remove its gate, after the queue has waited until this process may act.
+
+        The nomination of a member that kube-scheduler finds without it comes last, if it is needed at all.
+        """
         about = seat.claim if isinstance(seat, ClaimedSeat) else seat
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
         seen = self._cluster.view().pods.get(about.uid)
+        if isinstance(seat, Reservation):
+            let_go = self._let_go.get(seat.uid) == seat.plan
+            if let_go and (self._arrived(seat.uid) or (seen is not None and seen.node is not None)):
+                return
+            if not let_go and seen is not None and self._is_found_without(seen):
+                await self._cluster.remove_gate(pod)
+                self._let_go[seat.uid] = seat.plan
+                self._queue.add_after(seat.uid, self._delay_s)
+                return
         nominated = seen.nominated if seen is not None else None
         if nominated == about.node and _was_held_back(seen, about.uid, self._held_back):
             # Only a change makes kube-scheduler retry the pod.
@@ -262,8 +291,26 @@ class Nominator:
         if isinstance(seat, ClaimedSeat):
             # Its gate stays until the capacity is free.
             return
-        if (seen is None or GATE in seen.gates) and await self._wait_and_recheck(seat):
+        has_gate = about.uid not in self._let_go and (seen is None or GATE in seen.gates)
+        if has_gate and await self._wait_and_recheck(seat):
             await self._cluster.remove_gate(pod)
+
+    def _is_found_without(self, pod: Pod) -> bool:
+        """Return whether kube-scheduler will find the node of a member without a nomination, which costs a request.
+
+        It offers every feasible node to filter where there are at most `NODES_ALL_OFFERED`, and filter passes the
+        reserved one. A member that was refused before, or that other gates hold, is nominated first; so is every
+        member while other pods wait, because only the nomination keeps those from its node that filter does not see.
+        """
+        return (
+            self._delay_s > 0
+            and not self._others_wait
+            and pod.gates == (GATE,)
+            and pod.nominated is None
+            and not pod.by_field
+            and not _was_held_back(pod, pod.uid, self._held_back)
+            and len(self._cluster.view().nodes) <= NODES_ALL_OFFERED
+        )
 
     async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
         """Wait until this process may act; return whether the write is still wanted then."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from immutables import Map
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
@@ -23,6 +24,7 @@ from extender.core.decisions.admit.gang_sentences import (
     missing_answer,
     orphan_answer,
     pending_sentences,
+    waiting_answer,
 )
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.tree_warnings import (
@@ -37,10 +39,10 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, changed_groups, changed_leaves
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.object_identity import same_objects
+from extender.core.model.object_identity import changed_keys, same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
@@ -68,8 +70,9 @@ SETTLED_MS = (
 
 
 # Groups of one namespace whose conditions are looked at in one run; the others wait for the next runs. A broken tree
-# has its condition on as many of its groups, root first.
-GROUPS_PER_RUN = 512
+# has its condition on the first of its groups.
+GROUPS_PER_RUN = 128
+GROUPS_PER_TREE = 512
 PRUNE_MIN = 1_000
 
 
@@ -88,9 +91,6 @@ class _Shares:
             return False
         self._used[namespace] = used + groups
         return True
-
-
-_Reasons = tuple[GangState, PendingPreemption | None, str]
 
 
 class _ConditionJob(NamedTuple):
@@ -114,11 +114,12 @@ class _Leaf(msgspec.Struct):
     settled: bool  # reported to all of them
 
 
-class _Warned(msgspec.Struct, frozen=True):
-    """The warnings about a tree."""
+class _Seen(NamedTuple):
+    """What a run has looked at; the next one looks at what differs."""
 
-    tree: Tree
-    reported: Mapping[GroupKey, tuple[str, ...]]
+    view: ClusterView
+    gangs: Map[GangUid, GangState]
+    forest: Forest
 
 
 class StatusReporter:
@@ -148,9 +149,13 @@ class StatusReporter:
             lane_of=_namespace_of,
         )
         self._leaves: dict[GroupKey, _Leaf] = {}
+        self._unsettled: set[GroupKey] = set()  # leaves that wait for `SETTLED_MS`
+        self._pods_seen: _Seen | None = None
         # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
         self._trees: dict[GroupKey, Tree] = {}
-        self._reasons: Mapping[GangUid, _Reasons] = {}
+        self._gangs: Map[GangUid, GangState] = Map()
+        self._preemptions: Map[GangUid, PendingPreemption] = Map()
+        self._stall_reasons: Mapping[GangUid, str] = {}
         self._blueprints: object = None
         self._made: tuple[Any, ...] = (None,) * 10  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
@@ -159,9 +164,9 @@ class StatusReporter:
         self._orphans: dict[GroupKey, Orphan] = {}  # as they were last reported
         self._prune_at = PRUNE_MIN  # entries of `_wrote`
         self._labels = NodeLabels(ClusterView().nodes)
-        self._warned: dict[GangUid, _Warned] = {}
-        # Forest and node generation of the last warnings
-        self._looked: tuple[Forest | None, int] = (None, -1)
+        self._warned: dict[GroupKey, Mapping[GroupKey, tuple[str, ...]]] = {}  # by root
+        # Trees with members and node generation of the last warnings
+        self._looked: tuple[Mapping[GroupKey, Tree], int] = ({}, -1)
 
     def sync(
         self,
@@ -176,7 +181,7 @@ class StatusReporter:
             view: The cluster.
             state: The committed state.
             forest: The trees of the view.
-            holdups: By root: why its victims are not deleted.
+            stall_reasons: By root: why its victims are not deleted, that it waits for its turn, or what is held for it.
         """
         made = (
             forest, state.gangs, state.gang_of, state.preemptions, view.groups, view.members,
@@ -211,9 +216,11 @@ class StatusReporter:
                 self._condition(group, condition)
             self._templates(view, tree)
         self._warnings(view, forest)
-        for key, orphan in forest.orphans.items():
-            if self._orphans.get(key) is not orphan and shares.take(key.namespace, 1):
-                self._orphans[key] = orphan
+        reported = self._orphans.get
+        due = [key for key, orphan in forest.orphans.items() if reported(key) is not orphan]
+        for key in due:
+            if shares.take(key.namespace, 1):
+                orphan = self._orphans[key] = forest.orphans[key]
                 self._report_orphan(orphan)
         self._pods(view, state, forest)
         self._all_settled &= not shares.exceeded
@@ -232,23 +239,21 @@ class StatusReporter:
             self._blueprints = view.blueprints
             known.clear()
         due = {key: tree for key, tree in trees.items() if known.get(key) is not tree}
-        reasons: dict[GangUid, _Reasons] = {
-            root.uid: (root, state.preemptions.get(root.uid), stall_reasons.get(root.uid, ""))
-            for root in state.gangs.values()
+        uids = changed_keys(self._gangs, state.gangs)
+        uids |= changed_keys(self._preemptions, state.preemptions)
+        uids |= {
+            uid
+            for uid in stall_reasons.keys() | self._stall_reasons.keys()
+            if stall_reasons.get(uid) != self._stall_reasons.get(uid)
         }
-        for uid in reasons.keys() | self._reasons.keys():
-            now, before = reasons.get(uid), self._reasons.get(uid)
-            if (
-                now is None
-                or before is None
-                or not (same_objects(now[:2], before[:2]) and now[2] == before[2])
-            ):
-                found = now or before
-                key = group_key_of(found[0]) if found is not None else None
-                if key is not None and key in trees:
-                    known.pop(key, None)
-                    due[key] = trees[key]
-        self._reasons = reasons
+        for uid in uids:
+            root = state.gangs.get(uid) or self._gangs.get(uid)
+            key = group_key_of(root) if root is not None else None
+            if key is not None and key in trees:
+                known.pop(key, None)
+                due[key] = trees[key]
+        self._gangs, self._preemptions = state.gangs, state.preemptions
+        self._stall_reasons = dict(stall_reasons)
         return due.values()
 
     def _prune(self, view: ClusterView, forest: Forest) -> None:
@@ -278,8 +283,8 @@ class StatusReporter:
         reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
         known: set[int] = set()
         if isinstance(before, Tree) and before.problems == tree.problems:
-            known = {id(group) for group in before.groups[:GROUPS_PER_RUN]}
-        for group in tree.groups[:GROUPS_PER_RUN]:
+            known = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
+        for group in tree.groups[:GROUPS_PER_TREE]:
             if id(group) not in known:
                 condition = Condition(
                     type=_type(group), status="False", reason=reason, message=text
@@ -321,65 +326,97 @@ class StatusReporter:
                 )
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
-        looked_at, generation = self._looked
-        same_nodes = generation == view.generation
-        if same_nodes and looked_at is forest:
-            return
-        self._looked = (forest, view.generation)
-        if self._labels.nodes is not view.nodes:
-            self._labels = NodeLabels(view.nodes)
-        reported = {key: texts for w in self._warned.values() for key, texts in w.reported.items()}
-        warned: dict[GangUid, _Warned] = {}
-        for tree in forest.populated.values():
-            uid = tree.root.uid
-            before = self._warned.get(uid)
-            if same_nodes and before is not None and before.tree is tree:
-                warned[uid] = before
+        trees, (looked_at, generation) = forest.populated, self._looked
+        self._looked = (trees, view.generation)
+        if generation == view.generation:
+            changed = changed_keys(looked_at, trees)
+        else:
+            changed = {*looked_at, *trees}
+            if self._labels.nodes is not view.nodes:
+                self._labels = NodeLabels(view.nodes)
+        before: dict[GroupKey, tuple[str, ...]] = {}
+        for root_key in changed:
+            before |= self._warned.pop(root_key, {})
+        for root_key in changed:
+            if root_key not in trees:
                 continue
-            now = warned[uid] = _Warned(tree, collect_warnings(view, tree, self._labels))
-            for key, texts in now.reported.items():
+            now = self._warned[root_key] = collect_warnings(view, trees[root_key], self._labels)
+            for key, texts in now.items():
                 for text in texts:
-                    if text not in reported.get(key, ()):
+                    if text not in before.get(key, ()):
                         self._jobs.add(_group_event(view.groups[key], text))
-        self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
-        leaves: dict[GroupKey, _Leaf] = {}
-        now_ms = self._clock.monotonic_ms()
-        for leaf, members in view.members.items():
-            root_key = forest.root_of.get(leaf)
-            tree = forest.trees.get(root_key) if root_key is not None else None
-            root = state.gangs.get(tree.root.uid) if tree is not None else None
-            before = self._leaves.get(leaf)
-            seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
-            if before is None:
-                before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
-            elif before.settled and same_objects(before.seen, seen):
-                leaves[leaf] = before
-                continue
-            waiting = [
-                pod
-                for pod in members.values()
-                if pod.node is None and not pod.deleting and pod.uid not in state.gang_of
-            ]
-            if not waiting:
-                continue
-            reason = pending_reason(state, forest, view, leaf)
-            never = root is not None and _never_fits(root)
-            reason = f"{reason}; {NEVER_FITS}" if never else reason
-            since_ms = before.since_ms if before.reason == reason else now_ms
-            settled = now_ms - since_ms >= SETTLED_MS
-            reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
-            if settled:
-                fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
-                if fresh:
-                    readers = readers_of(leaf.namespace, show_names=self._show_names)
-                    text = _event_text(view, state, forest, leaf, readers)
-                    self._queue_pod_events(fresh, text)
-                    reported |= {pod.uid: reason for pod in waiting}
-            leaves[leaf] = _Leaf(seen, reason, since_ms, reported, settled)
-        self._leaves = leaves
-        self._all_settled = all(leaf.settled for leaf in leaves.values())
+        """Queue Events about the members that wait, where a reason has changed and lasts."""
+        for leaf in self._leaves_to_look_at(view, state, forest):
+            found = self._looked_leaf(view, state, forest, leaf)
+            if found is None:
+                self._leaves.pop(leaf, None)
+            else:
+                self._leaves[leaf] = found
+            if found is None or found.settled:
+                self._unsettled.discard(leaf)
+            else:
+                self._unsettled.add(leaf)
+        self._all_settled = not self._unsettled
+
+    def _leaves_to_look_at(
+        self, view: ClusterView, state: ReservationState, forest: Forest
+    ) -> Collection[GroupKey]:
+        """Return the leaves whose reason may differ from that of the last run."""
+        seen, self._pods_seen = self._pods_seen, _Seen(view, state.gangs, forest)
+        if seen is None:
+            return tuple(view.members)
+        roots = changed_keys(seen.forest.trees, forest.trees)
+        for uid in changed_keys(seen.gangs, state.gangs):
+            root = state.gangs.get(uid) or seen.gangs[uid]
+            roots.add(group_key_of(root))
+        leaves = self._unsettled | changed_leaves(seen.view, view)
+        leaves |= changed_groups(seen.view, view)
+        leaves |= changed_keys(seen.forest.orphans, forest.orphans)
+        for trees in (seen.forest.trees, forest.trees):
+            for tree in map(trees.get, roots):
+                if tree is not None:
+                    leaves.update(tree.members)
+        return leaves
+
+    def _looked_leaf(
+        self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
+    ) -> _Leaf | None:
+        """Report to the members of a leaf that wait, if it is time; return what was reported. None: none waits."""
+        members, now_ms = view.members.get(leaf), self._clock.monotonic_ms()
+        if members is None:
+            return None
+        root_key = forest.root_of.get(leaf)
+        tree = forest.trees.get(root_key) if root_key is not None else None
+        root = state.gangs.get(tree.root.uid) if tree is not None else None
+        before = self._leaves.get(leaf)
+        seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
+        if before is None:
+            before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
+        elif before.settled and same_objects(before.seen, seen):
+            return before
+        waiting = [
+            pod
+            for pod in members.values()
+            if pod.node is None and not pod.deleting and pod.uid not in state.gang_of
+        ]
+        if not waiting:
+            return None
+        reason = pending_reason(state, forest, view, leaf)
+        never = root is not None and _never_fits(root)
+        reason = f"{reason}; {NEVER_FITS}" if never else reason
+        since_ms = before.since_ms if before.reason == reason else now_ms
+        settled = now_ms - since_ms >= SETTLED_MS
+        reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
+        if settled:
+            fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
+            if fresh:
+                readers = readers_of(leaf.namespace, show_names=self._show_names)
+                text = _event_text(view, state, forest, leaf, readers)
+                self._queue_pod_events(fresh, text)
+                reported |= {pod.uid: reason for pod in waiting}
+        return _Leaf(seen, reason, since_ms, reported, settled)
 
     def _readers_of(self, tree: Tree) -> Visibility:
         return readers_of(tree.root.key.namespace, show_names=self._show_names)
@@ -481,12 +518,12 @@ def _condition_of(
 ) -> Condition | None:
     """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
-        return None
+        return _noted_condition(tree, group, stall_reason)
     if root.phase == "scheduled":
         return _satisfied_condition(tree, group, root, readers)
     sentences = pending_sentences(tree, root, preemption, readers)
     if sentences is None:
-        return None
+        return None if root.reservations else _noted_condition(tree, group, stall_reason)
     if stall_reason:
         sentences = msgspec.structs.replace(sentences, reasons=(stall_reason, *sentences.reasons))
     # For autoscalers: another node may not help (SPEC F and H10).
@@ -494,6 +531,14 @@ def _condition_of(
     if _never_fits(root):
         reason = NEVER_FITS
     return Condition(type=_type(group), status="False", reason=reason, message=sentences.message())
+
+
+def _noted_condition(tree: Tree, group: Group, note: str) -> Condition | None:
+    """Return the condition of a group of a tree without a decision that waits for its turn; None: it does not."""
+    if not note:
+        return None
+    text = waiting_answer(spaced(tree.root.key), note)
+    return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
 
 
 def _never_fits(root: GangState) -> bool:

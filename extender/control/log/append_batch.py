@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 
 from extender.control.log.leader import Leader
 from extender.core.log.events import (
+    CapacityHeld,
     GangAdmitted,
     GangExtended,
     GangUnschedulable,
@@ -17,7 +18,7 @@ from extender.core.log.events import (
 )
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 
-_HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned
+_HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld
 
 
 class AppendBatch:

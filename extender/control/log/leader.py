@@ -34,6 +34,10 @@ from extender.snapshots.snapshot_writer import SnapshotWriter
 log = logging.getLogger(__name__)
 
 
+async def _nothing_before_release() -> None:
+    """Do nothing: the lease is released at once."""
+
+
 class Leader(LeaderRole):
     """Appends events while this process holds the lease; knows the committed and the pending state in any role."""
 
@@ -220,12 +224,20 @@ class Leader(LeaderRole):
         for listener in self._lost_listeners:
             listener()
 
-    async def release_lease(self) -> None:
-        """Release the lease for good, after the appends in flight; a follower can acquire it at once."""
+    async def release_lease(
+        self, before: Callable[[], Awaitable[None]] = _nothing_before_release
+    ) -> None:
+        """Release the lease for good, after the appends in flight; a follower can acquire it at once.
+
+        Args:
+            before: Runs while the lease is still held and nothing is appended any more; it must end soon.
+        """
         self.draining = True
         if self.role == "leading":
             self.become("settling", "stopping")  # no new appends
         await self.appends.drain()
+        if self.lease.grant is not None:
+            await before()
         grant, state = self.lease.grant, self.committed
         if grant is None:
             return

@@ -6,6 +6,7 @@ because its owner may have rewritten it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from extender.control.log.leader import Leader
@@ -21,10 +22,11 @@ log = logging.getLogger(__name__)
 EVERY_MS = 5_000  # a loss of later events is not detected
 EVERY_EVENTS = 1_000
 LOOK_EVERY_S = 1.0
+LAST_WITHIN_S = 2.0  # a clean stop does not wait longer for it: calls wait for the next leader
 
 
 class LogHeadPublisher:
-    """Publishes while this process leads: at the start of an epoch, and when the log has grown."""
+    """Publishes while this process leads: at the start of an epoch, when the log has grown, and at a clean stop."""
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class LogHeadPublisher:
         self._keys = keys
         self._last: LogMark | None = None
         self._tried: tuple[int, int] = (0, 0)  # epoch, and time of the last attempt
+        self._publishing = asyncio.Lock()  # so that an older list does not replace a newer one
 
     async def run(self) -> None:
         """Publish until cancelled; retry what failed."""
@@ -66,6 +69,31 @@ class LogHeadPublisher:
         waited_ms = self._clock.monotonic_ms() - tried_ms
         return fresh >= EVERY_EVENTS or (fresh > 0 and waited_ms >= EVERY_MS)
 
+    async def publish_last(self) -> None:
+        """Publish the end of the log before the lease is released; a failure is logged, and ends after `LAST_WITHIN_S`.
+
+        Afterwards no event of this leader can be deleted unseen, though no leader runs.
+        """
+        if self._last is not None and self._last == self._leader.history.appended:
+            return  # nothing since
+        try:
+            async with asyncio.timeout(LAST_WITHIN_S):
+                await self.publish()
+        except TimeoutError:
+            self._log_failure(f"no answer within {LAST_WITHIN_S:g} s")
+        except (ClusterUnavailable, StoreUnavailable) as error:
+            self._log_failure(str(error))
+
+    def _log_failure(self, reason: str) -> None:
+        log.warning(
+            "end of the log not published before the stop",
+            extra={
+                "position": self._leader.committed.position,
+                "published": self._last.position if self._last else 0,
+                "reason": reason,
+            },
+        )
+
     async def publish(self) -> None:
         """Publish the end of the log once, unless the log is an older copy or was rewritten.
 
@@ -73,6 +101,10 @@ class LogHeadPublisher:
             ClusterUnavailable: Not published, or the outcome is unknown.
             StoreUnavailable: The log could not be compared.
         """
+        async with self._publishing:
+            await self._publish()
+
+    async def _publish(self) -> None:
         history = self._leader.history
         mark = history.appended
         epoch = self._leader.epoch

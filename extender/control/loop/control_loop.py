@@ -19,6 +19,7 @@ from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import refused_members
+from extender.core.decisions.capacity.hold_progress import hold_progress
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
@@ -30,6 +31,8 @@ SETTLE_MS = 2  # changes come in bursts; one pass handles a burst
 # After a pass the loop rests this many times as long as the pass took, without its waits for the log, ...
 REST_PER_PASS = 4
 REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
+# So much of the rest is due later: a few short passes follow one another at once, as when the members of a gang come.
+REST_LATER_MS = 40
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -54,6 +57,7 @@ class ControlLoop:
         self._reporter = parts.reporter
         self._reconciler = Reconciler(parts)
         self._pending_trees = PendingTrees(parts)
+        self._terms = -1  # of the leadership in which the view has caught up
         self._warm = False  # whether the planner process was started
 
     async def run(self) -> None:
@@ -65,6 +69,7 @@ class ControlLoop:
             self._pending_trees.searches.stop()
 
     async def _run_passes(self) -> None:
+        rests = PassRests()
         while True:
             seen, begun_ms, took_ms = self._seen(), self._clock.monotonic_ms(), 0
             try:
@@ -79,7 +84,7 @@ class ControlLoop:
             ended_ms = self._clock.monotonic_ms()
             await self._next_change(seen)
             rested_ms = self._clock.monotonic_ms() - ended_ms
-            await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
+            await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
     async def run_pass(self) -> None:
         """Reconcile, admit, actuate and publish the result, once.
@@ -115,17 +120,36 @@ class ControlLoop:
     async def _run_pass(self) -> None:
         terms, pace = self._leader.terms, SlicePace(self._clock)
         self._appends.begin()
+        await self._catch_up(terms)
         await self._observer.approach(pace)
-        await self._reconciler.reconcile()
-        await self._reconciler.record_rejections()
         await pace.yield_if_due()  # calls of kube-scheduler come first between the steps
+        await self._reconciler.reconcile()
+        await pace.yield_if_due()
+        await self._reconciler.record_rejections()
+        await pace.yield_if_due()
         self._end_recovery(terms)
         if not self._pending_trees.nothing_to_admit():
             await self._pending_trees.admit()
+        self._pending_trees.publish_pauses()
+        self._pending_trees.hold_capacity()
         await self._pending_trees.record_explanations()
         await pace.yield_if_due()
         self._actuate()
         self._published.end_pass(terms, self._nominator.released)
+
+    async def _catch_up(self, terms: int) -> None:
+        """Wait until the view is as new as what the leader before has decided on, once in each term.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer.
+        """
+        if terms == self._terms:
+            return
+        begun_ms = self._clock.monotonic_ms()
+        await self._cluster.catch_up()
+        self._terms = terms
+        took_ms = self._clock.monotonic_ms() - begun_ms
+        log.info("the view has caught up with the cluster", extra={"took_ms": took_ms})
 
     def _end_recovery(self, terms: int) -> None:
         """Admit again after lost events: bound members are in the log again, reservations are not."""
@@ -144,7 +168,10 @@ class ControlLoop:
             gated = chain(gated, refused_members(state, forest))
         self._gate_remover.sync(gated)
         self._evictor.sync(view, state)
-        self._reporter.sync(view, state, forest, self._evictor.stall_reasons)
+        notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
+        for uid, hold in state.capacity_holds.items():
+            notes[uid] = hold_progress(view, state, hold).sentence()
+        self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})
 
     def _warm_up(self) -> None:
         """Start the planner process after the first pass, or on a follower once the log is loaded."""
@@ -174,11 +201,21 @@ class ControlLoop:
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
 
 
-def rest_ms(took_ms: int, rested_ms: int) -> int:
-    """Return how long to wait after a change before the next pass, in milliseconds.
+class PassRests:
+    """How long the loop rests between passes; the same share of time over many passes, whatever their lengths."""
 
-    Args:
-        took_ms: How long the last pass took, without its waits for the log.
-        rested_ms: From the end of that pass to the change.
-    """
-    return max(SETTLE_MS, min(took_ms * REST_PER_PASS, REST_MS_MAX) - rested_ms)
+    def __init__(self) -> None:
+        self._due_ms = 0  # rest that is due, part of it later
+
+    def after_pass(self, took_ms: int, rested_ms: int) -> int:
+        """Return how long to wait after a change before the next pass, in milliseconds.
+
+        Args:
+            took_ms: How long the last pass took, without its waits for the log.
+            rested_ms: From the end of that pass to the change.
+        """
+        due_ms = min(self._due_ms + took_ms * REST_PER_PASS, REST_MS_MAX + REST_LATER_MS)
+        due_ms = max(0, due_ms - rested_ms)
+        wait_ms = max(SETTLE_MS, due_ms - REST_LATER_MS)
+        self._due_ms = max(0, due_ms - wait_ms)
+        return wait_ms

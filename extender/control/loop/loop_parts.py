@@ -88,7 +88,9 @@ def loop_parts(
         pending_losses=pending_losses,
         appends=AppendBatch(leader, inputs, clock),
         barriers=barriers,
-        nominator=Nominator(cluster, leader, barriers.arrived, held_back),
+        nominator=Nominator(
+            cluster, leader, barriers.arrived, held_back, settings.nomination_delay_ms / 1000
+        ),
         evictor=evictor,
         gate_remover=GateRemover(cluster, leader),
         reporter=reporter,

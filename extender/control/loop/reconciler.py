@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,16 +13,16 @@ from extender.core.decisions.admit.node_rejections import decide_rejections
 from extender.core.decisions.capacity.replacement_holds import expired_holds
 from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
 from extender.core.decisions.preempt.preemption_takeover import takeovers_by_pods
+from extender.core.decisions.reconcile.capacity_hold_ends import decide_hold_ends
 from extender.core.decisions.reconcile.cluster_reconciliation import (
-    SettledCheck,
-    decide_reconcile,
     losses_without_cause,
 )
 from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
+from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
 from extender.core.log.events import NewEvent
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, PodUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.runtime.idle_times import IdleTimes
 
@@ -47,7 +47,9 @@ class Reconciler:
         self._readmissions = parts.readmissions
         self._termination_reasons = parts.termination_reasons
         self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
-        self._settled = SettledCheck()
+        # by root: its reservations, the time of the newest, and their plans
+        self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
+        self._comparison, self._terms = IncrementalReconciliation(), -1
         self._nominations = NominationDrift()
 
     async def reconcile(self) -> None:
@@ -58,7 +60,14 @@ class Reconciler:
         now = self._context(view, state)
         known = self._evictor.eviction_context(now.actor, now.cause, view)
         # before `decide_reconcile`, which completes trees
-        drafts = decide_evictions(view, state, forest, known)
+        drafts = decide_hold_ends(
+            view,
+            state,
+            forest,
+            now,
+            enabled=bool(self._settings.hold_capacity_after_s),
+        )
+        drafts += decide_evictions(view, state, forest, known)
         drafts += self._differences(view, state, forest, now)
         drafts += takeovers_by_pods(view, state, drafts, known)
         self._preemption_policy.allow_retry(drafts)
@@ -99,14 +108,13 @@ class Reconciler:
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
-        if self._settled.stands(view, state, forest, now):
-            return []
-        found = decide_reconcile(view, state, forest, now)
+        if self._terms != self._leader.terms or self._leader.recovery_reason:
+            # the state was loaded anew: everything is compared
+            self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
+        found = self._comparison.decide(view, state, forest, now)
         if self._termination_reasons.look_up(losses_without_cause(view, found)):
             now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
-            found = decide_reconcile(view, state, forest, now)
-        if not found:
-            self._settled.reached(view, state, forest, now)
+            found = self._comparison.decide(view, state, forest, now)
         return found
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
@@ -119,18 +127,28 @@ class Reconciler:
         for root in state.gangs.values():
             pending = state.preemptions.get(root.uid)
             if root.reservations and not root.bound:
-                progress_us = max(r.at_us for r in root.reservations.values())
-                progress_us = max(progress_us, self._barriers.progress_us(root.uid))
+                newest_us, plans = self._last_plans(root)
+                progress_us = max(newest_us, self._barriers.progress_us(root.uid))
                 if pending is not None:
                     progress_us = max(progress_us, pending.progress_us)
-                plans = frozenset(r.plan for r in root.reservations.values())
                 idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
                 if pending is not None and pending.victims:
                     continue  # recorded victims still terminate
                 if idle_ms > longest_ms:
                     found.add(root.uid)
         self._idle.retain(state.gangs)
+        self._plans = {uid: known for uid, known in self._plans.items() if uid in state.gangs}
         return frozenset(found)
+
+    def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:
+        """Return the time of the newest reservation of a root, and the plans of all."""
+        held = root.reservations
+        known = self._plans.get(root.uid)
+        if known is None or known[0] is not held:
+            newest_us = max(r.at_us for r in held.values())
+            plans = frozenset(r.plan for r in held.values())
+            known = self._plans[root.uid] = (held, newest_us, plans)
+        return known[1:]
 
     def _placed(self, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""

@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
+from extender.core.decisions.admit.hold_planning import HoldRequests
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import TreePart, TreeParts, plan_request, ruled_part
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.fairness.search_backoff import SearchBackoff
 from extender.core.decisions.preempt.disruption_units import EvictableContext
+from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.decisions.preempt.preemption_planning import preemption_request
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -58,9 +60,10 @@ class RequestBuilder:
             if self.is_held(tree.root):
                 self.holds_back = True
                 continue
-            part = None if tree.problems else self.part(state, tree, hints)
-            if part is None or part.wanting:
-                found.append((tree, part))
+            if tree.problems:
+                found.append((tree, None))
+            elif self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
+                found.append((tree, self.part(state, tree, hints)))
         yield from sorted(found, key=lambda f: _queue_order(f[0]))
 
     def retain(self, trees: Collection[GangUid], wanting: set[GangUid]) -> None:
@@ -73,9 +76,9 @@ class RequestBuilder:
         self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
     ) -> PlanRequest | None:
         """Return the plan request for the waiting members of a tree, or None if none waits."""
-        part = self.part(state, tree, hints)
-        if not part.wanting:
+        if not self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
             return None
+        part = self.part(state, tree, hints)
         request = plan_request(
             view,
             state,
@@ -112,6 +115,21 @@ class RequestBuilder:
             ruled=ruled_part(view, state, part, rows=self.rows, book=self._rules),
             moment=moment,
         )
+
+    def for_hold(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        request: PlanRequest,
+        hints: Hints,
+        now_us: int,
+    ) -> HoldRequests:
+        """Return the requests that show where capacity could be held for a tree; see `HoldRequests`."""
+        part = self.part(state, tree, hints)
+        ruled = ruled_part(view, state, part, rows=self.rows, book=self._rules)
+        stuck = frozenset(pod.uid for pod in view.pods.values() if is_stuck(pod, now_us))
+        return HoldRequests(view, state, tree, request, ruled, staying=stuck)
 
 
 def _queue_order(tree: Tree) -> tuple[int, int, GroupKey]:

@@ -28,7 +28,7 @@ class CapacitySampler:
         self._leader = leader
         self._settings = settings
         self._rows = NodeRowCache()
-        self._seen: tuple[object, ...] = (None,) * 5  # inputs of the last measurement
+        self._seen: tuple[object, ...] = (None,) * 7  # inputs of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
 
@@ -62,7 +62,12 @@ class CapacitySampler:
             return False
         leader = self._leader
         view, state, epoch = self._cluster.view(), leader.committed, leader.epoch
-        held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
+        held = (
+            state.reservations_on,
+            state.preemptions,
+            state.replacement_holds_on,
+            state.capacity_holds,
+        )
         seen = (view.nodes, view.pods, view.groups, *held)
         if epoch == self._epoch and same_objects(seen, self._seen):
             return False

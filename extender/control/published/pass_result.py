@@ -13,6 +13,7 @@ import msgspec
 
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.decisions.fairness.search_turns import SearchTurn
+from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
@@ -54,6 +55,7 @@ class PublishedPass:
     def __init__(self) -> None:
         self._searches: Mapping[GangUid, SearchTurn] = {}
         self._limited: Mapping[GangUid, NewGangLimit] = {}
+        self._paused: Mapping[GangUid, ReadmissionPause] = {}
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
@@ -74,9 +76,13 @@ class PublishedPass:
         self._searches = searches
 
     @property
-    def turns(self) -> Mapping[GangUid, SearchTurn | NewGangLimit]:
-        """Return why trees wait for their turn, to be recorded or to be searched, by the UID of the root."""
-        return {**self._searches, **self._limited}
+    def turns(self) -> Mapping[GangUid, WaitReason]:
+        """Return why trees wait to be recorded, to be searched, or for the end of a back-off, by the UID of the root."""
+        return {**self._searches, **self._limited, **self._paused}
+
+    def publish_paused(self, paused: Mapping[GangUid, ReadmissionPause]) -> None:
+        """Publish which trees are deferred by a back-off; not changed by the caller afterwards."""
+        self._paused = paused
 
     def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
         """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""

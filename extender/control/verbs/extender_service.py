@@ -120,7 +120,23 @@ class ExtenderService:
 
     def reconciling(self) -> bool:
         """Return whether only the first pass after the acquisition of the lease is missing."""
+        if self._reconciled():
+            return False
         return [c.name for c in self._leader_checks() if not c.ok] == ["reconciled"]
+
+    def _reconciled(self) -> bool:
+        return self._published.result.reconciled(self._leader.terms)
+
+    def ready(self) -> bool:
+        """Return whether all checks of the leader are passed, as `checks` would show."""
+        leader = self._leader
+        return (
+            leader.leads()
+            and leader.lease.holds()
+            and not leader.recovery_reason
+            and self._reconciled()
+            and not self._cluster.not_ready_reason()
+        )
 
     async def until_reconciled(self, within_s: float) -> None:
         """Wait while `reconciling`, at most `within_s`."""
@@ -135,7 +151,7 @@ class ExtenderService:
             self._leader.not_ready_reason(),
             self._leader.recovery_reason,
         )
-        passed = self._published.result.reconciled(self._leader.terms)
+        passed = self._reconciled()
         return (
             ReadinessCheck("lease", not lease, lease or self.recent_stall()),
             ReadinessCheck("history", not lost, lost),
@@ -150,6 +166,8 @@ class ExtenderService:
         )
 
     def _require_ready(self) -> None:
+        if self.ready():
+            return
         for check in self._leader_checks():
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
@@ -195,7 +213,7 @@ class ExtenderService:
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no preference (not ready, or no topology in use)."""
-        if any(not check.ok for check in self._leader_checks()):
+        if not self.ready():
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
         return decide_prioritize(self._leader.committed, known, offered, self._recent_scores)

@@ -50,6 +50,14 @@ SteppedClock = Literal["service", "database"]
 # scheduled-by-other: another controller makes its groups
 RetireReason = Literal["deleted", "finished", "opted-out", "scheduled-by-other"]
 
+# admitted: the tree has reservations; deleted: its root group is gone; changed: other pods or minima than it is held for;
+# expired: after the longest duration of a hold; node-lost: a node is gone, or does not suit the pods any more;
+# superseded: a higher priority, or pods that stay, use the capacity; preempting: the tree evicts others instead;
+# disabled: holds are switched off
+HoldEndReason = Literal[
+    "admitted", "deleted", "changed", "expired", "node-lost", "superseded", "preempting", "disabled"
+]
+
 Known = Literal["on", "off", "unknown"]
 
 
@@ -145,7 +153,8 @@ class GangUnschedulable(EventData, frozen=True, kw_only=True):
     input_digest: str = ""
     search_nodes: int = 0
     exhausted: bool = False
-    preemption_notes: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
+    # why capacity that others have or wait for is not for it: what is held, and why preemption does not help
+    preemption_notes: tuple[str, ...] = ()
     # `preemption_notes` without names of other namespaces; empty: they have none
     preemption_notes_reduced: tuple[str, ...] = ()
     # What would help, each verified by planning, the cheapest first. Older events have it among the reasons.
@@ -375,6 +384,35 @@ class GangRemoved(EventData, frozen=True, kw_only=True):
     reason: str
 
 
+class CapacityHeld(EventData, frozen=True, kw_only=True):
+    """Capacity is held, as it frees, for the minimum of a tree that waits for it for long; gangs of its priority and below leave it free.
+
+    The assignments are a plan of the planner for these nodes without the pods that run there and may leave.
+    """
+
+    hold: PlanId
+    kind: str  # of the root group
+    priority: int
+    waiting_since_us: int  # since when the tree is complete and refused
+    reason: str = ""  # of its last refusal, without names of other namespaces
+    until_us: int  # the longest duration of the hold
+    groups: tuple[GroupRecord, ...]
+    shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
+    assignments: tuple[AssignmentRecord, ...]
+    fitting: int  # of the assignments, how many would fit when the hold began
+    planner: str = ""
+    input_digest: str = ""
+    search_nodes: int = 0
+
+
+class CapacityHoldReleased(EventData, frozen=True, kw_only=True):
+    """The capacity that was held for a tree is not held any more."""
+
+    hold: PlanId
+    reason: HoldEndReason
+    message: str = ""  # without names of other namespaces
+
+
 class FreeDomainRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The largest free domain of one resource on one topology level."""
 
@@ -536,6 +574,8 @@ AnyEventData: TypeAlias = (
     | PreemptionCancelled
     | NodeTopologyChanged
     | GangRemoved
+    | CapacityHeld
+    | CapacityHoldReleased
     | CapacityMeasured
     | ControlPlaneFeaturesDetected
     | TreeCompiled

@@ -39,7 +39,7 @@ HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 BEGUN_BY: Final = ("deleted", "evicted", "unobserved")
 
 
-class PlacementRow(msgspec.Struct, eq=False):
+class PlacementRow(msgspec.Struct, eq=False, gc=False):
     """A row of `gx.placement`, in the order of its columns."""
 
     pod_uid: str
@@ -63,7 +63,7 @@ class PlacementRow(msgspec.Struct, eq=False):
     by_position: int | None = None
 
 
-class GangRow(msgspec.Struct, eq=False):
+class GangRow(msgspec.Struct, eq=False, gc=False):
     """A row of `gx.gang_state`, in the order of its columns."""
 
     gang_uid: str
@@ -81,7 +81,7 @@ class GangRow(msgspec.Struct, eq=False):
     to_at_us: int | None = None
 
 
-class VictimStatusRow(msgspec.Struct, eq=False):
+class VictimStatusRow(msgspec.Struct, eq=False, gc=False):
     """A row of `gx.victim`, in the order of its columns."""
 
     position: int

@@ -26,6 +26,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.preemption_state import EvictedPod, PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.wording import counted
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
@@ -76,6 +77,40 @@ class ReplacementHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     until_us: int
 
 
+class HeldPod(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Capacity held on a node for one pod of a tree that waits."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    group: str
+    node: NodeName
+    requests: dict[str, int]
+
+
+class CapacityHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Capacity that is held, as it frees, for a tree that waits, against trees and pods of equal or lower priority."""
+
+    hold: PlanId
+    gang_uid: GangUid
+    gang: str  # namespace/name
+    kind: str
+    priority: int
+    position: Position
+    at_us: int
+    until_us: int
+    waiting_since_us: int
+    groups: tuple[GroupRecord, ...]
+    pods: tuple[HeldPod, ...]
+
+
+class HeldOnNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The part of a capacity hold on one node."""
+
+    gang_uid: GangUid
+    priority: int
+    pods: tuple[HeldPod, ...]
+
+
 class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last recorded reason why a root is pending."""
 
@@ -104,6 +139,30 @@ class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     preemption: Position = Position(0)  # position of the plan of that preemption
     preemptor_priority: int = 0
     preemptor_pods: int = 0  # pods that the plan places; 0: not known
+
+
+class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Why members with reservations were not bound: the bind barrier timed out, or a Binding was refused."""
+
+    pods: tuple[
+        str, ...
+    ]  # that did not arrive at the barrier, some of many; or the one of the Binding
+    arrived: int = 0  # members that waited at the barrier
+    missing: int = 0  # members that did not arrive; 0: a Binding was refused
+    node: str = ""  # of the Binding
+    error: str = ""  # of the API server
+    position: Position
+    at_us: int
+
+    def sentence(self) -> str:
+        """Return it as text, without its time."""
+        if not self.missing:
+            return f"the Binding of {self.pods[0]} to {self.node} was refused: {self.error}"
+        more = ", ..." if self.missing > len(self.pods) else ""
+        return (
+            f"the bind barrier timed out: {counted(self.arrived, 'member')} waited, {self.missing} did not arrive: "
+            f"{', '.join(self.pods)}{more}"
+        )
 
 
 class GangFields(msgspec.Struct):
@@ -137,6 +196,9 @@ class GangFields(msgspec.Struct):
     last_loss: MemberLoss | None = None
     # Members that succeeded and that no new member has followed, by leaf. Never changed in place.
     succeeded: dict[str, int] = {}
+    refused_since_us: int = 0  # since when the tree is complete and has no place; 0: it is not so
+    no_hold_until_us: int = 0  # after a hold that was not used: no capacity is held for it before
+    bind_failure: BindFailure | None = None  # the last one since it was scheduled
 
 
 # mypy rejects a frozen class below a mutable one for dataclasses; msgspec supports it.
@@ -204,6 +266,10 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     # Victims that are gone and whose end as members is not recorded yet; old ones are dropped with the next preemption.
     evicted_pods: Map[PodUid, EvictedPod] = Map()
     replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
+    capacity_holds: Map[GangUid, CapacityHold] = Map()  # by the UID of the root; few
+    capacity_held_on: Map[NodeName, tuple[HeldOnNode, ...]] = Map()
+    # By namespace of the root: when its last hold ended without an admission; others come first.
+    unused_holds: Map[str, int] = Map()
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record

@@ -15,6 +15,8 @@ from immutables import Map
 from extender.core.log import preemption_state
 from extender.core.log.events import (
     BindBarrierTimedOut,
+    CapacityHeld,
+    CapacityHoldReleased,
     CapacityMeasured,
     ClockStepped,
     ControlPlaneFeaturesDetected,
@@ -51,9 +53,13 @@ from extender.core.log.preemption_state import (
     preemption_summary,
 )
 from extender.core.log.reservation_state import (
+    BindFailure,
     BoundMember,
+    CapacityHold,
     GangFields,
     GangState,
+    HeldOnNode,
+    HeldPod,
     LastDecision,
     MemberLoss,
     RejectionKey,
@@ -66,6 +72,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import SUCCEEDED
+from extender.core.model.visibility import namespace_of
 
 if TYPE_CHECKING:
     from immutables import MapMutation
@@ -79,9 +86,14 @@ CAPACITY_USE_MEMORY_US: Final = 600_000_000
 _PreemptionEvent: TypeAlias = (
     PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
 )
+_NAMED_MAX: Final = 5  # pods that are named of those that did not arrive at the bind barrier
 _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
 # Reasons of a release after which members are planned first on the nodes where they were.
 _WITHOUT_BIND: Final = ("expired", "node-rejected")
+NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
+# Reasons of the end of a hold after which the next one for the tree, and for its namespace, is delayed.
+UNUSED_HOLD: Final = ("expired", "changed", "deleted")
+UNUSED_HOLD_MEMORY_US: Final = 86_400_000_000  # for a day such an end delays the namespace
 
 
 def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
@@ -155,10 +167,10 @@ class StateProjector:
     """
 
     __slots__ = (
-        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_known",
+        "_at_us", "_capacity_held_on", "_capacity_holds", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_known",
         "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
         "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_trees", "_truncated_epoch",
-        "_unsorted_rejections", "position",
+        "_unsorted_rejections", "_unused_holds", "position",
     )  # fmt: skip
 
     def __init__(
@@ -190,6 +202,9 @@ class StateProjector:
         self._rejections = opened(state.rejections)
         self._preemptions = state.preemptions  # few: changed one by one
         self._replacement_holds_on = state.replacement_holds_on  # few, too
+        self._capacity_holds = state.capacity_holds
+        self._capacity_held_on = state.capacity_held_on
+        self._unused_holds = state.unused_holds
         self._claimed_on = state.claimed_on
         self._claims_changed = False
         self._evicted_units = state.evicted_units
@@ -229,6 +244,9 @@ class StateProjector:
             evicted_units=self._evicted_units,
             evicted_pods=self._evicted_pods,
             replacement_holds_on=self._replacement_holds_on,
+            capacity_holds=self._capacity_holds,
+            capacity_held_on=self._capacity_held_on,
+            unused_holds=self._unused_holds,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
             trees=_closed(self._trees),
@@ -256,7 +274,7 @@ class StateProjector:
             self._at_us = event.at_us
             apply(event)
 
-    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per event, the frequent ones first
+    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, the frequent ones first
         match event.data:
             case PodBound() as data:
                 self._bind(event, data)
@@ -269,6 +287,7 @@ class StateProjector:
                 root = self._root(event)
                 root.phase = "scheduled"
                 root.capacity_used_times = 0
+                root.bind_failure = None
             case MemberTerminated() as data:
                 if event.gang_uid in self._roots or event.gang_uid in self._known:
                     self._lose_member(event, self._root(event), data)
@@ -280,6 +299,7 @@ class StateProjector:
                 self._release(event, data)
             case GangInvalid() as data:
                 root = self._root(event)
+                root.refused_since_us = 0
                 if root.phase not in HOLDS_CAPACITY:
                     root.phase = "invalid"
                 root.last_decision = LastDecision(
@@ -299,6 +319,10 @@ class StateProjector:
                 PreemptionPlanned() | VictimGone() | PreemptionCompleted() | PreemptionCancelled()
             ) as data:
                 self._preempt(event, data)
+            case CapacityHeld() as data:
+                self._hold_capacity(event, data)
+            case CapacityHoldReleased() as data:
+                self._end_hold(event, data)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
             case ControlPlaneFeaturesDetected() as data:
@@ -307,14 +331,9 @@ class StateProjector:
                 self._trees[data.uid] = _tree(event, data, self._trees.get(data.uid))
             case TreeRetired() as data:
                 self._trees.pop(data.uid, None)
-            case (
-                BindBarrierTimedOut()
-                | PodBindFailed()
-                | DriftDetected()
-                | ClockStepped()
-                | LeaseAcquired()
-                | CapacityMeasured()
-            ):
+            case BindBarrierTimedOut() | PodBindFailed() as data:
+                self._root(event).bind_failure = _bind_failure(event, data)
+            case DriftDetected() | ClockStepped() | LeaseAcquired() | CapacityMeasured():
                 pass
 
     def _root(self, event: RecordedEvent) -> _OpenGang:
@@ -367,6 +386,7 @@ class StateProjector:
         root.priority = priority
         root.groups = data.groups
         root.last_decision = None
+        root.refused_since_us = 0
         if uid in self._preemptions:
             self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
         if isinstance(data, GangAdmitted):
@@ -374,6 +394,38 @@ class StateProjector:
                 root.phase = "admitted"
             root.admitted_us = at_us
             root.kind = data.kind
+
+    def _hold_capacity(self, event: RecordedEvent, data: CapacityHeld) -> None:
+        """Add the hold of a root, in place of one before."""
+        hold = CapacityHold(
+            hold=data.hold, gang_uid=event.gang_uid, gang=event.gang, kind=data.kind, priority=data.priority,
+            position=event.position, at_us=event.at_us, until_us=data.until_us, waiting_since_us=data.waiting_since_us,
+            groups=data.groups,
+            pods=tuple(
+                HeldPod(pod=a.pod, uid=a.uid, group=a.group, node=a.node, requests=data.shapes[a.shape])
+                for a in data.assignments
+            ),
+        )  # fmt: skip
+        self._set_holds(self._capacity_holds.set(event.gang_uid, hold))
+
+    def _set_holds(self, holds: Map[GangUid, CapacityHold]) -> None:
+        self._capacity_holds = holds
+        self._capacity_held_on = capacity_held_on(holds.values())
+
+    def _end_hold(self, event: RecordedEvent, data: CapacityHoldReleased) -> None:
+        """Remove the hold of a root, unless it is another one; what it did not use delays the next one."""
+        hold = self._capacity_holds.get(event.gang_uid)
+        if hold is None or hold.hold != data.hold:
+            return
+        self._set_holds(self._capacity_holds.delete(event.gang_uid))
+        if data.reason not in UNUSED_HOLD:
+            return
+        oldest_us = event.at_us - UNUSED_HOLD_MEMORY_US
+        recent = {name: us for name, us in self._unused_holds.items() if us >= oldest_us}
+        self._unused_holds = Map(recent | {namespace_of(hold.gang): event.at_us})
+        if event.gang_uid in self._roots or event.gang_uid in self._known:
+            root = self._root(event)
+            root.no_hold_until_us = 2 * event.at_us - hold.at_us  # as long as the hold lasted
 
     def _preempt(self, event: RecordedEvent, data: _PreemptionEvent) -> None:
         """Apply an event of a preemption; events of an unknown preemption are ignored."""
@@ -460,6 +512,10 @@ class StateProjector:
             if data.preemption_notes_reduced
             else (),
         )
+        if data.outcome not in NO_CAPACITY:
+            root.refused_since_us = 0
+        elif not root.refused_since_us:
+            root.refused_since_us = event.at_us
         if root.phase not in HOLDS_CAPACITY:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
 
@@ -480,6 +536,9 @@ class StateProjector:
         )
         if indexed:
             self._gang_of[uid] = root.uid
+        failure = root.bind_failure
+        if failure is not None and not failure.missing and failure.pods == (data.pod,):
+            root.bind_failure = None
         if before is None:
             self._use_holds(root, [(data.group, data.node)])
         if root.succeeded:  # the new member follows one that succeeded
@@ -624,6 +683,8 @@ class StateProjector:
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log
             self._set_preemption(root.uid, preemption_state.cancelled(preemption, ()))
+        if root.uid in self._capacity_holds:
+            self._set_holds(self._capacity_holds.delete(root.uid))
         if root.uid in self._evicted_units:
             self._evicted_units = self._evicted_units.delete(root.uid)
         if self._unsorted_rejections is not None:
@@ -634,6 +695,19 @@ class StateProjector:
             del self._rejections[key]
         del self._roots[root.uid]
         self._known.pop(root.uid, None)
+
+
+def capacity_held_on(holds: Iterable[CapacityHold]) -> Map[NodeName, tuple[HeldOnNode, ...]]:
+    """Return the parts of capacity holds by node."""
+    found: dict[NodeName, list[HeldOnNode]] = {}
+    for hold in holds:
+        here: dict[NodeName, list[HeldPod]] = {}
+        for pod in hold.pods:
+            here.setdefault(pod.node, []).append(pod)
+        for node, pods in here.items():
+            part = HeldOnNode(gang_uid=hold.gang_uid, priority=hold.priority, pods=tuple(pods))
+            found.setdefault(node, []).append(part)
+    return Map({node: tuple(parts) for node, parts in found.items()})
 
 
 def _hold_age(hold: ReplacementHold) -> tuple[int, str, PodUid]:
@@ -655,6 +729,25 @@ def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
     text = f"waits for its preemption to finish: {preemption_summary(data)}"
     return LastDecision(
         outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
+    )
+
+
+def _bind_failure(event: RecordedEvent, data: BindBarrierTimedOut | PodBindFailed) -> BindFailure:
+    """Return what kept members from being bound; pods of a large gang are left out."""
+    if isinstance(data, PodBindFailed):
+        return BindFailure(
+            pods=(data.pod,),
+            node=data.node,
+            error=data.error,
+            position=event.position,
+            at_us=event.at_us,
+        )
+    return BindFailure(
+        pods=data.missing[:_NAMED_MAX],
+        arrived=len(data.arrived),
+        missing=len(data.missing),
+        position=event.position,
+        at_us=event.at_us,
     )
 
 

@@ -31,7 +31,7 @@ ADVICE: Final[Mapping[TamperKind, str]] = {
     "hole": _RESTORE,
     "other-database": "check --database-url; these anchors are of another log",
     "older-copy": "restore a newer backup, or start the service: it records the loss as HistoryTruncated and compares with the cluster",
-    "forged-projection": "run gang-extender db project --rebuild: it makes the interval tables again from the log",
+    "forged-projection": "run gang-extender db project --rebuild with the role of db migrate: it makes the interval tables again from the log",
     "forged-snapshot": "delete the row from gx.snapshot as gx_owner; the service folds the log from an earlier one",
     "missing-input": "take the input from a backup; the decision stays in the log, but cannot be replayed",
     "forged-epoch": "find out who wrote gx.lease or gx.event; the service takes an epoch above all that it knows",

@@ -18,6 +18,8 @@ from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
     BindBarrierTimedOut,
+    CapacityHeld,
+    CapacityHoldReleased,
     CapacityMeasured,
     ClockStepped,
     ControlPlaneFeaturesDetected,
@@ -133,6 +135,8 @@ def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | No
             | PreemptionCompleted()
             | GangRemoved()
             | DriftDetected()
+            | CapacityHeld()
+            | CapacityHoldReleased()
         ) as data:
             return data  # names of its own namespace, and nodes
         case GangUnschedulable() as data:

@@ -19,6 +19,7 @@ from extender.core.log.reservation_state import (
     Reservation,
     ReservationState,
 )
+from extender.core.log.state_projector import capacity_held_on
 from extender.core.log.visible_events import hidden_uid
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.visibility import Visibility, name_for, namespace_of
@@ -33,6 +34,7 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         for uid, root in state.gangs.items()
         if readers.sees(namespace_of(root.gang))
     }
+    holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid in gangs}
     preemptions: dict[GangUid, PendingPreemption] = {}
     for uid, preemption in state.preemptions.items():
         shown = visible_preemption(preemption, readers)
@@ -50,6 +52,8 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         preemptions=Map(preemptions),
         claimed_on=claimed_on(preemptions.values()),
         replacement_holds_on=_holds_on(gangs),
+        capacity_holds=Map(holds),
+        capacity_held_on=capacity_held_on(holds.values()),
         features=state.features,
         trees=Map(
             {
@@ -74,6 +78,7 @@ def visible_part(state: ReservationState, uid: GangUid, readers: Visibility) -> 
         state,
         gangs=Map({} if gang is None else {uid: visible_gang(gang, readers)}),
         preemptions=Map({} if shown is None else {uid: shown}),
+        capacity_holds=Map({u: hold for u, hold in state.capacity_holds.items() if u == uid}),
     )
 
 

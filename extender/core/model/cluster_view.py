@@ -8,8 +8,10 @@ the pods by the leaf that they name. It does not contain reservations.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import itertools
+import operator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 from immutables import Map
@@ -17,16 +19,20 @@ from immutables import Map
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
     Blueprint,
     Forest,
     Group,
+    PodChange,
+    Tree,
     build_forest,
     composite_key,
     forest_with_moves,
     forest_with_updates,
+    orphans_below,
     same_position,
 )
 from extender.core.model.pods import HostPort, Pod, PodEnd
@@ -50,17 +56,48 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
 
 
-class GroupChange(msgspec.Struct, frozen=True, gc=False):
-    """A group that was added, replaced or removed, and the change before."""
-
-    key: GroupKey
-    before: GroupChange | None  # None: not known
-    number: int  # of known changes up to this one
+_K = TypeVar("_K")
 
 
-GROUPS_AT_ONCE = 500  # added or removed groups whose trees are built in one slice
-CHANGES_KEPT = 1_000  # before all are compared again; also the depth of the chain of changes
+class ChangeLog(Generic[_K]):
+    """The names of what changed, in order: views share one list, of which each sees the part up to its own end.
+
+    It is no part of the value of a view: all logs are equal.
+    """
+
+    __slots__ = ("_end", "_names")
+
+    def __init__(self) -> None:
+        self._names: list[_K] = []
+        self._end = 0
+
+    def followed_by(self, name: _K) -> ChangeLog[_K]:
+        """Return the log with one more change; a new log, if another view has continued this one, or it is long."""
+        names, end = self._names, self._end
+        if len(names) != end or end >= CHANGES_KEPT:
+            return ChangeLog()
+        names.append(name)
+        after: ChangeLog[_K] = ChangeLog()
+        after._names, after._end = names, end + 1
+        return after
+
+    def since(self, before: ChangeLog[_K]) -> Sequence[_K] | None:
+        """Return what changed after another log, perhaps several times; None: it is not known."""
+        if before._names is not self._names or before._end > self._end:
+            return None
+        return self._names[before._end : self._end]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChangeLog)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+GROUPS_AT_ONCE = 200  # added or removed groups whose trees are built in one slice: about 5 ms
+CHANGES_AT_ONCE = 2_000  # changed groups that are looked at in one slice
+CHANGES_KEPT = 50_000  # then a new log begins, and all objects are compared once
 NOTHING = Usage()
+_kind = operator.attrgetter("kind")
 _T = TypeVar("_T")
 
 
@@ -82,8 +119,10 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
     # how removed members ended, where the cluster reported it; entries are removed after a time
     ends: Map[PodUid, PodEnd] = Map()
-    # the last change of `groups`; forests are made from the changes, so `groups` has no other way to change
-    last_change: GroupChange | None = None
+    # Forests, and what else follows a view, are made from the changes: groups, pods and nodes have no other way to change.
+    group_log: ChangeLog[GroupKey] = msgspec.field(default_factory=ChangeLog)
+    pod_log: ChangeLog[PodUid] = msgspec.field(default_factory=ChangeLog)
+    node_log: ChangeLog[NodeName] = msgspec.field(default_factory=ChangeLog)
     max_children: int = CHILDREN_MAX  # groups that one parent may have
     generation: int = 0  # grows with each change of a node
     revision: int = 0  # grows with each change
@@ -99,13 +138,13 @@ def _take(usage: Usage, pod: Pod, sign: int) -> Usage:
             requests.pop(name, None)
     ports, claims = usage.host_ports, usage.claims
     if pod.shape.host_ports:
-        ports = _changed(ports, pod.shape.host_ports, sign)
+        ports = _added(ports, pod.shape.host_ports, sign)
     if pod.shape.exclusive_claims:
-        claims = _changed(claims, pod.shape.exclusive_claims, sign)
+        claims = _added(claims, pod.shape.exclusive_claims, sign)
     return Usage(requests=requests, host_ports=ports, claims=claims)
 
 
-def _changed(have: tuple[_T, ...], change: tuple[_T, ...], sign: int) -> tuple[_T, ...]:
+def _added(have: tuple[_T, ...], change: tuple[_T, ...], sign: int) -> tuple[_T, ...]:
     if sign > 0:
         return have + change
     left = list(have)
@@ -122,6 +161,7 @@ def with_node(view: ClusterView, node: Node) -> ClusterView:
     return msgspec.structs.replace(
         view,
         nodes=view.nodes.set(node.name, node),
+        node_log=view.node_log.followed_by(node.name),
         generation=view.generation + 1,
         revision=view.revision + 1,
     )
@@ -134,6 +174,7 @@ def without_node(view: ClusterView, name: NodeName) -> ClusterView:
     return msgspec.structs.replace(
         view,
         nodes=view.nodes.delete(name),
+        node_log=view.node_log.followed_by(name),
         generation=view.generation + 1,
         revision=view.revision + 1,
     )
@@ -154,13 +195,8 @@ def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
 
 
 def _with_groups(view: ClusterView, groups: Map[GroupKey, Group], key: GroupKey) -> ClusterView:
-    last = view.last_change
-    if last is None or last.number >= CHANGES_KEPT:
-        change = GroupChange(key, None, 1)
-    else:
-        change = GroupChange(key, last, last.number + 1)
     return msgspec.structs.replace(
-        view, groups=groups, last_change=change, revision=view.revision + 1
+        view, groups=groups, group_log=view.group_log.followed_by(key), revision=view.revision + 1
     )
 
 
@@ -207,6 +243,7 @@ def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
     view = without_pod(view, pod.uid)
     changes: dict[str, object] = {
         "pods": view.pods.set(pod.uid, pod),
+        "pod_log": view.pod_log.followed_by(pod.uid),
         "revision": view.revision + 1,
     }
     if pod.group is not None:
@@ -236,7 +273,11 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     pod = view.pods.get(uid)
     if pod is None:
         return view
-    changes: dict[str, object] = {"pods": view.pods.delete(uid), "revision": view.revision + 1}
+    changes: dict[str, object] = {
+        "pods": view.pods.delete(uid),
+        "pod_log": view.pod_log.followed_by(uid),
+        "revision": view.revision + 1,
+    }
     if pod.group is not None:
         mates = view.members[pod.group].delete(uid)
         members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
@@ -295,7 +336,8 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     stayed: list[Group] = []
     moved: set[GroupKey] = set()
     if before.groups is not view.groups:
-        stayed, moved = _group_changes(before, view)
+        stayed, moved = _group_changes(before, view, changed_groups(before, view))
+    trees = forest.trees
     if moved:
         forest = forest_with_moves(
             forest,
@@ -304,21 +346,49 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
             lambda leaf: _pods_of(view, leaf),
             max_children=view.max_children,
         )
-    leaves: set[GroupKey] = set()
+    pods: dict[GroupKey, list[PodChange]] = {}
     if before.members is not view.members:
-        leaves = {k for k, pods in view.members.items() if before.members.get(k) is not pods}
-        leaves |= {leaf for leaf in before.members if leaf not in view.members}
-    members = {leaf: _pods_of(view, leaf) for leaf in leaves}
+        pods = pods_by_leaf(before, view)
+        if forest.trees is not trees:  # a tree that was built again has the pods of now
+            pods = {leaf: p for leaf, p in pods.items() if _is_in(forest, trees, leaf)}
+    members = {leaf: _pods_seen(view, leaf) for leaf in pods}
     updated = forest_with_updates(
-        forest, view.groups, stayed, members, max_children=view.max_children
+        forest, view.groups, stayed, members, pods=pods, max_children=view.max_children
     )
     return updated or forest_of(view)
+
+
+def _is_in(forest: Forest, trees: Mapping[GroupKey, Tree], leaf: GroupKey) -> bool:
+    """Return whether a leaf is in one of some trees."""
+    root_key = forest.root_of.get(leaf)
+    return root_key is not None and forest.trees[root_key] is trees.get(root_key)
+
+
+def pods_by_leaf(before: ClusterView, view: ClusterView) -> dict[GroupKey, list[PodChange]]:
+    """Return by leaf the pods that differ between two views; of a pod that changed its leaf, one half in each."""
+    found: dict[GroupKey, list[PodChange]] = {}
+    for uid in changed_pods(before, view):
+        old, new = before.pods.get(uid), view.pods.get(uid)
+        if old is new:
+            continue
+        left = old.group if old is not None else None
+        leaf = new.group if new is not None else None
+        if left is not None and left != leaf:
+            found.setdefault(left, []).append((old, None))
+        if leaf is not None:
+            found.setdefault(leaf, []).append((old if left == leaf else None, new))
+    return found
+
+
+def changed_leaves(before: ClusterView, view: ClusterView) -> set[GroupKey]:
+    """Return the leaves whose pods differ between two views."""
+    return set(pods_by_leaf(before, view))
 
 
 def forest_steps(
     before: ClusterView, forest: Forest, view: ClusterView
 ) -> Iterator[tuple[ClusterView, Forest]]:
-    """Yield views on the way from one to another, and their forests, where many groups were added or removed.
+    """Yield views on the way from one to another, and their forests, where the places of many groups changed.
 
     Args:
         before: An earlier view.
@@ -327,35 +397,100 @@ def forest_steps(
 
     Returns:
         Each view has the pods of `before` and up to GROUPS_AT_ONCE more of the changes of groups. Nothing where
-        that is about all; `forest_after` of the last one makes the rest.
+        that is all; `forest_after` of the last one makes the rest. Groups that hang below a parent that comes
+        or goes are taken out first and come again after it, so that they do not change their place all at once.
     """
-    if abs(len(view.groups) - len(before.groups)) <= GROUPS_AT_ONCE:
+    if before.groups is view.groups:
         return
-    _, moved = _group_changes(before, view)
-    # parents first: groups that wait for a parent join their tree all at once when it comes
-    keys = sorted(moved, key=lambda key: key.kind)
-    for start in range(0, len(keys) - GROUPS_AT_ONCE, GROUPS_AT_ONCE):
-        part = keys[start : start + GROUPS_AT_ONCE]
+    stayed, moved = yield from _group_changes_in_slices(before, forest, view)
+    hanging = orphans_below(forest, moved)
+    if len(moved | hanging) <= GROUPS_AT_ONCE:
+        return
+    yield before, forest
+    pods_of = functools.partial(_pods_of, before)
+
+    def step(part: Sequence[GroupKey], now: Map[GroupKey, Group]) -> None:
+        nonlocal before, forest
         groups = before.groups.mutate()
         for key in part:
-            group = view.groups.get(key)
+            group = now.get(key)
             if group is not None:
                 groups[key] = group
-            else:
+            elif key in groups:
                 del groups[key]
-        before = msgspec.structs.replace(before, groups=groups.finish(), last_change=None)
-        pods_of = functools.partial(_pods_of, before)
+        # the log is that of `before`: what changed since then is all that may differ
+        before = msgspec.structs.replace(before, groups=groups.finish())
         forest = forest_with_moves(
             forest, before.groups, part, pods_of, max_children=view.max_children
         )
+
+    gone = {key for key in moved if key not in view.groups}
+    out = gone | hanging if len(hanging) > GROUPS_AT_ONCE else gone
+    come = (moved | out) - gone
+    for part in _parts(sorted(out, key=_kind, reverse=True)):
+        step(part, Map())
         yield before, forest
+    # parents first: groups that wait for a parent join their tree all at once when it comes
+    # as they are stored: a child beyond the allowed number then changes no tree
+    by_name = sorted(come, key=operator.attrgetter("name"))
+    yield before, forest
+    by_age = [view.groups[key] for key in by_name]
+    by_age.sort(key=operator.attrgetter("created_us"))
+    yield before, forest
+    order = _parents_first([group.key for group in by_age], view.groups)
+    while part := list(itertools.islice(order, GROUPS_AT_ONCE)):
+        step(part, view.groups)
+        yield before, forest
+    if not stayed:
+        yield (
+            msgspec.structs.replace(before, groups=view.groups, group_log=view.group_log),
+            forest,
+        )
 
 
-def _group_changes(before: ClusterView, view: ClusterView) -> tuple[list[Group], set[GroupKey]]:
+def _parents_first(
+    keys: Collection[GroupKey], groups: Mapping[GroupKey, Group]
+) -> Iterator[GroupKey]:
+    """Yield keys in an order in which a group comes after its parent: almost always in long chains, never in all of a cycle."""
+    left = set(keys)
+    for key in keys:
+        path: list[GroupKey] = []
+        here: GroupKey | None = key
+        while here in left and len(path) < GROUPS_AT_ONCE:
+            left.remove(here)
+            path.append(here)
+            parent = groups[here].parent
+            here = None if parent is None else composite_key(here.namespace, parent)
+        yield from reversed(path)
+
+
+def _parts(keys: Sequence[GroupKey]) -> Sequence[Sequence[GroupKey]]:
+    return [keys[start : start + GROUPS_AT_ONCE] for start in range(0, len(keys), GROUPS_AT_ONCE)]
+
+
+def _group_changes_in_slices(
+    before: ClusterView, forest: Forest, view: ClusterView
+) -> Generator[tuple[ClusterView, Forest], None, tuple[bool, set[GroupKey]]]:
+    """Return whether groups changed in place, and the keys of those that moved; yield what there is between the slices."""
+    stayed, moved = False, set[GroupKey]()
+    changed = tuple(changed_groups(before, view))
+    if len(changed) > GROUPS_AT_ONCE:
+        yield before, forest
+    for start in range(0, len(changed), CHANGES_AT_ONCE):
+        in_place, elsewhere = _group_changes(before, view, changed[start : start + CHANGES_AT_ONCE])
+        stayed, moved = stayed or bool(in_place), moved | elsewhere
+        if len(changed) > GROUPS_AT_ONCE:
+            yield before, forest
+    return stayed, moved
+
+
+def _group_changes(
+    before: ClusterView, view: ClusterView, changed: Iterable[GroupKey]
+) -> tuple[list[Group], set[GroupKey]]:
     """Return the groups that changed in place, and the keys of those that were added, removed, or moved."""
     stayed: list[Group] = []
     moved: set[GroupKey] = set()
-    for key in _changed_keys(before, view):
+    for key in changed:
         old, group = before.groups.get(key), view.groups.get(key)
         if old is group:
             continue
@@ -366,20 +501,32 @@ def _group_changes(before: ClusterView, view: ClusterView) -> tuple[list[Group],
     return stayed, moved
 
 
-def _changed_keys(before: ClusterView, view: ClusterView) -> Iterable[GroupKey]:
-    """Return the keys of all groups that may differ: those of the known changes between two views, else all."""
-    found: set[GroupKey] = set()
-    change = view.last_change
-    while change is not None and change is not before.last_change:
-        found.add(change.key)
-        change = change.before
-    if change is not None and found:
-        return found
-    olds, news = before.groups, view.groups
-    found = {key for key, group in news.items() if olds.get(key) is not group}
-    if len(news) - sum(key not in olds for key in found) != len(olds):
-        found |= {key for key in olds if key not in news}
-    return found
+def changed_groups(before: ClusterView, view: ClusterView) -> set[GroupKey]:
+    """Return the keys of all groups that may differ between two views."""
+    return _changed(view.group_log.since(before.group_log), before.groups, view.groups)
+
+
+def changed_pods(before: ClusterView, view: ClusterView) -> set[PodUid]:
+    """Return the UIDs of all pods that may differ between two views."""
+    return _changed(view.pod_log.since(before.pod_log), before.pods, view.pods)
+
+
+def changed_nodes(before: ClusterView, view: ClusterView) -> set[NodeName]:
+    """Return the names of all nodes that may differ between two views, apart from their pods."""
+    return _changed(view.node_log.since(before.node_log), before.nodes, view.nodes)
+
+
+def _changed(logged: Sequence[_K] | None, olds: Map[_K, _T], news: Map[_K, _T]) -> set[_K]:
+    """Return the keys of the known changes of a map, else of all values that are not the same object."""
+    if olds is news:
+        return set()
+    if logged:
+        return set(logged)
+    return changed_keys(olds, news)
+
+
+def _pods_seen(view: ClusterView, leaf: GroupKey) -> Iterable[Pod]:
+    return view.members.get(leaf, Map()).values()
 
 
 def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:

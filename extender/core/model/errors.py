@@ -20,16 +20,28 @@ class BadInputs(BadInput):
 
     SHOWN_MAX = 50
 
-    def __init__(self, texts: tuple[str, ...]) -> None:
+    def __init__(self, texts: tuple[str, ...], *, complete: bool = True) -> None:
         self.texts = texts
         more = len(texts) - self.SHOWN_MAX
         end = [f"and {more} more"] if more > 0 else []
-        super().__init__("\n  ".join([f"{len(texts)} problems:", *texts[: self.SHOWN_MAX], *end]))
+        count = f"{len(texts)} problems" if complete else f"{len(texts)} problems or more"
+        super().__init__("\n  ".join([f"{count}:", *texts[: self.SHOWN_MAX], *end]))
+
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str]]:
+        """Another process gets the message: there may be millions of texts, and few are shown."""
+        return BadInput, (str(self),)
 
 
-def several(texts: tuple[str, ...]) -> BadInput:
-    """Return one error for one or more texts."""
-    return BadInput(texts[0]) if len(texts) == 1 else BadInputs(texts)
+def several(texts: tuple[str, ...], *, complete: bool = True) -> BadInput:
+    """Return one error for one or more texts.
+
+    Args:
+        texts: What is wrong.
+        complete: Whether there is nothing else; otherwise the rest of the input was not read.
+    """
+    if len(texts) == 1 and complete:
+        return BadInput(texts[0])
+    return BadInputs(texts, complete=complete)
 
 
 def located(where: str, fault: BadInput) -> BadInput:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
 def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
     """Return whether two sequences hold the same objects (`is`, not `==`) in the same order."""
     return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
+    """Return the keys that have not the same object in two mappings, or are in one of them only."""
+    if before is now:
+        return set()
+    known = before.get
+    found = {key for key, value in now.items() if known(key) is not value}
+    if len(now) - sum(key not in before for key in found) != len(before):
+        found |= {key for key in before if key not in now}
+    return found
 
 
 class IdentityMemo(Generic[T]):

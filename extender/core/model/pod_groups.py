@@ -7,14 +7,16 @@ to the planner. Groups are never changed here; a `Forest` is computed from them.
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from immutables import Map
 
 from extender.core.model.dropped_fields import dropped_field_text
-from extender.core.model.ids import GangUid, GroupKey, GroupKind
+from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.pods import Pod
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
@@ -109,6 +111,7 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: TreeProblem
 
 
+PodChange = tuple[Pod | None, Pod | None]  # a pod before and after a change
 _Order = tuple[int, str, GroupKind]  # the order of the children of one parent
 
 
@@ -122,15 +125,15 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     # parent in a tree -> its children beyond the number that is allowed (B16); they are orphans
     surplus: Mapping[GroupKey, Sequence[_Order]] = {}
     # name of a parent -> the orphans that name it; it may exist or not
-    waiting: Mapping[GroupKey, frozenset[GroupKey]] = {}
+    waiting: Map[GroupKey, frozenset[GroupKey]] = Map()
 
 
 def _stored_order(group: Group) -> _Order:
     return (group.created_us, group.key.name, group.key.kind)
 
 
-def _member_order(pod: Pod) -> tuple[int, int, str]:
-    return (-pod.priority, pod.created_us, pod.name)
+def _member_order(pod: Pod) -> tuple[int, int, str, PodUid]:
+    return (-pod.priority, pod.created_us, pod.name, pod.uid)
 
 
 def composite_key(namespace: str, name: str) -> GroupKey:
@@ -260,7 +263,9 @@ def build_forest(
         SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
     """
     chains = _chains(groups.values(), groups)
-    return _joined(groups, chains, lambda leaf: members.get(leaf, ()), max_children)
+    forest = _joined(groups, chains, lambda leaf: members.get(leaf, ()), max_children)
+    waiting = _waiting_after(Map(), (), forest.orphans.values())
+    return msgspec.structs.replace(forest, waiting=waiting)
 
 
 def _joined(
@@ -271,7 +276,7 @@ def _joined(
     outside: Mapping[GroupKey, Orphan] | None = None,
     rest: Mapping[GroupKey, Sequence[_Order]] | None = None,
 ) -> Forest:
-    """Return the forest of some groups: whole trees, and orphans.
+    """Return the forest of some groups: whole trees, and orphans; its `waiting` is empty.
 
     Args:
         some: The groups.
@@ -323,26 +328,25 @@ def _joined(
         orphans=orphans,
         populated=populated,
         surplus=surplus,
-        waiting=_waiting_after({}, (), orphans.values()),
     )
 
 
 def _waiting_after(
-    waiting: Mapping[GroupKey, frozenset[GroupKey]],
+    waiting: Map[GroupKey, frozenset[GroupKey]],
     gone: Iterable[Orphan],
     come: Iterable[Orphan],
-) -> Mapping[GroupKey, frozenset[GroupKey]]:
+) -> Map[GroupKey, frozenset[GroupKey]]:
     """Return the orphans by parent after some went and others came."""
     gone_by, come_by = _by_parent(gone), _by_parent(come)
-    found = dict(waiting)
+    found = waiting.mutate()
     for parent in gone_by.keys() | come_by.keys():
-        keys = found.get(parent, frozenset()).difference(gone_by.get(parent, ()))
+        keys = waiting.get(parent, frozenset()).difference(gone_by.get(parent, ()))
         keys = keys.union(come_by.get(parent, ()))
         if keys:
             found[parent] = keys
-        else:
-            found.pop(parent, None)
-    return found
+        elif parent in waiting:
+            del found[parent]
+    return found.finish()
 
 
 def _by_parent(orphans: Iterable[Orphan]) -> dict[GroupKey, list[GroupKey]]:
@@ -437,6 +441,7 @@ def forest_with_updates(
     changed: Iterable[Group],
     members: Mapping[GroupKey, Iterable[Pod]],
     *,
+    pods: Mapping[GroupKey, Sequence[PodChange]] | None = None,
     max_children: int = CHILDREN_MAX,
 ) -> Forest | None:
     """Return the forest after changes of a few groups; trees without a change stay the same objects.
@@ -446,6 +451,7 @@ def forest_with_updates(
         groups: All groups as they are now; the same names as before.
         changed: Those of them that changed.
         members: By leaf, the pods of the leaves whose pods changed.
+        pods: By leaf, those of the pods that changed; a tree that keeps the rules is then not judged as a whole.
         max_children: As for `build_forest`.
 
     Returns:
@@ -471,10 +477,14 @@ def forest_with_updates(
             fresh.setdefault(root_key, set()).add(leaf)
     trees, populated = dict(forest.trees), dict(forest.populated)
     for root_key in touched.keys() | fresh.keys():
-        leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
-        tree = _renewed(
-            trees[root_key], touched.get(root_key, ()), leaves, forest.surplus, max_children
-        )
+        tree = None
+        if pods is not None and root_key not in touched:
+            tree = _with_pods(trees[root_key], {leaf: pods[leaf] for leaf in fresh[root_key]})
+        if tree is None:
+            leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
+            tree = _renewed(
+                trees[root_key], touched.get(root_key, ()), leaves, forest.surplus, max_children
+            )
         if tree is None:
             return None
         trees[root_key] = tree
@@ -484,6 +494,44 @@ def forest_with_updates(
             populated.pop(root_key, None)
     orphans = {**forest.orphans, **waiting} if waiting else forest.orphans
     return msgspec.structs.replace(forest, trees=trees, orphans=orphans, populated=populated)
+
+
+def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> Tree | None:
+    """Return a tree that keeps the rules after changes of pods; None where it has to be judged as a whole."""
+    come = [new for pairs in changes.values() for _, new in pairs if new and not new.deleting]
+    if tree.problems or any(pod.priority != tree.root.priority for pod in come):
+        return None
+    if come:
+        # all pods of the tree were alike before: one of them stands for all
+        one = next((pod for pod in _pods_in(tree) if not pod.deleting), come[0])
+        if any(_differs(one, pod) for pod in come):
+            return None
+    members = dict(tree.members)
+    for leaf, pairs in changes.items():
+        pods = list(members.get(leaf, ()))
+        for old, new in pairs:
+            if old is not None:
+                place = bisect.bisect_left(pods, _member_order(old), key=_member_order)
+                if place >= len(pods) or pods[place] is not old:
+                    return None
+                if new is not None and _member_order(new) == _member_order(old):
+                    pods[place] = new
+                    continue
+                del pods[place]
+            if new is not None:
+                bisect.insort(pods, new, key=_member_order)
+        members[leaf] = tuple(pods)
+    return msgspec.structs.replace(tree, members=members)
+
+
+def _pods_in(tree: Tree) -> Iterator[Pod]:
+    return itertools.chain.from_iterable(tree.members.values())
+
+
+def _differs(one: Pod, other: Pod) -> bool:
+    """Return whether two pods of a tree differ in a field that they must share, besides the priority."""
+    mine = (one.scheduler_name, one.preemption_policy)
+    return mine != (other.scheduler_name, other.preemption_policy)
 
 
 def _renewed(
@@ -667,12 +715,17 @@ def _with_trees_anew(
     anew = _joined(some, _chains(some.values(), groups), pods_of, max_children, orphans, rest)
     if not rest.keys() <= anew.surplus.keys():
         return None  # a parent itself has gone from its tree
+    trees.update(anew.trees)
+    root_of.update(anew.root_of)
+    orphans.update(anew.orphans)
+    populated.update(anew.populated)
+    surplus.update(anew.surplus)
     return Forest(
-        trees=trees | dict(anew.trees),
-        root_of=root_of | dict(anew.root_of),
-        orphans=orphans | dict(anew.orphans),
-        populated=populated | dict(anew.populated),
-        surplus=surplus | dict(anew.surplus),
+        trees=trees,
+        root_of=root_of,
+        orphans=orphans,
+        populated=populated,
+        surplus=surplus,
         waiting=_waiting_after(forest.waiting, gone, anew.orphans.values()),
     )
 
@@ -710,6 +763,11 @@ def _divided(
         near += [order for order in far if order[1:] in named]
         far = [order for order in far if order[1:] not in named]
     return [GroupKey(parent.namespace, name, kind) for _, name, kind in near], far
+
+
+def orphans_below(forest: Forest, keys: Collection[GroupKey]) -> set[GroupKey]:
+    """Return the groups without a tree that have one of some groups above them, which may exist or not."""
+    return _hanging(forest.waiting, [key for key in keys if key.kind == "CompositePodGroup"])
 
 
 def _hanging(

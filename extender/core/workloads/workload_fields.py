@@ -103,3 +103,84 @@ class LeaderWorkerSetFields(ReadFields, frozen=True, kw_only=True):
     startup_policy: str | None = None
     scheduling: dict[str, Any] | None = None
     leader_worker_template: LeaderWorkerFields | None = None
+
+
+class RuntimeRefFields(ReadFields, frozen=True, kw_only=True):
+    """The runtime that a TrainJob names."""
+
+    name: str | None = None
+    kind: str | None = None
+    api_group: str | None = None
+
+
+class ResourceFields(ReadFields, frozen=True, kw_only=True):
+    """Resources of a container; the quantities are checked as those of a pod."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    claims: list[dict[str, Any]] | None = None
+
+
+class TrainerFields(ReadFields, frozen=True, kw_only=True):
+    """The trainer of a TrainJob."""
+
+    num_nodes: Count | None = None
+    resources_per_node: ResourceFields | None = None
+
+
+class TrainJobFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a TrainJob."""
+
+    runtime_ref: RuntimeRefFields | None = None
+    trainer: TrainerFields | None = None
+    runtime_patches: list[dict[str, Any]] | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class PackFields(ReadFields, frozen=True, kw_only=True):
+    """The topologyConstraint of a part of a PodCliqueSet."""
+
+    pack_domain: str | None = None
+
+
+class CliqueSpecFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a clique."""
+
+    replicas: Count | None = None
+    min_available: Count | None = None
+    pod_spec: dict[str, Any] | None = None
+
+
+class CliqueFields(LabelFields, frozen=True, kw_only=True):
+    """An entry of cliques, which has the labels and annotations of its pods."""
+
+    name: str
+    spec: CliqueSpecFields | None = None
+    topology_constraint: PackFields | None = None
+
+
+class ScalingGroupFields(ReadFields, frozen=True, kw_only=True):
+    """An entry of podCliqueScalingGroups."""
+
+    name: str
+    clique_names: tuple[str, ...] | None = None
+    replicas: Count | None = None
+    min_available: Count | None = None
+    topology_constraint: PackFields | None = None
+
+
+class CliqueTemplateFields(ReadFields, frozen=True, kw_only=True):
+    """The template of a PodCliqueSet."""
+
+    cliques: tuple[CliqueFields, ...] | None = None
+    pod_clique_scaling_groups: tuple[ScalingGroupFields, ...] | None = None
+    priority_class_name: str | None = None
+    topology_constraint: PackFields | None = None
+
+
+class PodCliqueSetFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a PodCliqueSet."""
+
+    replicas: Count | None = None
+    template: CliqueTemplateFields | None = None

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 from extender.core.model.errors import AccessUnknown, ClusterUnavailable, Forbidden
+from extender.http.access.namespace_sweeps import AT_ONCE, Sweep, Sweeps, names_due
 from extender.ports.access_ports import AccessReviews, AccessRight, Caller
 from extender.telemetry import METRICS
 
@@ -19,7 +20,7 @@ POSITIVE_S: Final = 10.0  # how long a right that was taken away still counts, a
 # how long a right that was just given is missing, at most; in lists with those of other namespaces `POSITIVE_S`
 NEGATIVE_S: Final = 3.0
 ENTRIES_MAX: Final = 4_096  # of each kind; the oldest are dropped
-NAMESPACES_MAX: Final = 2_000  # that are reviewed for one caller, in a second or two
+NAMESPACES_MAX: Final = 10_000  # as many as Kubernetes is tested with
 OPEN_REVIEWS_MAX: Final = 4  # of the 24 requests that Bindings and all other writes share
 WAITING_MAX: Final = 256  # reviews that wait for one of those
 SWEEP_AT_ONCE: Final = (
@@ -73,9 +74,11 @@ class ReviewCache:
 
     def __init__(self, reviews: AccessReviews, now_s: Callable[[], float]) -> None:
         self._reviews = reviews
+        self._now_s = now_s
         self._callers: _Kept[bytes, Caller | None] = _Kept(now_s)
         self._rights: _Kept[tuple[Caller, AccessRight], bool] = _Kept(now_s)
         self._namespaces: _Kept[tuple[Caller, str], frozenset[str]] = _Kept(now_s)
+        self._sweeps = Sweeps()
         self._slots = asyncio.Semaphore(OPEN_REVIEWS_MAX)
         self._waiting = 0
 
@@ -109,31 +112,51 @@ class ReviewCache:
     ) -> frozenset[str]:
         """Return the namespaces in which a caller has a right on our groups, of those that `known` returns.
 
+        In a large cluster a right that was just given is missing for longer than in a small one; see `namespace_sweeps`.
+
         Raises:
             AccessUnknown: The API server does not answer, or too many reviews wait.
             Forbidden: There are too many to review each.
         """
+        many = False
 
         async def sweep() -> frozenset[str]:
-            names, found = sorted(set(known())), set[str]()
+            nonlocal many
+            names = sorted(set(known()))
+            many = len(names) > AT_ONCE
             if len(names) > NAMESPACES_MAX:
                 raise Forbidden(
                     f"user {caller.user!r} may not {AccessRight(verb)}, and {len(names)} namespaces are too many to "
-                    "review one by one; name one with the query parameter namespace"
+                    f"review one by one, at most {NAMESPACES_MAX}; name one with the query parameter namespace"
                 )
-            left = iter(names)
-
-            async def some() -> None:
-                for name in left:
-                    if await self._ask_right(caller, AccessRight(verb, name)):
-                        found.add(name)
-
-            await asyncio.gather(*(some() for _ in range(SWEEP_AT_ONCE)))
-            return frozenset(found)
+            key, begun_s = (caller, verb), self._now_s()
+            due, turn = names_due(self._sweeps.last(key, begun_s), names)
+            found = await self._reviewed(caller, verb, due)
+            if len(due) > 2 * AT_ONCE:  # the first answers may be older than `POSITIVE_S` by now
+                found = await self._reviewed(caller, verb, sorted(found))
+            if many:
+                self._sweeps.keep(key, Sweep(begun_s, found, turn))
+            return found
 
         return await self._namespaces.get(
-            (caller, verb), sweep, lambda found: POSITIVE_S if found else NEGATIVE_S
+            (caller, verb), sweep, lambda found: POSITIVE_S if found or many else NEGATIVE_S
         )
+
+    def too_many(self, known: Callable[[], Iterable[str]]) -> bool:
+        """Return whether there are too many namespaces to review them for a request that names one."""
+        return len(set(known())) > AT_ONCE
+
+    async def _reviewed(self, caller: Caller, verb: str, names: Iterable[str]) -> frozenset[str]:
+        """Return those of some namespaces in which a caller has a right."""
+        found, left = set[str](), iter(names)
+
+        async def some() -> None:
+            for name in left:
+                if await self._ask_right(caller, AccessRight(verb, name)):
+                    found.add(name)
+
+        await asyncio.gather(*(some() for _ in range(SWEEP_AT_ONCE)))
+        return frozenset(found)
 
     async def _ask_right(self, caller: Caller, right: AccessRight) -> bool:
         return await self._ask("right", lambda: self._reviews.authorize(caller, right))

@@ -1,6 +1,6 @@
 """What the caller of a request may see, as authorization has found it.
 
-`authentication` sets `request[VISIBILITY]` before the handler is called. Handlers ask only `visibility_of`.
+`access_control` sets `request[VISIBILITY]` and `request[CALLER]` before the handler is called. Handlers ask only `visibility_of`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import msgspec
 from aiohttp import web
 
 from extender.core.model.visibility import Visibility
+from extender.ports.access_ports import Caller
 
 VISIBILITY = web.RequestKey("visibility", Visibility)
+CALLER = web.RequestKey("caller", Caller)  # there only where the listener has authentication
 
 
 def visibility_of(request: web.Request) -> Visibility:

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Literal
+from typing import NamedTuple
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import HANDOVER_MS
+from extender.http.responses.request_body import body_of
 from extender.http.scheduler import wire
+from extender.http.scheduler.verb_call import JSON, Verb, VerbAnswer, VerbCall, text_answer
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-Verb = Literal["filter", "prioritize", "preempt", "bind"]
 FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds since the first replica got it
 # On a request with a client certificate: whether it is the certificate of a replica.
 FROM_REPLICA = web.RequestKey("from-replica", bool)
@@ -42,10 +42,8 @@ LOOK_S = 0.05  # a closed connection of a caller is noticed within this time
 HUNG_UP = 499
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    status: int
-    body: bytes
-    content_type: str
+class _Reply(NamedTuple):
+    answer: VerbAnswer
     misdirected: bool
 
 
@@ -61,7 +59,7 @@ class LeaderProxy:
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
         self._session: aiohttp.ClientSession | None = None
         self._silent: tuple[str, float, str] = ("", 0.0, "")  # address, until when, why
-        self._tasks: dict[asyncio.Task[_Answer], web.Request] = {}
+        self._tasks: dict[asyncio.Task[_Reply], VerbCall] = {}
         self._watching: asyncio.Task[None] | None = None
         self._stopped = False
         self.open = 0  # calls that wait here for an answer
@@ -82,57 +80,51 @@ class LeaderProxy:
         if self._session is not None:
             await self._session.close()
 
-    async def forward(self, verb: Verb, request: web.Request, body: bytes) -> web.Response | None:
+    async def forward(self, call: VerbCall) -> VerbAnswer | None:
         """Return the answer of the leader or an error with the reason; None when this replica leads now."""
-        if is_forwarded(request):
-            return self.sent_back(verb)
+        if call.forwarded:
+            return self.sent_back(call.verb)
         self.open += 1
         try:
-            return await self._until_answered(verb, request, body)
+            return await self._until_answered(call)
         finally:
             self.open -= 1
 
-    def sent_back(self, verb: Verb) -> web.Response:
+    def sent_back(self, verb: Verb) -> VerbAnswer:
         """Return the answer to another replica that this one does not lead and did nothing."""
         reason = f"{self._here} is not the leader: {self._leader.not_ready_reason()}"
         return self._cannot(verb, reason, {MISDIRECTED: self._here})
 
-    async def _until_answered(
-        self, verb: Verb, request: web.Request, body: bytes
-    ) -> web.Response | None:
-        began_s = _now_s()
+    async def _until_answered(self, call: VerbCall) -> VerbAnswer | None:
+        verb, began_s = call.verb, _now_s()
         deadline_s = began_s + (self._bind_s if verb == "bind" else self._filter_s)
-        while not connection_closed(request):
+        while not call.closed():
             if self._leader.leads():
                 return None
             address, reason = self._leader_now(verb)
             if address and not self._stopped:
                 try:
-                    answer = await self._send(
-                        address, verb, request, body, began_s=began_s, deadline_s=deadline_s
-                    )
+                    reply = await self._send(address, call, began_s, deadline_s)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     reason = self._no_answer(address, error)
                 except asyncio.CancelledError:
-                    if not (self._is_stopped() or connection_closed(request)):
+                    if not (self._is_stopped() or call.closed()):
                         raise
                     reason = "this replica is stopping"
                 else:
-                    if not answer.misdirected:
+                    if not reply.misdirected:
                         METRICS.extender_requests.labels(verb, "forwarded").inc()
                         METRICS.extender_request_duration_seconds.labels(verb).observe(
                             _now_s() - began_s
                         )
-                        return web.Response(
-                            status=answer.status, body=answer.body, content_type=answer.content_type
-                        )
+                        return reply.answer
                     reason = f"{address} does not lead any more"
             over = self._is_stopped() or _now_s() + LOOK_S >= deadline_s
             if over or not self._worth_waiting(verb, address):
                 return self._cannot(verb, reason or "this replica is stopping")
             await asyncio.sleep(LOOK_S)
         METRICS.extender_requests.labels(verb, "hung-up").inc()
-        return web.Response(status=HUNG_UP)
+        return VerbAnswer(b"", HUNG_UP)
 
     def _leader_now(self, verb: Verb) -> tuple[str, str]:
         """Return the address of the leader, or an empty string and the reason why there is none."""
@@ -174,14 +166,14 @@ class LeaderProxy:
         return reason
 
     async def _send(
-        self, address: str, verb: Verb, request: web.Request, body: bytes, *, began_s: float, deadline_s: float
-    ) -> _Answer:  # fmt: skip
+        self, address: str, call: VerbCall, began_s: float, deadline_s: float
+    ) -> _Reply:
         """Return the answer of one request; it is cancelled when the caller closes its connection."""
         task = asyncio.create_task(
-            self._post(f"{address}/scheduler/{verb}", body, began_s, deadline_s),
-            name=f"forward {verb}",
+            self._post(f"{address}/scheduler/{call.verb}", call.body, began_s, deadline_s),
+            name=f"forward {call.verb}",
         )
-        self._tasks[task] = request
+        self._tasks[task] = call
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._cancel_closed(), name="closed connections")
         try:
@@ -190,14 +182,14 @@ class LeaderProxy:
             del self._tasks[task]
             task.cancel()
 
-    async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Answer:
+    async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Reply:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         now_s = _now_s()
         left = aiohttp.ClientTimeout(total=max(LOOK_S, deadline_s - now_s), sock_connect=CONNECT_S)
         headers = {
             FORWARDED: str(int((now_s - began_s) * 1000)),
-            "Content-Type": "application/json",
+            "Content-Type": JSON,
         }
         async with self._session.post(
             url,
@@ -207,39 +199,43 @@ class LeaderProxy:
             ssl=self._tls.forwarding if self._tls is not None else True,
             server_hostname=self._tls_name if self._tls is not None else None,
         ) as reply:
-            return _Answer(
-                status=reply.status,
-                body=await reply.read(),
-                content_type=reply.content_type,
-                misdirected=MISDIRECTED in reply.headers,
-            )
+            answer = VerbAnswer(await reply.read(), reply.status, reply.content_type)
+            return _Reply(answer, MISDIRECTED in reply.headers)
 
     async def _cancel_closed(self) -> None:
         while self._tasks:
             await asyncio.sleep(LOOK_S)
-            for task, request in self._tasks.items():
-                if connection_closed(request):
+            for task, call in self._tasks.items():
+                if call.closed():
                     task.cancel()
 
-    def _cannot(
-        self, verb: Verb, reason: str, headers: dict[str, str] | None = None
-    ) -> web.Response:
+    def _cannot(self, verb: Verb, reason: str, headers: dict[str, str] | None = None) -> VerbAnswer:
         METRICS.extender_requests.labels(verb, "not-forwarded").inc()
         log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
-        return error_response(verb, f"cannot answer now: {reason}", headers)
+        return error_answer(verb, f"cannot answer now: {reason}", headers)
 
 
-def error_response(verb: Verb, text: str, headers: dict[str, str] | None = None) -> web.Response:
+def error_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) -> VerbAnswer:
     """Return the error response of a verb (DESIGN 7)."""
     if verb == "preempt":
-        return web.Response(status=503, text=f"{text}\n", headers=headers)
+        return text_answer(503, text, headers)
     answers: dict[str, object] = {
         "filter": wire.ExtenderFilterResult(error=text, node_names=[]),
         "prioritize": [],
         "bind": wire.ExtenderBindingResult(error=text),
     }
-    body = wire.encode(answers[verb])
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return VerbAnswer(wire.encode(answers[verb]), headers=headers or {})
+
+
+def call_of(verb: Verb, request: web.Request) -> VerbCall:
+    """Return the call that a request is."""
+    return VerbCall(
+        verb=verb,
+        body=body_of(request),
+        closed=lambda: connection_closed(request),
+        forwarded=is_forwarded(request),
+        waited_ms=waited_ms(request),
+    )
 
 
 def is_forwarded(request: web.Request) -> bool:

@@ -6,12 +6,15 @@ bind; prioritize then has no opinion (`[]`), and preempt, which has no such fiel
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService
@@ -20,16 +23,9 @@ from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.model.errors import BadInput, NotReady
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
-from extender.http.responses.request_body import body_of
 from extender.http.scheduler import wire
-from extender.http.scheduler.leader_proxy import (
-    LeaderProxy,
-    Verb,
-    connection_closed,
-    error_response,
-    is_forwarded,
-    waited_ms,
-)
+from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_answer
+from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
@@ -66,50 +62,85 @@ class VerbHandlers:
             web.post("/scheduler/bind", self.bind),
         ]
 
-    async def _from_leader(self, verb: Verb, request: web.Request) -> web.Response | None:
+    async def filter(self, request: web.Request) -> web.Response:
+        """Answer /filter."""
+        return (await self.answer(call_of("filter", request))).response()
+
+    async def prioritize(self, request: web.Request) -> web.Response:
+        """Answer /prioritize."""
+        return (await self.answer(call_of("prioritize", request))).response()
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """Answer /preempt: see `core/decisions/verbs/preempt_verb`."""
+        return (await self.answer(call_of("preempt", request))).response()
+
+    async def bind(self, request: web.Request) -> web.Response:
+        """Answer /bind; may take as long as the bind barrier, and continue at the next leader."""
+        return (await self.answer(call_of("bind", request))).response()
+
+    async def answer(self, call: VerbCall) -> VerbAnswer:
+        """Return the answer to a call, from this replica or from the leader."""
+        started = time.perf_counter()
+        if call.verb == "bind":
+            return await self._bind(call, started)
+        if (answer := await self._from_leader(call)) is not None:
+            return answer
+        match call.verb:
+            case "filter":
+                return self._filter(call.body, started)
+            case "prioritize":
+                return self._prioritize(call.body, started)
+            case "preempt":
+                return await self._preempt(call.body, started)
+
+    def may_answer_at_once(self) -> bool:
+        """Return whether this replica leads and is ready: filter and prioritize then wait for nothing."""
+        return self._scheduling.ready()
+
+    def answer_at_once(self, verb: Literal["filter", "prioritize"], body: bytes) -> VerbAnswer:
+        """Return the answer to a call while `may_answer_at_once`."""
+        started = time.perf_counter()
+        Yielder.record_call()
+        if verb == "filter":
+            return self._filter(body, started)
+        return self._prioritize(body, started)
+
+    async def _from_leader(self, call: VerbCall) -> VerbAnswer | None:
         """Return the answer of the leader, or None when this replica leads."""
         Yielder.record_call()
         while not self._leader.leads():
-            answer = await self._forwarder.forward(verb, request, body_of(request))
+            answer = await self._forwarder.forward(call)
             if answer is not None:
                 return answer
         if self._scheduling.reconciling():
             await self._scheduling.until_reconciled(TAKE_OVER_S)
         return None
 
-    async def filter(self, request: web.Request) -> web.Response:
-        """Answer /filter."""
-        started = time.perf_counter()
-        if (answer := await self._from_leader("filter", request)) is not None:
-            return answer
+    def _filter(self, body: bytes, started: float) -> VerbAnswer:
         try:
-            args, pod, offered = self._read_args(body_of(request))
+            args, pod, offered = self._read_args(body)
         except UNDECODABLE as error:
             return _bad("filter", error)
         try:
             decision = self._scheduling.filter(pod, offered)
         except NotReady as error:
             self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
-            return error_response("filter", str(error))
+            return error_answer("filter", str(error))
         result = wire.filter_result(args, set(decision.passed), _refusals(decision))
         outcome, left = decision.outcome, len(decision.passed)
         self._line("filter", outcome, started, pod, offered=len(offered), left=left)
-        return _json(wire.encode(result))
+        return VerbAnswer(wire.encode(result))
 
-    async def prioritize(self, request: web.Request) -> web.Response:
-        """Answer /prioritize."""
-        started = time.perf_counter()
-        if (answer := await self._from_leader("prioritize", request)) is not None:
-            return answer
+    def _prioritize(self, body: bytes, started: float) -> VerbAnswer:
         try:
-            _, pod, offered = self._read_args(body_of(request))
+            _, pod, offered = self._read_args(body)
         except UNDECODABLE as error:
             return _bad("prioritize", error)
         scores = self._scheduling.prioritize(pod, offered)
         answers = [wire.HostPriority(host=name, score=score) for name, score in scores]
         outcome = "scored" if scores else "no-opinion"
         self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answers))
-        return _json(wire.encode(answers))
+        return VerbAnswer(wire.encode(answers))
 
     def _read_args(self, body: bytes) -> tuple[wire.ExtenderArgs, Pod, list[NodeName]]:
         args = wire.decode_args(body)
@@ -120,12 +151,7 @@ class VerbHandlers:
         observed = self._scheduling.known_pod(wire.uid_of(body))
         return observed if observed is not None else self._read_pod(bytes(body))
 
-    async def preempt(self, request: web.Request) -> web.Response:
-        """Answer /preempt: see `core/decisions/verbs/preempt_verb`."""
-        started = time.perf_counter()
-        if (answer := await self._from_leader("preempt", request)) is not None:
-            return answer
-        body = body_of(request)
+    async def _preempt(self, body: bytes, started: float) -> VerbAnswer:
         try:
             args = wire.decode_preemption(body)
             pod = self._pod(args.pod)
@@ -136,37 +162,32 @@ class VerbHandlers:
             chosen = await self._scheduling.preempt(pod, candidates)
         except NotReady as error:
             self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
-            return error_response("preempt", str(error))
+            return error_answer("preempt", str(error))
         outcome = "passed" if chosen or not candidates else "refused"
         self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(chosen))
-        return _json(wire.preemption_result(_meta_victims(chosen)))
+        return VerbAnswer(wire.preemption_result(_meta_victims(chosen)))
 
-    async def bind(self, request: web.Request) -> web.Response:
-        """Answer /bind; may take as long as the bind barrier, and continue at the next leader."""
-        started = time.perf_counter()
+    async def _bind(self, call: VerbCall, started: float) -> VerbAnswer:
         while True:
-            if (answer := await self._from_leader("bind", request)) is not None:
+            if (answer := await self._from_leader(call)) is not None:
                 return answer
             try:
-                args = wire.decode_binding(body_of(request))
+                args = wire.decode_binding(call.body)
             except UNDECODABLE as error:
                 return _bad("bind", error)
             ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
-            age_ms = waited_ms(request) + int((time.perf_counter() - started) * 1000)
+            age_ms = call.waited_ms + int((time.perf_counter() - started) * 1000)
             refusal = await self._scheduling.bind(
-                ref, args.node, lambda: not connection_closed(request), age_ms=age_ms
+                ref, args.node, lambda: not call.closed(), age_ms=age_ms
             )
-            if refusal and self._leader.not_ready_reason() and is_forwarded(request):
+            if refusal and self._leader.not_ready_reason() and call.forwarded:
                 return self._forwarder.sent_back("bind")
             if not refusal or self._leader.leads():
                 return self._bound(ref, args.node, refusal, started)
 
-    def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> web.Response:
+    def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> VerbAnswer:
         outcome = "refused" if refusal else "bound"
-        METRICS.extender_requests.labels("bind", outcome).inc()
-        METRICS.extender_request_duration_seconds.labels("bind").observe(
-            time.perf_counter() - started
-        )
+        seconds = _count("bind", outcome, started)
         log.info(
             "call",
             extra={
@@ -178,17 +199,17 @@ class VerbHandlers:
                 "epoch": self._leader.epoch,
                 "position": self._leader.committed.position,
                 "error": refusal,
-                "total_ms": round((time.perf_counter() - started) * 1000, 3),
+                "total_ms": round(seconds * 1000, 3),
             },
         )
-        return _json(wire.encode(wire.ExtenderBindingResult(error=refusal)))
+        if not refusal:
+            return BOUND
+        return VerbAnswer(wire.encode(wire.ExtenderBindingResult(error=refusal)))
 
     def _line(
-        self, verb: str, outcome: str, started: float, pod: Pod, *, offered: int, left: int
+        self, verb: Verb, outcome: str, started: float, pod: Pod, *, offered: int, left: int
     ) -> None:
-        seconds = time.perf_counter() - started
-        METRICS.extender_requests.labels(verb, outcome).inc()
-        METRICS.extender_request_duration_seconds.labels(verb).observe(seconds)
+        seconds = _count(verb, outcome, started)
         log.info(
             "call",
             extra={
@@ -204,6 +225,27 @@ class VerbHandlers:
                 "total_ms": round(seconds * 1000, 3),
             },
         )
+
+
+BOUND = VerbAnswer(wire.encode(wire.ExtenderBindingResult(error="")))
+
+
+@functools.cache
+def _counter(verb: Verb, outcome: str) -> Counter:
+    return METRICS.extender_requests.labels(verb, outcome)
+
+
+@functools.cache
+def _duration(verb: Verb) -> Histogram:
+    return METRICS.extender_request_duration_seconds.labels(verb)
+
+
+def _count(verb: Verb, outcome: str, started: float) -> float:
+    """Count a call and return how long it took, in seconds."""
+    seconds = time.perf_counter() - started
+    _counter(verb, outcome).inc()
+    _duration(verb).observe(seconds)
+    return seconds
 
 
 def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
@@ -231,11 +273,7 @@ def _meta_victims(chosen: Sequence[NodeCandidate]) -> dict[NodeName, wire.MetaVi
     }
 
 
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json")
-
-
-def _bad(verb: str, error: Exception) -> web.Response:
-    METRICS.extender_requests.labels(verb, "undecodable").inc()
+def _bad(verb: Verb, error: Exception) -> VerbAnswer:
+    _counter(verb, "undecodable").inc()
     log.warning("undecodable body", extra={"verb": verb, "error": str(error)})
-    return web.Response(status=400, text=f"{verb}: {error}\n")
+    return text_answer(400, f"{verb}: {error}")

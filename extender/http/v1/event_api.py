@@ -37,7 +37,7 @@ from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_stream import EventBatch, EventStream
 from extender.queries.log.visible_queries import visible_queries
 
-READERS_MAX = 256
+READERS_MAX = 512  # the service opens half as many; one that it closed ends here within ten seconds
 CHUNK_BYTES = 64 * 1024
 LIMIT = 100  # events of a page, by default
 FILTERS = (
@@ -52,7 +52,7 @@ FILTERS = (
 POSITION = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
 FOLLOW = Parameter(
     name="follow",
-    about="Answer with server-sent events, without end; not together with until, limit and order",
+    about="Answer with server-sent events, without end unless limit is given; not together with until and order",
     schema={"type": "boolean"},
 )
 PARAMETERS = (
@@ -60,7 +60,7 @@ PARAMETERS = (
     Parameter(name="until", about="Only events recorded at this time or before", schema=TIME),
     Parameter(name="after", schema=POSITION,
               about="Only events after this position; with order=newest, before it"),
-    Parameter(name="limit", about="Maximum number of events",
+    Parameter(name="limit", about="Maximum number of events; with follow the stream ends after so many, without it never",
               schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
     ORDER,
     FOLLOW,
@@ -79,7 +79,7 @@ OPERATIONS = (
     ),
 )
 _QUERY = frozenset(p.name for p in PARAMETERS if p.where == "query")
-_ENDLESS = ("until", "limit", "order")
+_NOT_OF_STREAMS = ("until", "order")
 
 
 class EventApi:
@@ -118,11 +118,13 @@ class EventApi:
     async def _stream(
         self, request: web.Request, wanted: EventFilter, last_id: Position | None
     ) -> web.StreamResponse:
-        for name in _ENDLESS:
+        for name in _NOT_OF_STREAMS:
             if name in request.query:
                 raise BadInput(
-                    f"query parameter {name}: not together with follow; a stream has no end"
+                    f"query parameter {name}: not together with follow; a stream has new events, in their order, "
+                    "and ends only after limit events"
                 )
+        left = wanted.limit if "limit" in request.query else None
         wanted = await self._begin(request, wanted, last_id)
         if self._feed.readers >= READERS_MAX:
             msg = f"{READERS_MAX} streams are open here already; use another replica, or try again later"
@@ -141,8 +143,13 @@ class EventApi:
             await response.write(_comment(wanted.after))
             async with aclosing(self._feed.follow(wanted, visibility_of(request))) as batches:
                 async for batch in batches:
+                    if left is not None and len(batch.events) >= left:
+                        for chunk in _chunks(_first(batch, left)):
+                            await response.write(chunk)
+                        break
                     for chunk in _chunks(batch):
                         await response.write(chunk)
+                    left = None if left is None else left - len(batch.events)
         except ConnectionError:
             return response  # the client has closed the connection; it knows its position
         except ExtenderError as fault:
@@ -181,6 +188,12 @@ def _last_event_id(request: web.Request) -> Position | None:
     if text is None:
         return None
     return Position(whole(text, "header Last-Event-ID", most=POSITION_MAX))
+
+
+def _first(batch: EventBatch, count: int) -> EventBatch:
+    """Return the first events of a batch, of which it has as many."""
+    events = batch.events[:count]
+    return EventBatch(events[-1][0].position, events)
 
 
 def _chunks(batch: EventBatch) -> list[bytes]:

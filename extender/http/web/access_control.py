@@ -21,9 +21,9 @@ from extender.http.access.review_cache import ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import Handler
 from extender.http.responses.request_body import body_of
-from extender.http.responses.request_visibility import VISIBILITY
+from extender.http.responses.request_visibility import CALLER, VISIBILITY
 from extender.http.web.connection_limits import ConnectionLimits
-from extender.http.web.request_limits import is_stream
+from extender.http.web.stream_limits import is_stream
 from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
 from extender.telemetry import METRICS
 
@@ -37,6 +37,10 @@ IN_BODY: Final = re.compile(
     rb"""(?:\bnamespace["']?\s*:\s*["']?|PodGroup/)([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)"""
 )
 BODY_READ_MAX: Final = 1 << 20  # bytes; a plan query about the live cluster has no more
+BODY_PART: Final = 1 << 16  # bytes that are searched at once: about a millisecond
+BODY_OVERLAP: Final = (
+    128  # a name that begins in a part, with what stands in front of it, ends within so many bytes
+)
 BODY_NAMES_MAX: Final = 16
 PLANNER: Final = web.RequestKey("planner", Caller)
 OPERATOR: Final = "gang-extender-operator"
@@ -97,8 +101,8 @@ class AccessControl:
     def after_body(self) -> Middleware:
         """Return the middleware for plan queries of callers with rights in some namespaces; the body has been read.
 
-        They see, and may plan in, the namespaces where they may create and list groups, of those that are known and those
-        that the body may be about. The worker process refuses objects in other namespaces.
+        They see, and may plan in, the namespaces where they may create and list groups, of those that are known, unless these
+        are too many, and those that the body may be about. The worker process refuses objects in other namespaces.
         """
 
         @web.middleware
@@ -117,10 +121,12 @@ class AccessControl:
             Forbidden: There is none.
             AccessUnknown: The API server does not answer.
         """
-        created = await self._reviews.namespaces(caller, "create", self._known)
-        listed = await self._reviews.namespaces(caller, "list", self._known)
-        found = set(created & listed)
-        for name in _named_in(body) - found:
+        found = set[str]()
+        if not self._reviews.too_many(self._known):
+            created = await self._reviews.namespaces(caller, "create", self._known)
+            listed = await self._reviews.namespaces(caller, "list", self._known)
+            found |= created & listed
+        for name in await _named_in(body) - found:
             rights = (AccessRight("create", name), AccessRight("list", name))
             if all([await self._reviews.may(caller, right) for right in rights]):
                 found.add(name)
@@ -152,7 +158,7 @@ class AccessControl:
         return grant
 
     async def _grant(self, request: web.Request, need: RouteRight | None) -> Visibility:
-        caller = await self._caller(request)
+        caller = request[CALLER] = await self._caller(request)
         match need:
             case RouteRight.IDENTITY:
                 return Visibility.of(())
@@ -197,10 +203,18 @@ class AccessControl:
         if not await self._reviews.may(caller, right):
             raise Forbidden(refusal(caller, right, OPERATOR))
 
-    async def _visible(self, caller: Caller) -> Visibility:
-        """Return what a caller may list: all namespaces, or those of the ones that have something to show."""
+    async def _visible(self, caller: Caller, named: str = "") -> Visibility:
+        """Return what a caller may list: all namespaces, or those of the ones that have something to show.
+
+        Args:
+            caller: Who asks.
+            named: The namespace that the request is about. In a large cluster the others are not looked for then, and are
+                shown as those of strangers.
+        """
         if await self._reviews.may(caller, AccessRight("list")):
             return Visibility.all()
+        if named and self._reviews.too_many(self._known):
+            return Visibility.of({named})
         return Visibility.of(await self._reviews.namespaces(caller, "list", self._known))
 
     async def _readable(self, caller: Caller, verb: str, namespace: str) -> Visibility:
@@ -217,7 +231,7 @@ class AccessControl:
         named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
         if named is not None and not await self._reviews.may(caller, named):
             raise Forbidden(refusal(caller, named, VIEWER))
-        visible = await self._visible(caller)
+        visible = await self._visible(caller, namespace if named is not None else "")
         if visible.everything:
             return visible
         if named is not None:
@@ -262,17 +276,22 @@ class AccessControl:
             await asyncio.wait({work})
 
 
-def _named_in(body: bytes) -> set[str]:
+async def _named_in(body: bytes) -> set[str]:
     """Return the first names in a plan query that may be of namespaces, in JSON or in YAML, and the default one.
 
-    >>> sorted(_named_in(b'{"workload": [{"metadata": {"namespace": "a"}}], "manifest": "metadata: {namespace: b}"}'))
+    Yields to the event loop between parts of the body.
+
+    >>> text = b'{"workload": [{"metadata": {"namespace": "a"}}], "manifest": "metadata: {namespace: b}"}'
+    >>> sorted(asyncio.run(_named_in(text)))
     ['a', 'b', 'default']
     """
     found = {"default"}
-    for match in IN_BODY.finditer(body[:BODY_READ_MAX]):
-        found.add(match[1].decode())
-        if len(found) >= BODY_NAMES_MAX:
-            break
+    for begin in range(0, min(len(body), BODY_READ_MAX), BODY_PART):
+        for match in IN_BODY.finditer(body, begin, begin + BODY_PART + BODY_OVERLAP):
+            found.add(match[1].decode())
+            if len(found) >= BODY_NAMES_MAX:
+                return found
+        await asyncio.sleep(0)
     return found
 
 

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
+from extender.http.tls.client_certificate import ClientCertificate
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.connection_limits import ConnectionLimits, close_after
+from extender.http.web.direct_calls import DirectCaller, DirectCheck
 from extender.http.web.request_limits import RequestRefused
 from extender.listener_settings import Listener
 from extender.settings import LOOPBACK, Settings
@@ -46,6 +48,15 @@ def check_of(
     if listener.asks_for_certificates:
         return CertifiedCallers(settings, connections, tls).check
     return _any_caller
+
+
+def direct_check_of(
+    listener: Listener, settings: Settings, tls: TlsContexts | None, connections: ConnectionLimits
+) -> DirectCheck:
+    """Return the same check for requests that do not go through aiohttp; it accepts no more than that of `check_of`."""
+    if tls is None:
+        return PlainCallers(listener, settings).direct_caller
+    return CertifiedCallers(settings, connections, tls).direct_caller
 
 
 def _any_caller(_: web.Request) -> None:
@@ -102,6 +113,19 @@ class CertifiedCallers:
             request[LAST_CALL] = True
         request[FROM_REPLICA] = not self._replicas.isdisjoint(found.names)
 
+    def direct_caller(self, found: ClientCertificate | None, _host: str) -> DirectCaller | None:
+        """Return the caller whom `check` accepts; None for one whom it refuses, and for another replica."""
+        if found is None:
+            return None
+        now_s = self._tls.now_s()
+        accepted = (
+            found.ends_s >= now_s
+            and self._tls.trusts(found)
+            and not self._allowed.isdisjoint(found.names)
+            and self._replicas.isdisjoint(found.names)
+        )
+        return DirectCaller(last_call=found.is_due(now_s)) if accepted else None
+
     def _log(self, names: tuple[str, ...]) -> None:
         if names not in self._logged and len(self._logged) < NAMES_LOGGED_MAX:
             self._logged.add(names)
@@ -148,19 +172,28 @@ class PlainCallers:
             text = f"Content-Type {request.content_type[:SHOWN_MAX]!r}: the body of a request must be {JSON}"
             raise RequestRefused("content-type", 415, "Not JSON", text)
 
+    def direct_caller(self, _: ClientCertificate | None, host: str) -> DirectCaller | None:
+        """Return the caller of a request with this header Host, no Origin and JSON; None where `check` has to look."""
+        return DirectCaller() if _name_of(host) in self._hosts else None
+
     def _is_own(self, host: str, request: web.Request) -> bool:
         """Return whether a header Host has a name of this service, with any port: a forwarded port is another one.
 
         An address as Host cannot be that of a page elsewhere, so on all addresses the one that was called is accepted.
         """
-        name = host.lower()
-        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        name = _name_of(host)
         if name in self._hosts:
             return True
         if not self._any_address or request.transport is None:
             return False
         called = request.transport.get_extra_info("sockname")
         return isinstance(called, tuple) and _same_address(name, called[0])
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a header Host, without the port."""
+    name = host.lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 def _same_address(one: str, other: str) -> bool:

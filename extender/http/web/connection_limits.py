@@ -2,7 +2,8 @@
 
 aiohttp limits the time between requests only. So each connection has a gate, an asyncio protocol in front of that of
 aiohttp: it refuses the connection, or closes it when the headers of a request do not arrive in time. The middleware
-of `request_limits` calls `begin` and `end` for each request.
+of `request_limits` calls `begin` and `end` for each request. Usual calls of kube-scheduler are answered by the gate
+itself, with `direct_calls`; the protocol of aiohttp is made for the first other request, and has the connection from then on.
 
 Note: bytes that arrive while a request is handled are not looked at. A connection with a part of a next request among
 them is closed as one without requests is, by `keepalive_timeout_s`.
@@ -20,11 +21,19 @@ from typing import cast
 from aiohttp import web
 
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
+from extender.http.web.direct_requests import (
+    BYTES_MAX,
+    DirectAnswers,
+    DirectResponse,
+    complete_request,
+)
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
+PART_S = 0.05  # so long the rest of a usual call may take; then aiohttp waits for it
+LOOK_S = 0.02
 FILES_KEPT = 256  # of the file descriptors of the process: database, API server, logs
 
 
@@ -45,6 +54,7 @@ class ConnectionLimits:
 
     def __init__(self, settings: Settings, listeners: int = 1) -> None:
         self.header_timeout_s = settings.header_timeout_s
+        self.keepalive_timeout_s = settings.keepalive_timeout_s
         self.body_timeout_s = settings.body_timeout_s
         self._per_peer_max = settings.max_connections_per_peer
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -56,10 +66,25 @@ class ConnectionLimits:
             )
         self._gates: dict[asyncio.BaseTransport, _Gate] = {}
         self._peers: Counter[str] = Counter()
+        # answers usual calls; None: aiohttp answers all
+        self.direct: DirectAnswers | None = None
+        self.stopping = False
 
     def gated(self, protocol: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """Return a factory of protocols that lets only some connections through to those of `protocol`."""
         return lambda: _Gate(self, protocol)
+
+    async def stop(self, grace_s: float) -> None:
+        """Close the connections that aiohttp does not have; open calls may take `grace_s`."""
+        self.stopping = True
+        deadline_s = asyncio.get_running_loop().time() + grace_s
+        while True:
+            calling = [gate for gate in tuple(self._gates.values()) if gate.close_unless_calling()]
+            if not calling or asyncio.get_running_loop().time() >= deadline_s:
+                break
+            await asyncio.sleep(LOOK_S)
+        for gate in calling:
+            gate.close()
 
     def admit(self, gate: _Gate, transport: asyncio.Transport) -> str:
         """Count a new connection and return an empty string, or return why it is refused."""
@@ -122,14 +147,21 @@ class _Gate(asyncio.Protocol):
     def __init__(self, limits: ConnectionLimits, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._limits = limits
         self._make = protocol
-        self._inner: asyncio.Protocol | None = None  # None: refused
+        self._inner: asyncio.Protocol | None = None  # of aiohttp; None: not needed yet, or refused
+        self._admitted = False
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline_s: float | None = None  # until the headers of a request have arrived
+        self._timer_s = 0.0
+        # until the headers of a request have arrived, or the next request has begun
+        self._deadline_s: float | None = None
         self._in_request = False
         self._part = False  # some bytes of its headers have arrived
+        self._used = False  # a call was answered
+        self._received = b""  # of a call that is not complete, or that has to wait
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._writing_paused = False
         self.certificate: ClientCertificate | None = None
 
     # -- protocol -------------------------------------------------------------------------------
@@ -143,38 +175,137 @@ class _Gate(asyncio.Protocol):
             )
             self._transport.close()
             return
+        self._admitted = True
         self._peer = _peer(self._transport)
         self.certificate = certificate_of(transport)
-        self._wait()
-        self._inner = self._make()
-        self._inner.connection_made(transport)
+        self._wait(self._limits.header_timeout_s)
+        if self._limits.direct is None:
+            self._hand_over()
 
     def data_received(self, data: bytes) -> None:
+        if not self._admitted:
+            return
         if self._inner is None:
+            self._receive(data)
             return
         if not self._in_request and not self._part:
             self._part = True
-            self._wait()
+            self._wait(self._limits.header_timeout_s)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
+        self._writing_paused = True
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         if self._inner is not None:
             self._inner.resume_writing()
+        else:
+            self._continue()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline_s = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._inner is not None and self._transport is not None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+        if self._admitted and self._transport is not None:
             self._limits.release(self._transport, self._peer)
+        if self._inner is not None:
             self._inner.connection_lost(exc)
+
+    # -- usual calls ----------------------------------------------------------------------------
+
+    def _receive(self, data: bytes) -> None:
+        """Answer a usual call, wait for the rest of it, or hand the connection over to aiohttp."""
+        self._received = self._received + data if self._received else data
+        if self._in_request or self._writing_paused:
+            if len(self._received) > BYTES_MAX and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        found = complete_request(self._received)
+        if found == "incomplete":
+            self._wait_for_rest()
+            return
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        direct, transport = self._limits.direct, self._transport
+        assert transport is not None
+        begun = None
+        if found is not None and direct is not None and not self._limits.stopping:
+            begun = direct.begin(found, self.certificate, transport.is_closing)
+        if begun is None:
+            self._hand_over()
+            return
+        self._received = b""
+        if isinstance(begun, DirectResponse):
+            self._respond(begun)
+            return
+        self.begin()
+        begun.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[DirectResponse]) -> None:
+        self.end()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if task.cancelled():
+            self._transport.close()
+            return
+        self._respond(task.result())
+        self._continue()
+
+    def _respond(self, response: DirectResponse) -> None:
+        assert self._transport is not None
+        self._part, self._used = False, True
+        self._transport.write(response.data)
+        if response.closes or self._limits.stopping:
+            self._transport.close()
+            return
+        self._wait(self._limits.keepalive_timeout_s)
+
+    def _continue(self) -> None:
+        """Look at what has arrived in the meantime."""
+        if self._received and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._receive(b"")
+
+    def _wait_for_rest(self) -> None:
+        if not self._part:
+            self._part = True
+            self._wait(self._limits.header_timeout_s)
+        if self._rest_timer is None:
+            self._rest_timer = self._loop.call_later(PART_S, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Let aiohttp have the connection, and what has arrived on it."""
+        self._rest_timer = None
+        if self._transport is None or self._transport.is_closing():
+            return
+        received, self._received = self._received, b""
+        self._inner = self._make()
+        self._inner.connection_made(self._transport)
+        if received:
+            self.data_received(received)
+
+    def close_unless_calling(self) -> bool:
+        """Close a connection without an open call, or return true; those of aiohttp are left to it."""
+        if self._inner is not None:
+            return False
+        if self._in_request:
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -192,26 +323,36 @@ class _Gate(asyncio.Protocol):
 
     # -- time -----------------------------------------------------------------------------------
 
-    def _wait(self) -> None:
-        """Set the deadline of the headers; one timer serves all deadlines, because each is later than the last."""
-        self._deadline_s = self._loop.time() + self._limits.header_timeout_s
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline_s, self._look)
+    def _wait(self, within_s: float) -> None:
+        """Set the deadline of the headers, or of the next request; one timer serves them, as long as they become later."""
+        self._deadline_s = deadline_s = self._loop.time() + within_s
+        if self._timer is not None:
+            if self._timer_s <= deadline_s:
+                return
+            self._timer.cancel()
+        self._start_timer(deadline_s)
+
+    def _start_timer(self, at_s: float) -> None:
+        self._timer_s = at_s
+        self._timer = self._loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
         if self._deadline_s is None:
             return
         if self._loop.time() < self._deadline_s:
-            self._timer = self._loop.call_at(self._deadline_s, self._look)
+            self._start_timer(self._deadline_s)
+            return
+        if self._used and not self._part:
+            self.close()  # a kept connection without a next request
             return
         METRICS.http_requests_refused.labels("header-timeout").inc()
         if self._part:
             self.time_out(
                 f"the headers are not complete after {self._limits.header_timeout_s:g} s\n"
             )
-        elif self._transport is not None:
-            self._transport.close()  # a connection that was opened and not used
+        else:
+            self.close()  # a connection that was opened and not used
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:

@@ -92,8 +92,16 @@ class Probes:
         A Service balances new connections only: a caller would keep its connection to a replica that cannot answer,
         although another one can.
         """
-        if self._leader.draining or not all(check.ok for check in self._scheduling.checks()):
+        if self.sends_away():
             close_after(response)
+
+    def sends_away(self) -> bool:
+        """Return whether connections are closed after their responses: this replica is not ready, or is stopping."""
+        if self._leader.draining:
+            return True
+        return not (
+            self._scheduling.ready() or all(check.ok for check in self._scheduling.checks())
+        )
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Return all metrics in the Prometheus text format."""

@@ -20,9 +20,9 @@ from aiohttp.typedefs import Middleware
 
 from extender.http.responses.error_responses import Handler, problem
 from extender.http.responses.request_body import BODY
-from extender.http.scheduler.leader_proxy import connection_closed
 from extender.http.v1.plan_api import BODY_MAX as PLAN_BYTES_MAX
 from extender.http.web.connection_limits import ConnectionLimits
+from extender.http.web.stream_limits import StreamLimits, TooManyStreams, is_stream
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -33,7 +33,6 @@ FILTER_BYTES_PER_NODE = 300  # a name has 253 characters at most
 PREEMPT_BYTES_MAX = 8 * 1024 * 1024
 VALUES_MIN = 8_192  # of a pod, or of nodes and pods that the informers do not have yet
 VALUES_PER_OBJECT = 2  # as many again may have been created just now
-STREAMS = "/v1/events"
 RETRY_AFTER_S = 1
 
 
@@ -89,7 +88,7 @@ class RequestLimits:
         self._settings = settings
         self._size = size
         self._in_flight = 0  # bytes
-        self._streams: dict[str, list[web.Request]] = {}  # by address of the peer
+        self._streams = StreamLimits(settings.max_streams_per_peer)
 
     def middleware(
         self, connections: ConnectionLimits, check: Callable[[web.Request], None]
@@ -125,6 +124,25 @@ class RequestLimits:
                 connections.end(request.transport)
 
         return within_limits
+
+    def accepts(self, path: str, body: bytes) -> bool:
+        """Return whether a whole body is within the limits of its path, and of the bytes in flight."""
+        limit = self.of(path)
+        most = self._settings.max_body_bytes_in_flight * limit.share
+        return (
+            len(body) <= limit.size
+            and self._in_flight + len(body) <= most
+            and (limit.values is None or body.count(b",") <= limit.values)
+        )
+
+    @contextmanager
+    def in_flight(self, count: int) -> Iterator[None]:
+        """Count the bytes of a body while the block runs."""
+        self._hold(count)
+        try:
+            yield
+        finally:
+            self._hold(-count)
 
     def of(self, path: str) -> BodyLimit:
         """Return the limits of the bodies of a path."""
@@ -192,29 +210,17 @@ class RequestLimits:
         """Count a stream of events while the block runs.
 
         Raises:
-            RequestRefused: The peer has too many open.
+            RequestRefused: There are too many.
         """
         if not is_stream(request):
             yield
             return
-        peer, most = request.remote or "", self._settings.max_streams_per_peer
-        # the handler of a stream notices only at its next write that the peer has closed the connection
-        streams = [other for other in self._streams.get(peer, ()) if not connection_closed(other)]
-        if len(streams) >= most:
-            text = f"{peer} has {most} streams of events open here already; close one of them"
-            raise RequestRefused("streams-per-peer", 503, "Too many streams", text)
-        self._streams[peer] = [*streams, request]
         try:
-            yield
-        finally:
-            left = [other for other in self._streams.pop(peer, ()) if other is not request]
-            if left:
-                self._streams[peer] = left
-
-
-def is_stream(request: web.Request) -> bool:
-    """Return whether a request asks for a stream of events, which has no end."""
-    return request.path == STREAMS and request.method == "GET" and "follow" in request.query
+            with self._streams.counted(request):
+                yield
+        except TooManyStreams as refused:
+            title = "Too many streams"
+            raise RequestRefused(refused.reason, 503, title, refused.detail) from None
 
 
 def _too_large(request: web.Request, limit: BodyLimit, found: str) -> RequestRefused:

@@ -21,8 +21,9 @@ from extender.http.responses.error_responses import problems
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
-from extender.http.web.caller_checks import check_of, close_outdated
+from extender.http.web.caller_checks import check_of, close_outdated, direct_check_of
 from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
+from extender.http.web.direct_calls import DirectCalls
 from extender.http.web.health import Probes
 from extender.http.web.openapi_route import OpenApiRoute
 from extender.http.web.request_limits import ClusterSize, RequestLimits
@@ -105,6 +106,13 @@ def _application(
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
+        caller_check = direct_check_of(listener, settings, tls, connections)
+        connections.direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
+
+        async def end_calls(_: web.Application) -> None:
+            await connections.stop(settings.shutdown_grace_s)
+
+        app.on_shutdown.append(end_calls)
     if listener.serves != "verbs":
         for part in (*parts.questions, OpenApiRoute(), StaticPages()):
             app.add_routes(part.routes())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
-from extender.core.decisions.fairness.search_turns import SearchTurn
+from extender.core.decisions.capacity.hold_progress import HELD, hold_progress
+from extender.core.decisions.fairness.wait_reasons import WaitReason
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
@@ -19,6 +19,7 @@ from extender.core.model.pod_groups import Forest, Tree, build_forest, composite
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.model.wording import amounts_text, counted, spaced
+from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
 from extender.queries.explain.gang_checks import (
@@ -31,6 +32,7 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     turn_finding,
     which,
+    with_bind_failure,
 )
 from extender.queries.explain.member_checks import (
     extra_finding,
@@ -48,7 +50,7 @@ from extender.queries.explain.name_lookup import (
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroupSpec
-from extender.queries.plan.plan_query import GangVerdict, PlanReply
+from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply
 from extender.queries.plan.plan_service import ClusterSource, PlanResult
 from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.live_node import live_node
@@ -58,6 +60,19 @@ from extender.queries.state.workload_trees import RootKey, root_groups, workload
 from extender.runtime.cooperative_yield import Yielder
 
 RELATED_MAX = 20  # members, or gangs of a node
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProgress:
+    """What the leader has in memory and the log does not have."""
+
+    turns: Callable[
+        [], Mapping[GangUid, WaitReason]
+    ]  # why trees are not planned now, by the UID of the root
+    at_bind: Callable[[PodUid], bool]  # whether a member waits at the bind barrier
+
+
+NOT_LEADING = LiveProgress(turns=dict, at_bind=lambda _: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,8 @@ class ExplainService:
         clock: For the time of the answer.
         plan: Answers plan queries, outside of the event loop.
         node_groups: Of the cluster autoscaler; empty: not known.
-        turns: Returns why trees wait for their turn in the control loop, by the UID of the root.
+        budget: Search nodes that one of these queries may cost.
+        live: What only the leader knows.
     """
 
     def __init__(
@@ -89,14 +105,16 @@ class ExplainService:
         clock: Clock,
         plan: Callable[[bytes, Visibility], Awaitable[PlanResult]],
         node_groups: tuple[NodeGroupSpec, ...] = (),
-        turns: Callable[[], Mapping[GangUid, SearchTurn | NewGangLimit]] = dict,
+        budget: int = SEARCH_BUDGET,
+        live: LiveProgress = NOT_LEADING,
     ) -> None:
-        self._turns = turns
+        self._live = live
         self._cluster = cluster
         self._state = state
         self._clock = clock
         self._plan = plan
         self._node_groups = node_groups
+        self._budget = min(budget, BUDGET_MAX)
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
     async def explain(self, wanted: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
@@ -204,9 +222,9 @@ class ExplainService:
         workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
         made_for = workloads.get(RootKey(tree.root.key.path, tree.root.key.kind))
         status = gang_status(gang, made_for) if gang is not None else None
-        finding = gang_finding(view, state, tree, status)
+        finding = gang_finding(view, state, tree, status, self._live.at_bind)
         conflict: tuple[str, ...] = ()
-        turn = self._turns().get(tree.root.uid)
+        turn = self._live.turns().get(tree.root.uid)
         if finding.plan_needed and turn is not None:
             finding = turn_finding(spaced(tree.root.key), turn, gang)
         elif finding.plan_needed:
@@ -215,6 +233,8 @@ class ExplainService:
                 spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        finding = _with_holds(finding, view, now.state, tree.root.uid)
+        finding = with_bind_failure(finding, gang)
         extra: tuple[Pod, ...] = ()
         if pod is not None or subject.kind in GROUP_KINDS:
             extra = extra_members(gang, status, tree, key, pod)
@@ -222,7 +242,9 @@ class ExplainService:
             verdict = await self._planned(tree, now.readers)
             finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
-        own = placed_checks(state, gang, pod) if gang is not None and pod is not None else None
+        own = None
+        if gang is not None and pod is not None:
+            own = placed_checks(state, gang, pod, self._live.at_bind)
         if own is not None:
             about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
         if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
@@ -239,12 +261,30 @@ class ExplainService:
     async def _planned(self, tree: Tree, readers: Visibility) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {"groups": [f"{key.kind}/{key.path}"], "node_groups": self._node_groups}
+        question = {
+            "groups": [f"{key.kind}/{key.path}"],
+            "node_groups": self._node_groups,
+            "budget": self._budget,
+        }
         result = await self._plan(msgspec.json.encode(question), readers)
         reply = msgspec.json.decode(result.body, type=PlanReply)
         if not reply.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return reply.gangs[0]
+
+
+def _with_holds(
+    finding: Finding, view: ClusterView, state: ReservationState, uid: GangUid
+) -> Finding:
+    """Return a finding with what is held for the gang, or against it, as the last decision has it."""
+    hold, gang = state.capacity_holds.get(uid), state.gangs.get(uid)
+    if hold is not None:
+        text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
+        return msgspec.structs.replace(finding, answer=f"{finding.answer}; {text}")
+    decision = gang.last_decision if gang is not None else None
+    if decision is not None and HELD in decision.reasons and HELD not in finding.reasons:
+        return msgspec.structs.replace(finding, reasons=(*finding.reasons, HELD))
+    return finding
 
 
 async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:

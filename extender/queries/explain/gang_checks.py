@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -19,19 +19,20 @@ from extender.core.decisions.admit.gang_sentences import (
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
-from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
-from extender.core.decisions.fairness.search_turns import SearchTurn
+from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GroupKey, Position
+from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.wording import counted, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import GIVEN, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
 from extender.queries.state.gang_status import SUSPENDED, GangStatus
 
+NAMED_MAX: Final = 5  # members that are named
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
 
 
@@ -92,7 +93,11 @@ def orphan_finding(orphan: Orphan) -> Finding:
 
 
 def gang_finding(
-    view: ClusterView, state: ReservationState, tree: Tree, status: GangStatus | None
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    status: GangStatus | None,
+    at_bind: Callable[[PodUid], bool] = lambda _: False,
 ) -> Finding:
     """Return the finding about a tree, as far as it is known without planning.
 
@@ -101,6 +106,7 @@ def gang_finding(
         state: The reservation state.
         tree: The tree.
         status: As it is shown; None: the log does not have it yet.
+        at_bind: Returns whether a member waits at the bind barrier; known to the leader only.
     """
     who = spaced(tree.root.key)
     gang = state.gangs.get(tree.root.uid)
@@ -110,7 +116,7 @@ def gang_finding(
             answer=invalid_answer(who, texts[0]),
             checks=checks_until("tree valid", "no", texts[0]),
             reasons=texts[1:],
-            help=("correct the groups that the text names",),
+            help=("correct the groups or pods that the text names",),
         )
     if gang is not None and status is not None:
         if status.state in ("scheduled", "completed"):
@@ -120,7 +126,7 @@ def gang_finding(
                 answer = f"{who} has ended: its members have succeeded"
             return Finding(answer=answer, checks=checks_until("bound", "yes", text))
         if gang.reservations:
-            return _reserved(view, tree, gang, status)
+            return _reserved(view, tree, gang, status, at_bind)
     blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
     if blockers:
         checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
@@ -182,7 +188,13 @@ def _lost(status: GangStatus | None) -> str:
     return f"{verb} {status.state}: {reason}; it "
 
 
-def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus) -> Finding:
+def _reserved(
+    view: ClusterView,
+    tree: Tree,
+    gang: GangState,
+    status: GangStatus,
+    at_bind: Callable[[PodUid], bool],
+) -> Finding:
     """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
     who = spaced(tree.root.key)
     pods = [view.pods[uid] for uid in gang.reservations if uid in view.pods]
@@ -194,7 +206,8 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
             answer=f"{who} has its capacity reserved ({bound}): {text}",
             checks=checks_until("gates removed", "no", text),
         )
-    text = f"{bound}; kube-scheduler places the members on their nodes"
+    waiting = barrier_text(gang, at_bind)
+    text = f"{bound}; {waiting or 'kube-scheduler places the members on their nodes'}"
     return Finding(
         answer=f"{who} has its capacity reserved: {text}",
         checks=checks_until("accepted by kube-scheduler", "unknown", text),
@@ -205,8 +218,28 @@ def _reserved(view: ClusterView, tree: Tree, gang: GangState, status: GangStatus
     )
 
 
-def turn_finding(who: str, turn: SearchTurn | NewGangLimit, gang: GangState | None) -> Finding:
-    """Return the finding about a complete tree that waits for its turn, to be recorded or to be searched.
+def barrier_text(gang: GangState, at_bind: Callable[[PodUid], bool]) -> str:
+    """Return which members kube-scheduler has not accepted while others wait for them at bind; empty: none waits."""
+    here = {uid for uid in gang.reservations if at_bind(uid)}
+    others = sorted(one.pod for uid, one in gang.reservations.items() if uid not in here)
+    if not here or not others:
+        return ""
+    names = ", ".join(others[:NAMED_MAX]) + (", ..." if len(others) > NAMED_MAX else "")
+    waits = "waits" if len(here) == 1 else "wait"
+    return f"{counted(len(here), 'member')} {waits} at bind for {names}, which kube-scheduler has not accepted yet"
+
+
+def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
+    """Return a finding about a gang that is not bound, with what kept its members from being bound last."""
+    failure = gang.bind_failure if gang is not None else None
+    if failure is None:
+        return finding
+    text = f"{rfc3339(failure.at_us)}: {failure.sentence()}"
+    return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+
+
+def turn_finding(who: str, turn: WaitReason, gang: GangState | None) -> Finding:
+    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
 
     Args:
         who: The root, as sentences begin.
@@ -218,6 +251,7 @@ def turn_finding(who: str, turn: SearchTurn | NewGangLimit, gang: GangState | No
         answer=waiting_answer(who, turn.sentence()),
         checks=checks_until("fits now", "unknown", turn.sentence()),
         reasons=before,
+        help=(turn.help(),) if isinstance(turn, ReadmissionPause) else (),
     )
 
 

@@ -6,17 +6,22 @@ minimum waits although its gang runs: whether it fits now is planned for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from extender.core.decisions.admit.plan_request import GATE, is_candidate
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
-from extender.core.model.ids import GroupKey
+from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod
 from extender.core.model.wording import counted, spaced
 from extender.queries.explain.explanation import Check, Outcome
-from extender.queries.explain.gang_checks import Finding, checks_until, with_outcome
+from extender.queries.explain.gang_checks import (
+    Finding,
+    barrier_text,
+    checks_until,
+    with_outcome,
+)
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
 from extender.queries.state.gang_status import GangStatus
@@ -25,7 +30,10 @@ NODES_MAX = 5  # rejected nodes that are named
 
 
 def placed_checks(
-    state: ReservationState, gang: GangState, pod: Pod
+    state: ReservationState,
+    gang: GangState,
+    pod: Pod,
+    at_bind: Callable[[PodUid], bool] = lambda _: False,
 ) -> tuple[tuple[Check, ...], tuple[str, ...]] | None:
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 
@@ -33,6 +41,7 @@ def placed_checks(
         state: The reservation state.
         gang: Its gang.
         pod: The member.
+        at_bind: Returns whether a member waits at the bind barrier; known to the leader only.
     """
     if pod.node is not None:
         return checks_until("bound", "yes", f"on {pod.node}"), ()
@@ -42,9 +51,27 @@ def placed_checks(
     if GATE in pod.gates:
         text = f"our gate {GATE} is still there; it is removed after the nomination"
         return checks_until("gates removed", "no", text), ()
+    failure = tuple(_failure(gang, pod))
+    if at_bind(pod.uid):
+        text = f"it waits at bind for {reservation.node}"
+        return checks_until("bound", "no", text), (*_barrier(gang, at_bind), *failure)
     text = f"capacity is reserved on {reservation.node}"
     checks = checks_until("accepted by kube-scheduler", "unknown", text)
-    return checks, tuple(_evidence(state, gang, reservation, pod))
+    evidence = _evidence(state, gang, reservation, pod)
+    return checks, (*evidence, *_barrier(gang, at_bind), *failure)
+
+
+def _barrier(gang: GangState, at_bind: Callable[[PodUid], bool]) -> Iterable[str]:
+    """Yield which members the others wait for at bind."""
+    if text := barrier_text(gang, at_bind):
+        yield text
+
+
+def _failure(gang: GangState, pod: Pod) -> Iterable[str]:
+    """Yield what kept the members from being bound last, if it is about this one."""
+    failure = gang.bind_failure
+    if failure is not None and (failure.missing or pod.path in failure.pods):
+        yield f"{rfc3339(failure.at_us)}: {failure.sentence()}"
 
 
 def _evidence(

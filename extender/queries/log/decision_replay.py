@@ -11,6 +11,7 @@ from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.log.events import (
     AssignmentRecord,
+    CapacityHeld,
     GangAdmitted,
     GangExtended,
     GangUnschedulable,
@@ -28,7 +29,13 @@ from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
 
 ReplayableEventData = (
-    GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | TreeCompiled | TreeRefused
+    GangAdmitted
+    | GangExtended
+    | GangUnschedulable
+    | PreemptionPlanned
+    | CapacityHeld
+    | TreeCompiled
+    | TreeRefused
 )
 
 
@@ -74,6 +81,16 @@ def replay_decision(
     if isinstance(data, GangUnschedulable):
         differences = _compare_refusal(data, verdict)
         recorded = data.outcome
+    elif isinstance(data, CapacityHeld):
+        minimum = (
+            msgspec.structs.replace(
+                verdict, assignments=tuple(a for a in verdict.assignments if not a.extra)
+            )
+            if isinstance(verdict, Plan)
+            else verdict
+        )
+        differences = _compare_admission(data, minimum)
+        recorded, verdict = f"{len(data.assignments)} placed", minimum
     else:
         differences = _compare_admission(data, verdict)
         recorded = f"{len(data.assignments)} placed"
@@ -118,7 +135,7 @@ def _tree(data: TreeCompiled | TreeRefused | None) -> str:
 
 def _replayed(
     event: RecordedEvent,
-    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned,
+    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld,
     differences: list[str],
     recorded: str,
     now: str,
@@ -207,7 +224,9 @@ def _compare_refusal(data: GangUnschedulable, verdict: Verdict) -> list[str]:
     return [f"reasons {list(now)} instead of {list(before)}"] if now != before else []
 
 
-def _compare_admission(data: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:
+def _compare_admission(
+    data: GangAdmitted | GangExtended | CapacityHeld, verdict: Verdict
+) -> list[str]:
     if not isinstance(verdict, Plan):
         return [f"no plan is found now: {verdict.outcome}"]
     return _moved(data.assignments, verdict.assignments)

@@ -11,6 +11,8 @@ from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
+    CapacityHeld,
+    CapacityHoldReleased,
     CapacityMeasured,
     ClockStepped,
     ControlPlaneFeaturesDetected,
@@ -164,6 +166,14 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return _cancelled(data)
         case GangRemoved():
             return data.reason
+        case CapacityHeld():
+            nodes = counted(len({a.node for a in data.assignments}), "node")
+            pods = counted(len(data.assignments), "pod")
+            return f"capacity for {pods} is held on {nodes} as it frees, until {rfc3339(data.until_us)}; {data.fitting} would fit now"
+        case CapacityHoldReleased():
+            return f"capacity is not held any more ({data.reason})" + (
+                f": {data.message}" if data.message else ""
+            )
         case CapacityMeasured():
             return _largest_free(data)
         case ControlPlaneFeaturesDetected():

@@ -61,6 +61,7 @@ from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
+BUDGET_MAX = 200_000  # search nodes that a query may ask for
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
 
 
@@ -153,7 +154,9 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET  # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = (
+        SEARCH_BUDGET  # search nodes per root
+    )
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0

@@ -103,7 +103,8 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     gang: str
     group: str
-    state: str  # reserved | bound | promised: claimed by a preemptor | kept: held for the replacement of a lost member
+    # reserved | bound | claimed: by a preemptor | replacement: held for that of a lost member | held: for a gang that waits
+    state: str
     requests: dict[str, int]
 
 
@@ -126,6 +127,7 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preemption_claims: dict[str, int]  # claimed by preemptors until their victims are gone
     pods: list[PodAt]
     replacement_holds: dict[str, int] = {}  # held for the replacements of lost members
+    capacity_holds: dict[str, int] = {}  # held, as it frees, for gangs that wait
     # of namespaces that the caller does not see, by state and priority; the sums above include them
     others: tuple[OthersAt, ...] = ()
 
@@ -153,6 +155,21 @@ class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evicted: int  # victims that are gone
     victims: list[VictimAt]
     claims: list[MemberAt]  # claimed places of the preemptor; state is "claimed"
+
+
+class CapacityHoldAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Capacity that is held, as it frees, for a gang that waits."""
+
+    hold: str
+    position: int  # of its event
+    held: str  # RFC 3339
+    until: str  # RFC 3339, its latest end
+    waiting_since: str  # RFC 3339, since when the gang is complete and has no place
+    gang: str  # namespace/name
+    gang_uid: str
+    kind: str
+    priority: int
+    places: list[MemberAt]  # of its pods; state is "held"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -190,6 +207,7 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preemptions: list[PreemptionAt]  # by position
     control_plane: ControlPlaneAt | None  # None: not found until then
     limitations: list[str]  # sentences: what the log does not contain
+    capacity_holds: list[CapacityHoldAt] = []  # by position
 
 
 class GangBrief(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
+    CapacityHold,
     GangState,
     MemberLoss,
     ReplacementHold,
@@ -23,6 +24,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
 from extender.queries.state.state_dto import (
+    CapacityHoldAt,
     ControlPlaneAt,
     GangAt,
     GangBrief,
@@ -76,7 +78,9 @@ def build_state_report(
     others: Mapping[str, tuple[OthersAt, ...]] = {}
     if not (readers.everything or scope.namespace or scope.states):
         others = _others(whole, readers, wanted)
-    nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted, others)
+    holds = _holds(state, roots, wanted)
+    kept = chain(_kept(roots), ((hold.gang, _places(hold)) for hold in holds))
+    nodes = _nodes(gangs, preemptions, kept, labels, wanted, others)
     totals = Totals(
         gangs=len(gangs),
         pending=sum(g.state in PENDING for g in gangs),
@@ -91,6 +95,7 @@ def build_state_report(
         preemptions=[_preemption_at(p) for p in preemptions],
         control_plane=_control_plane(state.features),
         limitations=_not_known(roots, scope),
+        capacity_holds=[_hold_at(hold) for hold in holds],
     )
 
 
@@ -360,7 +365,8 @@ def _others(
 ) -> Mapping[str, tuple[OthersAt, ...]]:
     """Return by node the sums of the members that readers do not see, by state and priority."""
     found: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
-    for node, what, priority, requests in _hidden_members(state, readers):
+    hidden = chain(_hidden_members(state, readers), _hidden_holds(state, readers))
+    for node, what, priority, requests in hidden:
         if wanted is None or node in wanted:
             here = found.setdefault(node, {})
             count, total = here.get((what, priority), (0, _NOTHING))
@@ -395,6 +401,16 @@ def _hidden_members(
                 yield claim.node, "claimed", preemption.priority, claim.requests
 
 
+def _hidden_holds(
+    state: ReservationState, readers: Visibility
+) -> Iterator[tuple[NodeName, str, int, dict[str, int]]]:
+    """Yield the same of each pod for which capacity is held."""
+    for hold in state.capacity_holds.values():
+        if not readers.sees(namespace_of(hold.gang)):
+            for pod in hold.pods:
+                yield pod.node, "held", hold.priority, pod.requests
+
+
 def _node_at(
     node: str, pods: list[PodAt], labels: dict[str, str], others: tuple[OthersAt, ...]
 ) -> NodeAt:
@@ -415,6 +431,7 @@ def _node_at(
         bound=sums.get("bound", _NOTHING),
         preemption_claims=sums.get("claimed", _NOTHING),
         replacement_holds=sums.get("replacement", _NOTHING),
+        capacity_holds=sums.get("held", _NOTHING),
         others=others,
     )
 
@@ -471,6 +488,49 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
     )
 
 
+def _holds(
+    state: ReservationState, roots: Iterable[GangState], wanted: frozenset[NodeName] | None
+) -> list[CapacityHold]:
+    """Return the capacity holds of some gangs, or on the requested nodes, the oldest first."""
+    if not state.capacity_holds:
+        return []
+    selected = {root.uid for root in roots}
+    found = [
+        hold
+        for hold in state.capacity_holds.values()
+        if (
+            hold.gang_uid in selected
+            if wanted is None
+            else any(pod.node in wanted for pod in hold.pods)
+        )
+    ]
+    return sorted(found, key=lambda hold: hold.position)
+
+
+def _places(hold: CapacityHold) -> list[MemberAt]:
+    return [
+        MemberAt(
+            pod=p.pod, uid=p.uid, group=p.group, node=p.node, state="held", extra=False, requests=p.requests
+        )
+        for p in hold.pods
+    ]  # fmt: skip
+
+
+def _hold_at(hold: CapacityHold) -> CapacityHoldAt:
+    return CapacityHoldAt(
+        hold=hold.hold,
+        position=hold.position,
+        held=rfc3339(hold.at_us),
+        until=rfc3339(hold.until_us),
+        waiting_since=rfc3339(hold.waiting_since_us),
+        gang=hold.gang,
+        gang_uid=hold.gang_uid,
+        kind=hold.kind,
+        priority=hold.priority,
+        places=sorted(_places(hold), key=_BY_POD),
+    )
+
+
 def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
     limitations = [ORDINARY]
     bound = [m for root in roots for m in root.bound.values()]
@@ -509,7 +569,7 @@ def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> l
         and old.bound == new.bound
     ):
         return []
-    was, now = _places(old), _places(new)
+    was, now = _placements(old), _placements(new)
     names = _names(old) | _names(new)
     return [
         MemberChange(pod=name, uid=uid, gang=newest.gang, before=was.get(uid), after=now.get(uid))
@@ -518,7 +578,7 @@ def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> l
     ]
 
 
-def _places(root: GangState | None) -> dict[str, MemberPlacement]:
+def _placements(root: GangState | None) -> dict[str, MemberPlacement]:
     if root is None:
         return {}
     places = {

@@ -147,6 +147,26 @@ async def test_readers_find_the_service_with_the_rights_of_the_docs(reader: Read
     assert forwarding(reader) == []
 
 
+async def test_kubectl_completes_names_of_the_cluster(reader: Reader) -> None:
+    """`kubectl gang explain <Tab>` lists groups by kubectl, without a forwarded port; without the right there are none."""
+    await reader.story.create(*a_gang("g", pods=2, requests={"cpu": 1}))
+    await reader.story.until_bound(2, "g")
+
+    async def completed(user: str) -> list[str]:
+        words = reader.command("explain", user=user)
+        words[words.index("extender")] = "extender.cli.completion.kubectl_completion"
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*words, ""], cwd=ROOT, env=reader.environ, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    assert await completed("admin") == ["g\tPodGroup", ":4"]
+    assert await completed("scheduler") == [":4"]
+    assert forwarding(reader) == []
+
+
 async def test_each_fault_has_its_own_sentence(reader: Reader) -> None:
     """No right, no pod that runs, no such Service, another name, two of them; each in one sentence."""
 

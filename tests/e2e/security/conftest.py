@@ -15,7 +15,7 @@ import yaml
 from extender.cluster.connection.api_client import ApiResponse, load_configuration
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.controlplane.api import Api, ApiError, Object
-from tests.controlplane.objects import path_of
+from tests.controlplane.objects import a_pod, path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
@@ -27,7 +27,7 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
     site,
     story,
 )
-from tests.e2e.security.attempts import Attempt, attempts, objects
+from tests.e2e.security.attempts import LABEL, PODS, Attempt, attempts, objects
 from tests.e2e.security.uses import DryRunning, Use, Uses
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
@@ -113,7 +113,16 @@ class Secured:
             refusals = await self.send(*first.values())
             return all(one.policy in refusals[one.name] for one in first.values())
 
+        async def mutates() -> bool:  # loaded apart from the others, and later on a busy machine
+            member = a_pod("probe", metadata={"labels": {LABEL: "probe"}})
+            try:
+                made = await self.admin.post(PODS, member, dryRun="All")
+            except ApiError:  # the validating ones refuse what has no gate yet
+                return False
+            return "schedulingGates" in made["spec"]
+
         await eventually(enforced)
+        await eventually(mutates)
 
 
 async def _error_of(use: Use) -> tuple[str, str] | None:

@@ -11,7 +11,6 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.scenarios.conftest import OURS, Story
 from tests.e2e.trees.recorded import read_record, submitted
-from tests.e2e.trees.test_workload_controllers import a_staged_runtime
 from tests.e2e.trees.workloads import (
     TREE,
     a_template,
@@ -21,6 +20,7 @@ from tests.e2e.trees.workloads import (
     until_pods,
     until_running,
 )
+from tests.support.planning.controller_records import a_staged_runtime
 
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 

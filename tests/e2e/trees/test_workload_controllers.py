@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from extender.core.workloads.kinds.trainjob_jobset import jobset_of
 from tests.controlplane.api import Api, Object
 from tests.controlplane.controllers.grove_objects import GATE
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
@@ -20,6 +21,7 @@ from tests.controlplane.objects import path_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.recorded import kinds_of, read_record, seen, shape_of, submitted
+from tests.support.planning.controller_records import a_staged_runtime, as_placed, workload_of
 from tests.support.service.manifest_builders import a_group, a_node
 
 pytestmark = pytest.mark.e2e
@@ -203,45 +205,100 @@ async def test_a_trainjob_initializes_and_then_trains(
     await becomes(cluster, record)
 
 
-def a_staged_runtime() -> Object:
-    """Make the runtime of the record: two initializers, then the nodes of the trainer."""
+def an_mpi_runtime(name: str, *, launcher_is_node: bool) -> Object:
+    """Make a runtime of a launcher and the nodes that it starts ranks on."""
 
-    def step(name: str, after: Iterable[str] = ()) -> Object:
+    def step(job: str, after: str = "", **labels: str) -> Object:
         container = {
-            "name": name,
+            "name": "node",
             "image": "registry.invalid/none",
-            "resources": {"requests": {"cpu": "1"}},
-            "volumeMounts": [{"name": "initializer", "mountPath": "/workspace"}],
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
         }
-        pod = {
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "volumes": [{"name": "initializer", "emptyDir": {}}],
-        }
-        label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer" if after else name}
-        job: Object = {
-            "name": name,
-            "template": {
-                "metadata": {"labels": label},
-                "spec": {"template": {"spec": pod}},
-            },
-        }
-        if after:
-            job["dependsOn"] = [{"name": one, "status": "Complete"} for one in after]
-        return job
+        pod = {"containers": [container], "nodeSelector": {"pool": "old", "zone": "z"}}
+        template: Object = {"spec": {"template": {"spec": pod}}}
+        if labels:
+            template["metadata"] = {"labels": labels}
+        depends = {"dependsOn": [{"name": after, "status": "Ready"}]} if after else {}
+        return {"name": job, "template": template, **depends}
 
-    first = ("dataset-initializer", "model-initializer")
+    label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    policy = {"numProcPerNode": 1, "mpiImplementation": "OpenMPI", "sshAuthMountPath": "/ssh"}
+    policy |= {"runLauncherAsNode": launcher_is_node}
+    jobs = [step("node"), step("launcher", "node", **label)]
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "ClusterTrainingRuntime",
-        "metadata": {"name": "stages", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "metadata": {"name": name, "labels": {"trainer.kubeflow.org/framework": "deepspeed"}},
         "spec": {
-            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "mlPolicy": {"numNodes": 1, "mpi": policy},
             "template": {
-                "spec": {"replicatedJobs": [*(step(one) for one in first), step("node", first)]}
+                "metadata": {"labels": {"from": "runtime"}},
+                "spec": {"replicatedJobs": jobs},
             },
         },
     }
+
+
+@pytest.mark.parametrize("launcher_is_node", [True, False])
+async def test_the_jobset_of_a_plan_is_the_one_that_trainer_makes(
+    controllers: WorkloadControllers, cluster: Api, *, launcher_is_node: bool
+) -> None:
+    """Nodes, resources of a node, and patches of node selector, affinity, tolerations, gates and labels, with MPI."""
+    name = f"ranks-{launcher_is_node}".lower()
+    term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+    pod = {
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "schedulingGates": [{"name": "example.com/gate"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}
+            }
+        },
+    }
+    job = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    patch = {"metadata": {"labels": {"from": "patch"}}, "spec": {"replicatedJobs": [job]}}
+    resources = {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "8"}}
+    trainjob = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "runtimeRef": {"name": name},
+            "suspend": True,
+            "trainer": {"numNodes": 4, "resourcesPerNode": resources},
+            "runtimePatches": [
+                {"manager": "example.com/team", "trainingRuntimeSpec": {"template": patch}}
+            ],
+        },
+    }
+    runtime = an_mpi_runtime(name, launcher_is_node=launcher_is_node)
+    await cluster.create(runtime)
+    created = await cluster.create(trainjob)
+
+    async def jobset() -> Object | None:
+        path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+        found = (await cluster.get(path))["items"]
+        return next((one for one in found if one["metadata"]["name"] == name), None)
+
+    real = await until(jobset)
+    made = jobset_of(workload_of(created), runtime["spec"])
+    assert _scheduled(made) == _scheduled(real)
+    await cluster.delete(path_of(created, named=True))
+    await cluster.delete(path_of(runtime, named=True))
+
+
+def _scheduled(jobset: Object) -> Object:
+    """Return what a plan reads of a JobSet; volumes of MPI are secrets and files."""
+    spec = as_placed(jobset["spec"])
+    for job in spec["replicatedJobs"]:
+        pod = job["template"]["spec"]["template"]["spec"]
+        pod.pop("volumes", None)
+        for container in pod["containers"]:
+            container.pop("volumeMounts", None)
+    metadata = jobset["metadata"]
+    owners = [one["name"] for one in metadata["ownerReferences"]]
+    return {"labels": metadata.get("labels"), "owners": owners, "spec": spec}
 
 
 # --- Grove

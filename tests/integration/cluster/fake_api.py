@@ -117,7 +117,7 @@ class FakeApi:
 
     def bookmark(self, plural: str, version: int) -> None:
         metadata = {"resourceVersion": str(version)}
-        line = {"type": "BOOKMARK", "object": {"kind": KINDS[plural], "metadata": metadata}}
+        line = {"type": "BOOKMARK", "object": {"kind": KINDS.get(plural, ""), "metadata": metadata}}
         self.send(plural, msgspec.json.encode(line) + b"\n")
 
     def cut_watches(self, plural: str | None = None) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from extender.cluster.api_server import api_discovery, informers, kubernetes_cluster
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
 from tests.integration.cluster.fake_api import (
@@ -326,3 +327,99 @@ async def test_a_defect_is_reported(
     with pytest.raises(RuntimeError, match="defect"):
         await asyncio.wait_for(cluster.broken(), 60)
     assert "defect" in cluster.not_ready_reason()
+
+
+# --- catching up
+
+
+async def holding_back(cluster: KubernetesCluster, fake: FakeApi, monkeypatch) -> list[bytes]:
+    """Sync the cluster; from then on watches of pods deliver nothing, as from an API server whose cache lags."""
+    await synced(cluster, fake)
+    kept: list[bytes] = []
+    inner = fake.send
+
+    def send(plural: str, line: bytes) -> None:
+        if plural == "pods":
+            kept.append(line)
+        else:
+            inner(plural, line)
+
+    monkeypatch.setattr(fake, "send", send)
+    return kept
+
+
+async def test_a_view_that_lags_catches_up_by_its_watch(cluster, fake, monkeypatch) -> None:
+    """The call ends when the watch has delivered what was stored before it; nothing is listed again."""
+    monkeypatch.setattr(informers, "CATCH_UP_S", 60)
+    fake.put("nodes", a_node("n1"))
+    kept = await holding_back(cluster, fake, monkeypatch)
+    fake.put("pods", a_pod("p1", nodeName="n1"))
+    call = asyncio.create_task(cluster.catch_up())
+    await until(lambda: fake.count("GET", "/pods", limit="1"))
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    assert not cluster.view().pods
+    monkeypatch.undo()
+    monkeypatch.setattr(informers, "CATCH_UP_S", 60)
+    fake.send("pods", kept[0])
+    for plural in {resource.name for resource in cluster._informers} - {"pods"}:
+        fake.bookmark(plural, fake.version)
+    await asyncio.wait_for(call, 30)
+    assert {pod.node for pod in cluster.view().pods.values()} == {"n1"}
+    assert lists(cluster, "pods") == 1
+
+
+def cluster_informer(cluster, plural):
+    return next(one for resource, one in cluster._informers.items() if resource.name == plural)
+
+
+async def test_a_watch_that_stays_behind_is_replaced_by_a_list(cluster, fake, monkeypatch) -> None:
+    """The view has what was stored before the call, although no watch delivers anything."""
+    await holding_back(cluster, fake, monkeypatch)
+    fake.put("nodes", a_node("n1"))
+    fake.put("pods", a_pod("p1", nodeName="n1"))
+    await asyncio.wait_for(cluster.catch_up(), 30)
+    assert {pod.node for pod in cluster.view().pods.values()} == {"n1"}
+    assert lists(cluster, "pods") == 2
+    assert cluster.not_ready_reason() == ""
+    monkeypatch.undo()
+    fake.put("pods", a_pod("p2", nodeName="n1"))
+    await until(lambda: len(cluster.view().pods) == 2)  # the watch goes on from the list
+
+
+async def test_versions_that_are_no_numbers_are_caught_up_by_a_list(cluster, fake) -> None:
+    """Before Kubernetes 1.35 a version is an opaque text."""
+    await synced(cluster, fake)
+    listed = lists(cluster)
+    cluster_informer(cluster, "nodes")._version = "opaque"
+    await asyncio.wait_for(cluster.catch_up(), 30)
+    assert lists(cluster) == listed + 1
+
+
+async def test_catching_up_fails_where_the_version_cannot_be_read(cluster, fake) -> None:
+    """The error names the resource; the view stays usable."""
+    await synced(cluster, fake)
+    fake.faults.append(
+        Fault(
+            lambda r: r.path == "/api/v1/pods" and r.query.get("limit") == "1", status=403, times=9
+        )
+    )
+    with pytest.raises(ClusterUnavailable, match=r"pods: .*403"):
+        await cluster.catch_up()
+    assert cluster.not_ready_reason() == ""
+
+
+async def test_catching_up_is_given_up_after_a_time(cluster, fake, monkeypatch) -> None:
+    """Where lists fail as well, the error names what is not synced."""
+    monkeypatch.setattr(kubernetes_cluster, "CATCH_UP_S", 1)
+    await holding_back(cluster, fake, monkeypatch)
+    fake.put("pods", a_pod("p1"))
+    fake.faults.append(
+        Fault(
+            lambda r: r.path == "/api/v1/pods" and r.query.get("limit") == "500",
+            status=403,
+            times=99,
+        )
+    )
+    with pytest.raises(ClusterUnavailable, match=r"not caught up .* pods: not synced"):
+        await cluster.catch_up()

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.composition import Service, Store
 from extender.core.model.visibility import Visibility
-from extender.http.access.review_cache import ReviewCache
+from extender.http.access.review_cache import NAMESPACES_MAX, ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_visibility import visibility_of
@@ -262,6 +262,20 @@ async def test_what_a_caller_sees(plain, reviews):
     assert await seen("/v1/events?namespace=No%20name", ann) == {"all": False, "some": ["default"]}
     assert await seen("/v1/gangs/team-b/g", getter) == {"all": False, "some": ["team-b"]}
     assert await seen("/v1/events", getter) == 403
+
+
+async def test_a_request_that_names_a_namespace_is_answered_in_any_cluster(reviews, client_of):
+    """Also where there are too many namespaces to review each; of the others it has nothing, and no sweep runs for it."""
+    ann = reviews.add_user("ann", *READ)
+    names = ["default", *(f"n{number}" for number in range(NAMESPACES_MAX))]
+    client = await client_of(Plain(reviews, namespaces=names).app)
+    for path in ("/v1/events?namespace=default", "/v1/gangs/default/g"):
+        async with client.get(path, headers=bearer(ann)) as reply:
+            assert (await reply.json()) == {"all": False, "some": ["default"]}
+    assert len(reviews.asked) < 10
+    async with client.get("/v1/events", headers=bearer(ann)) as reply:
+        assert reply.status == 403
+        assert "query parameter namespace" in await reply.text()
 
 
 async def test_a_route_without_an_entry_is_refused(plain, reviews):

@@ -212,7 +212,8 @@ async def test_where_a_stream_begins(database_url):
         async with aiohttp.ClientSession() as session:
             for query, status, word in (
                 ("follow&after=8", 409, "ends at 7"),
-                ("follow&limit=1", 400, "limit"),
+                ("follow&limit=0", 400, "limit"),
+                ("follow&order=newest", 400, "order"),
                 ("follow&until=2026-11-20T03:12:00Z", 400, "until"),
                 ("follow=maybe", 400, "maybe"),
             ):
@@ -220,6 +221,27 @@ async def test_where_a_stream_begins(database_url):
                     assert reply.status == status
                     assert word in (await reply.json(content_type=None))["detail"]
         assert feed.readers >= 0
+
+
+async def test_a_stream_ends_after_its_limit(database_url):
+    """Of events that are there and of new ones; without a limit it does not end."""
+    async with PostgresEventLog(database_url) as log, serving(database_url) as (url, _):
+        grant = await take(log)
+        script = Script(grant)
+        await log.append(grant, script.some(5))
+
+        async def ids(query):
+            path = f"{url}/v1/events?follow&{query}"
+            async with aiohttp.ClientSession() as session, session.get(path) as reply:
+                lines = (await reply.text()).splitlines()
+            events = [lines[n - 1] for n, line in enumerate(lines) if line.startswith("data: ")]
+            return [int(line.removeprefix("id: ")) for line in events], lines[-3]
+
+        assert await ids("after=1&limit=3") == ([2, 3, 4], "id: 4")
+        reading = asyncio.create_task(ids("after=4&limit=3"))
+        await asyncio.sleep(0)
+        await log.append(grant, script.some(3))
+        assert (await asyncio.wait_for(reading, 60))[0] == [5, 6, 7]
 
 
 async def test_pages_link_and_tags(database_url):

@@ -6,16 +6,20 @@ import asyncio
 import gzip
 import itertools
 import json
+import resource
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 
 from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.request_limits import FILTER_BYTES_MIN, FILTER_BYTES_PER_NODE, VALUES_MIN
 from extender.http.web.server import listen
+from extender.ports.access_ports import AccessRight
 from extender.settings import Settings
 from extender.telemetry import METRICS
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
+from tests.support.service.fake_access import FakeAccessReviews
 from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -25,16 +29,16 @@ MIB = 1024 * 1024
 @asynccontextmanager
 async def listening(**settings):
     """Serve as `serve` does, on a port of loopback; give the stage, and a function that opens a connection."""
-    served = Served(
-        a_node("n0", gpu=4), *a_gang("g", pods=2), **{"listen": "127.0.0.1:0"} | settings
-    )
+    given = {"listen": "127.0.0.1:0"} | settings
+    served = Served(a_node("n0", gpu=4), *a_gang("g", pods=2), **given)
     app = served.client.app
     await served.ready()
     runner = await listen(app, served.stage.settings)
     peers = []
 
-    async def connect():
-        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])))
+    async def connect(**how):
+        port = runner.addresses[0][1]
+        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", port, **how)))
         return peers[-1]
 
     try:
@@ -106,6 +110,9 @@ def counted():
         "connections",
         "connections-per-peer",
         "streams-per-peer",
+        "streams-per-user",
+        "stream-replaced",
+        "streams",
     ]
     before = {reason: refused(reason) for reason in reasons}
     return lambda reason: refused(reason) - before[reason]
@@ -277,6 +284,16 @@ async def test_one_byte_after_the_other_does_not_keep_a_connection():
         assert reading.result().startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.fixture
+def many_files():
+    """Let this process have the sockets of both sides: a plain user may have 1,024 files open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_files")
 async def test_five_hundred_half_sent_requests_are_closed_and_others_answered(counted):
     """Headers or bodies that stay away cost their connections only (review, H6)."""
     async with listening(header_timeout_s=2.0, body_timeout_s=2.0) as (served, connect):
@@ -338,6 +355,50 @@ async def test_connections_leave_some_of_the_open_files(monkeypatch):
     """The limit of open files of the process is a limit of the connections too."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
     assert ConnectionLimits(Settings())._max == 1024 - 256
+
+
+async def open_stream(connect, **headers):
+    """Return the status of a new stream, and its connection."""
+    peer = await connect()
+    await peer.send(request("/v1/events?follow", 0, "GET", **headers))
+    line = await peer.reader.readline()
+    return int(line.split()[1]), peer
+
+
+async def test_a_user_has_some_streams_from_all_addresses(counted):
+    """With authentication: many users behind one proxy have theirs each, and many addresses of one user count together."""
+    reviews = FakeAccessReviews()
+    ann, bob = (
+        {"Authorization": f"Bearer {reviews.add_user(user, AccessRight('list'))}"}
+        for user in ("ann", "bob")
+    )
+    async with listening(reviews=reviews, max_streams_per_peer=2) as (_, connect):
+        there = partial(connect, local_addr=("127.0.0.2", 0))
+        assert (await open_stream(connect, **ann))[0] == 200
+        assert (await open_stream(there, **ann))[0] == 200
+        for place in (connect, there):
+            assert (await open_stream(place, **ann))[0] == 503
+            assert (await open_stream(place, **bob))[0] == 200
+    assert (counted("streams-per-user"), counted("streams-per-peer")) == (2, 0)
+
+
+async def test_the_streams_of_all_are_shared_evenly(counted, monkeypatch):
+    """When all are used up, who has few gets the oldest one of the user with the most; who has as many already gets none."""
+    monkeypatch.setattr("extender.http.web.stream_limits.STREAMS_MAX", 4)
+    reviews = FakeAccessReviews()
+    ann, bob, eve = (
+        {"Authorization": f"Bearer {reviews.add_user(user, AccessRight('list'))}"}
+        for user in ("ann", "bob", "eve")
+    )
+    async with listening(reviews=reviews) as (_, connect):
+        (_, oldest), *_ = [await open_stream(connect, **ann) for _ in range(4)]
+        assert (await open_stream(connect, **ann))[0] == 503
+        assert (await open_stream(connect, **bob))[0] == 200
+        await asyncio.wait_for(oldest.rest(), 30)  # it was closed
+        assert (await open_stream(connect, **bob))[0] == 200
+        assert (await open_stream(connect, **bob))[0] == 503
+        assert (await open_stream(connect, **eve))[0] == 200
+    assert (counted("stream-replaced"), counted("streams")) == (3, 2)
 
 
 async def test_one_peer_has_some_streams_only(counted):

@@ -256,8 +256,11 @@ async def test_a_member_is_refused_where_preemption_cannot_help(served):
     body = {"Pod": wire_pod(served.stage, "g-0"), "Nodes": None, "NodeNames": ["n0", "n1"]}
     answer = await served.ask("filter", body)
     assert answer["NodeNames"] == [node]
-    assert list(answer["FailedAndUnresolvableNodes"]) == [n for n in ("n0", "n1") if n != node]
+    assert answer["FailedAndUnresolvableNodes"] == {}, "a pod that has its node needs no reasons"
     assert await served.ask("filter", body) == answer
+    (other,) = {"n0", "n1"} - {node}
+    answer = await served.ask("filter", body | {"NodeNames": [other]})
+    assert (list(answer["FailedAndUnresolvableNodes"]), answer["FailedNodes"]) == ([other], {})
 
 
 async def test_no_node_is_an_empty_list_not_null(served):

@@ -53,6 +53,7 @@ STATE = {
     "totals",
     "gangs",
     "nodes",
+    "capacity_holds",
     "preemptions",
     "control_plane",
     "limitations",
@@ -73,6 +74,7 @@ NODE = {
     "bound",
     "preemption_claims",
     "replacement_holds",
+    "capacity_holds",
     "pods",
 }
 

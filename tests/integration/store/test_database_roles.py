@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from extender.core.model.errors import BadInput
 from extender.ports.log_ports import DecisionInput, Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
@@ -18,6 +19,7 @@ from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
 from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projection_rebuild import rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
@@ -168,7 +170,6 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
         assert await inputs.load("d") is not None
         projection = PostgresIntervalProjection(writing)
         assert await projection.project(head.position, max_events=100) == 12
-        await projection.forget()
         audit = PostgresEventQueries(reading)
         assert len(await audit.events(EventFilter())) == 12
         assert not await audit.has_node("n")
@@ -193,6 +194,18 @@ async def test_what_the_service_cannot_do(prepared, monkeypatch):
     ):
         await refused(service, helper)
     await service.close()
+
+
+async def test_only_the_migrator_rebuilds_the_interval_tables(prepared, monkeypatch):
+    url = prepared
+    await migrated(url, monkeypatch)
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_service")
+        with pytest.raises(BadInput, match=r"may not rebuild .* use that of `db migrate`"):
+            await rebuild_projection(url)
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_migrator")
+        assert await rebuild_projection(url) == 0
 
 
 async def test_the_service_cannot_read_the_id_of_the_lease(prepared, monkeypatch):

@@ -469,10 +469,6 @@ class FakeIntervalProjection:
             raise StoreUnavailable("the fake is set to be unavailable")
         return Position(self.database.projected)
 
-    async def forget(self) -> None:
-        await self.projected()
-        self.database.projected = 0
-
 
 class Script:
     """Makes events that continue a log: as a leader appends them, for tests of the store."""

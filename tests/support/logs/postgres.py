@@ -84,10 +84,22 @@ async def make_roles(server_url: str, url: str) -> None:
 
 
 @contextmanager
-def running_postgres(*, pg_bin: Path | None = None, **settings: str) -> Iterator[Any]:
-    """Run an embedded server in a short temporary directory, reachable for the account it runs under."""
+def running_postgres(
+    *, pg_bin: Path | None = None, access_rules: str = "", **settings: str
+) -> Iterator[Any]:
+    """Run an embedded server in a short temporary directory, reachable for the account it runs under.
+
+    Args:
+        pg_bin: Folder of its programs; None: the embedded ones.
+        access_rules: A whole pg_hba.conf in place of that of the embedded server; empty: none.
+        settings: Of the server.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gxt-"))
     folder.chmod(0o755)
+    if access_rules:
+        rules = folder / "pg_hba.conf"
+        rules.write_text(access_rules)
+        settings["hba_file"] = str(rules)
     try:
         with running(folder, pg_bin=pg_bin, settings={**FAST, **settings}) as server:
             yield server

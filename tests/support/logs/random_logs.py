@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from extender.core.log.events import (
     AssignmentRecord,
     BindBarrierTimedOut,
+    CapacityHeld,
+    CapacityHoldReleased,
     ClockStepped,
     DriftDetected,
     GangAdmitted,
@@ -174,6 +176,8 @@ def _event_data(draw, uid, root, fresh):
             "completed",
             "noise",
             "outside",
+            "capacity held",
+            "hold ended",
         ]
         kinds += ["bound", "bound", "released", "scheduled"] * bool(held) + ["lost"] * bool(bound)
         kinds += ["back"] * bool(root.lost_with_node) + ["given up"] * bool(root.replacement_holds)
@@ -238,6 +242,22 @@ def _event_data(draw, uid, root, fresh):
             node=draw(st.sampled_from(NODES)),
             by_shape=True,
             until_ms=5,
+        )
+    if kind == "capacity held":
+        return CapacityHeld(
+            hold=PlanId(draw(st.sampled_from(["hold-1", "hold-2"]))), kind="PodGroup",
+            priority=root.priority, waiting_since_us=1, until_us=2, groups=(a_leaf(minimum=1),),
+            shapes=({"cpu": 1000, "pods": 1},), fitting=0,
+            assignments=(
+                AssignmentRecord(
+                    pod="ns/w", uid=PodUid("w"), group="leaf", node=draw(st.sampled_from(NODES))
+                ),
+            ),
+        )  # fmt: skip
+    if kind == "hold ended":
+        return CapacityHoldReleased(
+            hold=PlanId(draw(st.sampled_from(["hold-1", "hold-2"]))),
+            reason=draw(st.sampled_from(["admitted", "expired", "deleted", "node-lost"])),
         )
     if kind == "noise":
         return draw(

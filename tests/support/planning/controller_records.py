@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +97,73 @@ def uses_of(pods: list[Mapping[str, Any]], leaf: str = "") -> tuple[LeafUse, ...
     return tuple(
         LeafUse(name=name, pods=counts[name], labels=labels[name]) for name in sorted(labels)
     )
+
+
+def a_staged_runtime() -> dict[str, Any]:
+    """Make the runtime of the record: two initializers, then the nodes of the trainer."""
+
+    def step(name: str, after: Iterable[str] = ()) -> dict[str, Any]:
+        container = {
+            "name": name,
+            "image": "registry.invalid/none",
+            "resources": {"requests": {"cpu": "1"}},
+            "volumeMounts": [{"name": "initializer", "mountPath": "/workspace"}],
+        }
+        pod = {
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [{"name": "initializer", "emptyDir": {}}],
+        }
+        label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer" if after else name}
+        job: dict[str, Any] = {
+            "name": name,
+            "template": {
+                "metadata": {"labels": label},
+                "spec": {"template": {"spec": pod}},
+            },
+        }
+        if after:
+            job["dependsOn"] = [{"name": one, "status": "Complete"} for one in after]
+        return job
+
+    first = ("dataset-initializer", "model-initializer")
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "stages", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "template": {
+                "spec": {"replicatedJobs": [*(step(one) for one in first), step("node", first)]}
+            },
+        },
+    }
+
+
+def as_placed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a JobSet without what a webhook of JobSet fills in, and what only a running container reads."""
+    unread = {
+        "groupName",
+        "completionMode",
+        "env",
+        "ports",
+        "image",
+        "command",
+        "network",
+        "successPolicy",
+    }
+    defaults = {"restartPolicy": "OnFailure", "metadata": {}}
+    defaults["startupPolicy"] = {"startupPolicyOrder": "AnyOrder"}
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                key: read(one)
+                for key, one in value.items()
+                if key not in unread and not (key in defaults and defaults[key] == one)
+            }
+        return [read(one) for one in value] if isinstance(value, list) else value
+
+    found = read(spec)
+    assert isinstance(found, dict)
+    return found

@@ -30,6 +30,7 @@ from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.log.preemption_state import claimed_on
+from extender.core.log.state_projector import capacity_held_on
 from extender.core.model.cluster_view import (
     ClusterView,
     with_end,
@@ -226,6 +227,10 @@ class FakeCluster:
     def not_ready_reason(self) -> str:
         return self.doubted
 
+    async def catch_up(self) -> None:
+        if (error := self.fault("catch_up", "")) is not None:
+            raise error
+
     def ignored_sources(self) -> tuple[str, ...]:
         return ()
 
@@ -363,7 +368,9 @@ class Stage:
         self.database = database or FakeDatabase(self.clock.now_us)
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
-        self.settings = Settings(**({"identity": holder, "barrier_timeout_s": 20.0} | settings))
+        self.settings = Settings(
+            **({"identity": holder, "barrier_timeout_s": 20.0, "nomination_delay_ms": 0} | settings)
+        )
         identity = LeaseIdentity(
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
@@ -523,6 +530,9 @@ def check_state(state: Any) -> None:
     )
     assert {key.gang_uid for key in state.rejections} <= set(state.gangs)
     assert state.claimed_on == claimed_on(state.preemptions.values())
+    assert state.capacity_held_on == capacity_held_on(state.capacity_holds.values())
+    assert all(hold.gang_uid == uid for uid, hold in state.capacity_holds.items())
+    assert set(state.capacity_holds) <= set(state.gangs), "capacity is held for a gang that is gone"
     for uid, preemption in state.preemptions.items():
         assert preemption.gang_uid == uid
         # a preemption that was taken over keeps what is left of its capacity while victims are evicted for it

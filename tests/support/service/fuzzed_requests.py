@@ -153,6 +153,8 @@ class RequestFuzzer:
                 del holder[key]
             elif self._odds(6) and isinstance(holder, list):
                 holder.extend([part] * self._random.choice((1, 300)))
+            elif self._odds(60):
+                holder[key] = self._large()
             else:
                 holder[key] = self._any(0)
         return value
@@ -171,6 +173,21 @@ class RequestFuzzer:
             self._random.choice(NAMES)[:50]: self._any(depth + 1)
             for _ in range(self._random.randrange(4))
         }
+
+    def _large(self) -> Any:
+        """Return a value that is large in one way or another; some are over the limits."""
+        size = self._random.choice((7_000, 50_000, 1_000_000))
+        match self._random.randrange(5):
+            case 0:
+                return "x" * size
+            case 1:
+                return [0] * (size // 2)
+            case 2:
+                return {f"k{number}": "" for number in range(size // 10)}
+            case 3:
+                return [{"kind": "Node", "metadata": {}}] * (size // 40)
+            case _:
+                return "namespace: a\n" * (size // 13)
 
     def _odds(self, one_in: int) -> bool:
         return self._random.randrange(one_in) == 0

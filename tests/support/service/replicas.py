@@ -34,6 +34,8 @@ THRESHOLD = (
 class Replica:
     """One of several services on one external database."""
 
+    program = ROOT  # the folder of the package that is run
+
     def __init__(self, folder, database_url, manifests, holder, *, data="", **settings):
         self.holder = holder
         self.verbs_url = self.url = f"http://127.0.0.1:{free_port()}"
@@ -53,7 +55,7 @@ class Replica:
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, cwd=ROOT, env=self.environ, stdout=log, stderr=log
+                self.command, cwd=self.program, env=self.environ, stdout=log, stderr=log
             )
 
     async def ask(self, path, within_s=WITHIN_S):

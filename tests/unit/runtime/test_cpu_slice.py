@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import sys
 
 import pytest
 
 from extender.runtime.cpu_slice import (
     SHORT_NS,
+    SWITCH_S,
     request_default_slices,
     request_short_slices,
+    shorten_thread_switches,
 )
 from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
 
@@ -59,3 +62,12 @@ def test_an_unknown_machine_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {})
     request_short_slices()
     assert not caplog.records
+
+
+def test_threads_give_the_interpreter_back_soon():
+    before = sys.getswitchinterval()
+    try:
+        shorten_thread_switches()
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    finally:
+        sys.setswitchinterval(before)

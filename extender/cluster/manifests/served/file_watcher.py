@@ -17,9 +17,16 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster import types as api
 from extender.cluster.manifests.large_lists import documents
 from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, entries_in
-from extender.cluster.manifests.manifest_loader import CompleteManifest, Memory, build, complete
+from extender.cluster.manifests.manifest_loader import (
+    CompleteManifest,
+    Memory,
+    build,
+    complete,
+    in_feed_order,
+)
 from extender.cluster.manifests.yaml_reader import files_of
 from extender.core.model.errors import BadInput
 
@@ -37,6 +44,8 @@ class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files as they are now: the objects of the valid ones, and why others are ignored."""
 
     found: CompleteManifest
+    things: Mapping[Ident, api.Readable] = {}  # the objects of `found`, referenced kinds first
+    by_uid: Mapping[str, Ident] = {}  # the pods and groups among them
     ignored: Mapping[str, str] = {}  # file -> what is wrong with it, and what is used in its place
     never_valid: tuple[
         str, ...
@@ -112,8 +121,15 @@ class FileWatcher:
         self._valid, self._memory = choice.used, built.memory
         for text in built.warnings:
             logger.info("A manifest has a warning", extra={"text": text})
+        things = {entry.ident: entry.thing for entry in in_feed_order(built.found.entries)}
         return ManifestFiles(
             found=built.found,
+            things=things,
+            by_uid={
+                thing.metadata.uid: ident
+                for ident, thing in things.items()
+                if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
+            },
             ignored={
                 name: f"{faults[name]}; {KEPT if name in choice.used else LEFT_OUT}"
                 for name in marks

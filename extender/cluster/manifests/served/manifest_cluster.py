@@ -28,7 +28,6 @@ from weakref import WeakValueDictionary
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import Ident, ident_of
-from extender.cluster.manifests.manifest_loader import in_feed_order
 from extender.cluster.manifests.served.file_watcher import FileWatcher, ManifestFiles
 from extender.cluster.manifests.served.journal import (
     FILE,
@@ -68,7 +67,12 @@ from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 0.1  # a change is seen after at most two polls
+POLL_S: Final = 0.1
+POLLS_UNTIL_READ: Final = 2  # a change is read by the second poll after it
+OBJECTS_PER_SLICE: Final = (
+    50  # applied before calls of kube-scheduler are answered again: about 4 ms
+)
+COMPARED_PER_SLICE: Final = 1_000  # likewise, compared with those of the last reading
 
 LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `core.log.anchors`
 
@@ -79,10 +83,11 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.Node, "crd"),
     (api.Workload, "crd"),
     (api.PodDisruptionBudget, "crd"),
-    (api.PodGroup, "builtin"),
-    (api.PodGroup, "crd"),
+    # parents first: children that wait for a parent join its tree all at once when it comes
     (api.CompositePodGroup, "builtin"),
     (api.CompositePodGroup, "crd"),
+    (api.PodGroup, "builtin"),
+    (api.PodGroup, "crd"),
     (api.Pod, "crd"),
 )
 
@@ -132,6 +137,7 @@ class ManifestCluster:
         self._world = ObjectStore(max_children=max_children)
         self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
+        self._invalid: set[Ident] = set()  # of `_things`: not in the world as they are
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
         self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._was_valid = False
@@ -140,6 +146,8 @@ class ManifestCluster:
         self._view_changed = Wakeup()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
+        self._polls_begun = 0
+        self._polls = Wakeup()  # after each poll
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
 
@@ -159,7 +167,7 @@ class ManifestCluster:
             BadInput: The journal belongs to other manifests.
         """
         await self._journal.open()
-        self._catch_up()
+        self._read_journal()
         if self._paths != self._recorded_paths:
             check_same_manifests(self._recorded_paths, self._paths, self._journal.path)
             await self._write(ManifestPaths(at_us=self._clock.now_us(), paths=self._paths))
@@ -186,9 +194,11 @@ class ManifestCluster:
             await self._poll()
 
     async def _poll(self) -> None:
-        self._catch_up()
+        self._polls_begun += 1
+        self._read_journal()
         await self._look()
         await self._record_removals()
+        self._polls.wake()
 
     # --- reading
 
@@ -199,7 +209,7 @@ class ManifestCluster:
             if found is None:
                 return
             self._report_ignored(found.ignored)
-            self._take(found)
+            await self._take(found)
         except (BadInput, OSError) as fault:
             if not isinstance(fault, BadInput):
                 self._watcher.read_again()
@@ -220,39 +230,76 @@ class ManifestCluster:
                 logger.warning("A manifest file is ignored", extra={"file": name, "fault": fault})
         self._ignored = ignored
 
-    def _take(self, files: ManifestFiles) -> None:
+    async def _take(self, files: ManifestFiles) -> None:
         """Replace the objects of the cluster by those of the manifests; groups of workloads go with their owners.
+
+        Only what changed is applied, `OBJECTS_PER_SLICE` at a time: calls of kube-scheduler come between.
 
         Raises:
             BadInput: Recorded objects are missing, and a file that was never valid may have them.
         """
-        found = files.found
-        things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
-        workloads = {one.metadata.uid: _workload_ident(one) for one in found.served.manifests}
+        things = dict(files.things)
+        workloads = {one.metadata.uid: _workload_ident(one) for one in files.found.served.manifests}
         for group in self._overlay.groups.values():
             if owner_uid(group) in workloads:
                 things.setdefault(ident_of(group), group)
         known = self._left | self._overlay.where | self._by_uid
-        by_uid = workloads | {
-            thing.metadata.uid: ident
-            for ident, thing in things.items()
-            if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
+        by_uid = {**workloads, **files.by_uid}
+        by_uid |= {
+            uid: ident_of(group)
+            for uid, group in self._overlay.groups.items()
+            if things.get(ident_of(group)) is group
         }
-        left = {uid: ident for uid, ident in known.items() if uid not in by_uid}
+        left = {uid: known[uid] for uid in known.keys() - by_uid.keys()}
         if left and files.never_valid and not self._was_valid:
             raise _perhaps_there(files, next(iter(left.values())))
-        self._things, self._by_uid, self._left = things, by_uid, left
+        before, self._things = self._things, things
+        self._by_uid, self._left = by_uid, left
         self._watcher.forget(self._left.values())
-        for kind, source in _KINDS:
-            of_kind = [
-                with_writes(thing, self._overlay)
-                for thing in things.values()
-                if isinstance(thing, kind) and _source(thing) == source
-            ]
-            for fault in self._world.replace(kind, of_kind, source=source):
-                logger.warning("An object is left out", extra={"fault": str(fault)})
-        self.workloads.take(found.served)
+        await self._apply(before, things)
+        self.workloads.take(files.found.served)
         self._wake_waiting()
+
+    async def _apply(
+        self, before: Mapping[Ident, api.Readable], things: Mapping[Ident, api.Readable]
+    ) -> None:
+        """Bring the world from some objects to others, kind by kind; writes may come between two slices."""
+        changed: dict[tuple[type[api.Readable], Source], list[Ident]] = {}
+        for number, (ident, thing) in enumerate(things.items(), start=1):
+            old = before.get(ident)
+            if old is not thing and (old is None or old != thing or ident in self._invalid):
+                changed.setdefault((type(thing), _source(thing)), []).append(ident)
+            if number % COMPARED_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        gone: dict[tuple[type[api.Readable], Source], list[api.Readable]] = {}
+        for ident in before.keys() - things.keys():
+            gone.setdefault((type(before[ident]), _source(before[ident])), []).append(before[ident])
+        for kind in _KINDS:
+            for number, ident in enumerate(changed.get(kind, ()), start=1):
+                self._upsert(ident)
+                if number % OBJECTS_PER_SLICE == 0:
+                    await self._next_slice()
+            removed = sorted(gone.get(kind, ()), key=lambda thing: thing.key)
+            for number, thing in enumerate(removed, start=1):
+                self._world.delete(thing)
+                if number % OBJECTS_PER_SLICE == 0:
+                    await self._next_slice()
+
+    async def _next_slice(self) -> None:
+        self._wake_waiting()
+        await asyncio.sleep(0)
+
+    def _upsert(self, ident: Ident) -> None:
+        """Apply an object of the manifests with the writes to it; it may have been deleted since."""
+        thing = self._things.get(ident)
+        if thing is None:
+            return
+        self._invalid.discard(ident)
+        try:
+            self._world.upsert(with_writes(thing, self._overlay))
+        except BadInput as fault:
+            self._invalid.add(ident)
+            logger.warning("An object is left out", extra={"fault": str(fault)})
 
     async def _record_removals(self) -> None:
         """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
@@ -266,7 +313,7 @@ class ManifestCluster:
         except ClusterUnavailable as fault:
             logger.warning("Removals are not recorded yet", extra={"fault": str(fault)})
 
-    def _catch_up(self) -> None:
+    def _read_journal(self) -> None:
         """Apply the lines that were added since the last call, by this or another process."""
         changed = set()
         for record in self._journal.unread():
@@ -298,14 +345,11 @@ class ManifestCluster:
             del self._by_uid[uid]
             self._world.delete(self._things.pop(ident))
             return
-        try:
-            self._world.upsert(with_writes(self._things[ident], self._overlay))
-        except BadInput as fault:
-            logger.warning("An object is left out", extra={"fault": str(fault)})
+        self._upsert(ident)
 
     async def _write(self, record: Record) -> None:
         await self._journal.append(record)
-        self._catch_up()
+        self._read_journal()
 
     def _wake_waiting(self) -> None:
         self._view_changed.wake()
@@ -324,6 +368,14 @@ class ManifestCluster:
         if self._polling is not None and self._polling.done():
             return "the files are not watched any more"
         return "" if self._was_valid else self._fault
+
+    async def catch_up(self) -> None:
+        """Return when the view has the files and the journal as they are now; see the port."""
+        self._read_journal()
+        complete = self._polls.revision
+        running = self._polls_begun - complete  # it may have read the files already
+        while self._polls.revision < complete + running + POLLS_UNTIL_READ:
+            await self._polls.wait(self._polls.revision)
 
     def ignored_sources(self) -> tuple[str, ...]:
         """Return the files that are ignored, and why."""

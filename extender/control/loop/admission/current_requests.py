@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from extender.control.loop.loop_parts import LoopParts
+from extender.core.decisions.admit.hold_planning import HoldRequests
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import PlanRequest
@@ -38,6 +39,18 @@ class CurrentRequests:
         hints, now_ms = self._rejections.hints(view), self._clock.now_us() // 1000
         request = self._requests.about(view, state, current, hints, now_ms)
         return TreeRequest(current, request) if request is not None else None
+
+    def for_hold(self, tree_request: TreeRequest) -> HoldRequests:
+        """Return the requests that show where capacity could be held for a tree."""
+        view = self._cluster.view()
+        return self._requests.for_hold(
+            view,
+            self._leader.pending_state,
+            tree_request.tree,
+            tree_request.request,
+            self._rejections.hints(view),
+            self._clock.now_us(),
+        )
 
     def with_evictable(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the request with the units that could be evicted for its tree."""

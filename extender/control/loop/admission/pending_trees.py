@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, zip_longest
 
+from extender.control.loop.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.loop.admission.current_requests import CurrentRequests
 from extender.control.loop.admission.preemption_search import PreemptionSearch
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_admission import AdmissionProgress, TreeAdmission
-from extender.control.loop.admission.tree_searches import TreeSearches
+from extender.control.loop.admission.tree_searches import TreeSearches, WantedSearch
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
@@ -44,12 +45,27 @@ class PendingTrees:
         self.searches = TreeSearches(parts)
         self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
         self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
-        self.searches.set_up(self._admission.perform)
+        self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
+        self.searches.set_up(self._perform)
         self._postponed: list[Tree] = []
         self._tried_late: set[GangUid] = set()
         self._limits = NewGangLimits(parts.settings.max_new_gangs_per_minute)
         self._published = parts.exchange.published
         self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
+
+    async def _perform(self, wanted: WantedSearch) -> None:
+        if wanted.work == "hold":
+            await self._holds.perform(wanted)
+        else:
+            await self._admission.perform(wanted)
+
+    def publish_pauses(self) -> None:
+        """Publish which trees are deferred because they were released again and again without a cause."""
+        self._published.publish_paused(self._readmissions.pauses())
+
+    def hold_capacity(self) -> None:
+        """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
+        self._holds.want()
 
     def nothing_to_admit(self) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""

@@ -37,6 +37,7 @@ from extender.core.decisions.admit.verdict_events import (
     still_holds,
 )
 from extender.core.decisions.capacity.capacity_claims import victims_are_gone
+from extender.core.decisions.capacity.hold_progress import held_against
 from extender.core.decisions.preempt.unbound_gang_members import (
     is_being_evicted,
     leaves_being_evicted,
@@ -46,6 +47,7 @@ from extender.core.log.events import NewEvent
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
 from extender.core.planner.planning import DeferredWork
@@ -112,7 +114,7 @@ class _LongWork(msgspec.Struct, frozen=True):
     """What a tree waits for, and the request that showed it."""
 
     request: PlanRequest
-    work: SearchWork
+    work: DeferredWork
     took_ms: int  # of the quick plan
 
 
@@ -159,6 +161,8 @@ class TreeAdmission:
         self._long: dict[GangUid, _LongWork] = {}
         self._as_before = UnschedulableCache()  # requests of `_long`
         self._overtaken: Counter[GangUid] = Counter()
+        self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
+        self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
     async def admit(
         self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
@@ -259,7 +263,7 @@ class TreeAdmission:
             return
         if (
             wanted.work == "search"
-            or not self._preemptions.may_follow(current, wanted.work)
+            or not self._preemptions.may_follow(current, "explain")
             or not await self._preemptions.preempt(current, None)
         ):
             await self.search(current)
@@ -277,7 +281,8 @@ class TreeAdmission:
                 continue
             uid = now.tree.root.uid
             root = self._leader.pending_state.gangs.get(uid)
-            considered = self._preemption_policy.considered(uid)
+            note = self._held_for_others(seen, found.verdict)
+            considered = self._considered(uid, note)
             same_tree = (seen.request.root, seen.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
@@ -310,6 +315,7 @@ class TreeAdmission:
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
         self._long = {uid: long for uid, long in self._long.items() if uid in roots}
         self._as_before.keep(roots)
+        self._noted = {uid: note for uid, note in self._noted.items() if uid in roots}
         self._overtaken = Counter({uid: n for uid, n in self._overtaken.items() if uid in roots})
 
     def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
@@ -317,7 +323,7 @@ class TreeAdmission:
         if tree.root.deleting or self._paused(tree):
             return AdmissionOutcome.PAUSED
         running = self._searches.running(tree.root.uid)
-        if running is not None:
+        if running is not None and running.work != "hold":
             if running.holds_up:
                 self._hold_up(tree, progress)
             return AdmissionOutcome.TO_SEARCH
@@ -366,6 +372,8 @@ class TreeAdmission:
         )
         if not self._refusals.holds(uid, tree_request.request):
             return False
+        if self._noted.get(uid, "") != self._held_note(tree_request):
+            return False  # the same answer, but another reason
         pending = awaited_preemption(state, uid)
         if pending is None:
             return not self._preemption_policy.may_search(view, state, tree_request.tree)
@@ -390,7 +398,7 @@ class TreeAdmission:
         answer = self._plan_at_once(root.uid, request)
         if not may_admit(self._cluster.view(), pending, answer):
             # planned again when a node has gained capacity
-            self._refusals.put(root.uid, request)
+            self._keep_refusal(tree_request)
             return AdmissionOutcome.AWAITS_VICTIMS
         if pending is not None and not last and self._searches.waits_above(root.priority):
             # a takeover would release it right after its gates are removed
@@ -453,6 +461,47 @@ class TreeAdmission:
 
     # -- the verdict -----------------------------------------------------------------------------
 
+    def _keep_refusal(self, tree_request: TreeRequest) -> None:
+        uid = tree_request.tree.root.uid
+        self._refusals.put(uid, tree_request.request)
+        self._noted[uid] = self._held_note(tree_request)
+
+    def _held_note(self, tree_request: TreeRequest) -> str:
+        """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
+        view, state = self._cluster.view(), self._leader.pending_state
+        if not state.capacity_holds:
+            return ""
+        root, request = tree_request.tree.root, tree_request.request
+        of_own_hold = root.uid if root.uid in state.capacity_holds else ""
+        known = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
+        key = (root.priority, of_own_hold, request.shapes)
+        if key not in known:
+            known[key] = held_against(
+                view,
+                state,
+                request.nodes,
+                request.shapes,
+                priority=root.priority,
+                gang_uid=root.uid,
+            )
+        return known[key]
+
+    def _held_for_others(self, tree_request: TreeRequest, verdict: Verdict) -> tuple[str, ...]:
+        """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so."""
+        if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+            return ()
+        text = self._held_note(tree_request)
+        return (text,) if text else ()
+
+    def _considered(self, uid: GangUid, note: tuple[str, ...]) -> tuple[str, ...]:
+        """Return why the capacity of others is not for a tree: what is held, and why preemption does not help."""
+        return (*note, *self._preemption_policy.considered(uid))
+
+    def _considered_reduced(self, uid: GangUid, note: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the same without names of other namespaces; empty: there are none in it."""
+        reduced = self._preemption_policy.considered_reduced(uid)
+        return (*note, *reduced) if reduced else ()
+
     def _event_context(self, digest: str, cause: str) -> EventContext:
         return new_event_context(self._clock, self._settings, digest, cause)
 
@@ -475,7 +524,8 @@ class TreeAdmission:
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
         pending = awaited_preemption(state, uid)
-        considered = self._preemption_policy.considered(uid)
+        note = self._held_for_others(tree_request, verdict)
+        considered = self._considered(uid, note)
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
         last = self._recorded.get(uid)
         waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
@@ -485,7 +535,7 @@ class TreeAdmission:
         if not waits or pending is not None:
             context = msgspec.structs.replace(
                 self._event_context(encoded.digest, f"cluster revision {view.revision}"),
-                notes_reduced=self._preemption_policy.considered_reduced(uid),
+                notes_reduced=self._considered_reduced(uid, note),
             )
             drafts: list[NewEvent] = []
             if pending is not None:
@@ -512,7 +562,7 @@ class TreeAdmission:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
         else:
-            self._refusals.put(uid, tree_request.request)
+            self._keep_refusal(tree_request)
             self._preemption_policy.start_pause(after, uid, verdict)
 
 

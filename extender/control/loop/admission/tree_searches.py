@@ -32,7 +32,8 @@ HOLD_UP_MS: Final = (
 )
 MINUTE_MS: Final = 60_000
 T = TypeVar("T")
-SearchWork: TypeAlias = Literal["search", "explain"]
+# hold: for which capacity could be held
+SearchWork: TypeAlias = Literal["search", "explain", "hold"]
 
 
 class WantedSearch(msgspec.Struct, frozen=True, eq=False):
@@ -86,6 +87,10 @@ class TreeSearches:
     def want(self, wanted: WantedSearch) -> None:
         """Let a tree wait for its search, after the trees of its namespace that wait already."""
         self._waiting[wanted.uid] = wanted
+
+    def is_wanted(self, uid: GangUid) -> bool:
+        """Return whether a tree waits for its search, or is searched."""
+        return uid in self._waiting or self.running(uid) is not None
 
     def may_hold_up(self, namespace: str) -> bool:
         """Return whether searches of a namespace may hold up other trees: only for some seconds of a minute."""
@@ -198,8 +203,8 @@ class TreeSearches:
 
     def _publish(self) -> None:
         """Publish which trees wait and why, for `explain`."""
-        waiting = turns_of(self._in_order())
-        if self._running is not None:
+        waiting = turns_of(w for w in self._in_order() if self._waiting[w.uid].work != "hold")
+        if self._running is not None and self._running.work != "hold":
             waiting[self._running.uid] = SearchTurn(0, 0, 0, runs=True)
         self._published.publish_searches(waiting)
 

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.decisions.admit.changed_members import ChangedMembers, reservation_in
 from extender.core.decisions.capacity.capacity_claims import claimed_under_victims
 from extender.core.decisions.capacity.free_capacity import used_capacity_on, used_requests
 from extender.core.log.events import (
@@ -37,7 +38,12 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.log.reservation_state import RejectionKey, Reservation, ReservationState
-from extender.core.model.cluster_view import NOTHING, ClusterView, Usage, groups_above
+from extender.core.model.cluster_view import (
+    NOTHING,
+    ClusterView,
+    Usage,
+    groups_above,
+)
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
@@ -82,6 +88,8 @@ class RejectionEvidence:
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
         self._messages: dict[PodUid, _Message] = {}
+        self._refused: set[PodUid] = set()  # nominated members for which no node passed
+        self._changed = ChangedMembers()  # since the last `note_messages`
         self._accepted: dict[PodUid, tuple[PlanId, int]] = {}  # the last call with the planned node
         self._offered: dict[PodUid, tuple[NodeName, ...]] = {}
         self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
@@ -91,20 +99,21 @@ class RejectionEvidence:
 
         Call it after each admission, before the nominations are written: otherwise old messages cannot be recognized.
         """
-        messages: dict[PodUid, _Message] = {}
-        for held in state.reservations_on.values():
-            for uid, reservation in held.items():
-                pod = view.pods.get(uid)
-                if pod is None or pod.node is not None:
-                    continue
-                known = self._messages.get(uid)
-                not_nominated = pod.nominated != reservation.node
-                if known is None or known.plan != reservation.plan or not_nominated:
-                    known = _Message(reservation.plan, pod.unschedulable)
-                elif not known.renewed and known.before != pod.unschedulable:
-                    known = _Message(known.plan, known.before, renewed=True)
-                messages[uid] = known
-        self._messages = messages
+        for uid in self._changed.since_last(view, state):
+            reservation, pod = reservation_in(state, uid), view.pods.get(uid)
+            self._refused.discard(uid)
+            if reservation is None or pod is None or pod.node is not None:
+                self._messages.pop(uid, None)
+                continue
+            known = self._messages.get(uid)
+            not_nominated = pod.nominated != reservation.node
+            if known is None or known.plan != reservation.plan or not_nominated:
+                known = _Message(reservation.plan, pod.unschedulable)
+            elif not known.renewed and known.before != pod.unschedulable:
+                known = _Message(known.plan, known.before, renewed=True)
+            self._messages[uid] = known
+            if not not_nominated and _refused_everywhere(pod):
+                self._refused.add(uid)
 
     def listen(
         self,
@@ -122,14 +131,10 @@ class RejectionEvidence:
             now_ms: The current time.
         """
         self.note_messages(view, state)
-        for held in state.reservations_on.values():
-            for uid, reservation in held.items():
-                pod = view.pods.get(uid)
-                if pod is None or pod.nominated != reservation.node or at_bind(uid):
-                    continue
-                if _refused_everywhere(pod):
-                    dated = self._messages[uid].renewed
-                    self._suspect(view, reservation, now_ms, dated=dated)
+        for uid in self._refused:
+            reservation = reservation_in(state, uid)
+            if reservation is not None and not at_bind(uid):
+                self._suspect(view, reservation, now_ms, dated=self._messages[uid].renewed)
 
     def suspect(
         self,

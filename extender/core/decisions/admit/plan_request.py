@@ -14,6 +14,7 @@ from extender.core.decisions.admit.interpod_rules import InterpodRulePart, Inter
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.decisions.capacity.replacement_holds import nodes_of_lost_members
 from extender.core.log.reservation_state import (
+    BoundMember,
     GangState,
     RejectionKey,
     Reservation,
@@ -21,7 +22,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.plan_types import (
@@ -68,11 +69,33 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     claims: frozenset[str]  # exclusive claims of any of its pods
 
 
+class _Wanting(msgspec.Struct, frozen=True, eq=False):
+    """Whether some candidate of a tree had no reservation, and the tree and its reservations at that time."""
+
+    tree: Tree
+    held: Mapping[PodUid, Reservation]
+    answer: bool
+
+
 class TreeParts:
     """Cache of parts: a part is the same object as long as tree, reservations and hints are the same."""
 
     def __init__(self) -> None:
         self._kept: dict[GangUid, IdentityMemo[TreePart]] = {}
+        self._wanting: dict[GangUid, _Wanting] = {}
+
+    def wanting(self, tree: Tree, root: GangState | None) -> bool:
+        """Return whether some candidate of a tree has no reservation; its part need not be made for that."""
+        held = root.reservations if root is not None else NO_HOLDS
+        kept = self._wanting.get(tree.root.uid)
+        if kept is None or kept.tree is not tree or kept.held is not held:
+            bound = root.bound if root is not None else {}
+            if kept is None or kept.answer or not _all_provided(kept, tree, held, bound):
+                kept = _Wanting(tree, held, _is_wanting(tree, held))
+            else:
+                kept = _Wanting(tree, held, answer=False)
+            self._wanting[tree.root.uid] = kept
+        return kept.answer
 
     def of(
         self,
@@ -103,6 +126,38 @@ class TreeParts:
     def keep(self, roots: Collection[GangUid]) -> None:
         """Remove all other trees from the cache."""
         self._kept = {uid: kept for uid, kept in self._kept.items() if uid in roots}
+        self._wanting = {uid: kept for uid, kept in self._wanting.items() if uid in roots}
+
+
+def _all_provided(
+    before: _Wanting,
+    tree: Tree,
+    held: Mapping[PodUid, Reservation],
+    bound: Mapping[PodUid, BoundMember],
+) -> bool:
+    """Return whether certainly no candidate lacks a reservation, where none did before; looks at what changed."""
+    then = before.tree
+    if then.groups is not tree.groups:
+        return False
+    if any(uid not in held and uid not in bound for uid in changed_keys(before.held, held)):
+        return False  # released
+    for leaf, pods in tree.members.items():
+        known = then.members.get(leaf, ())
+        if known is not pods:
+            seen = set(map(id, known))
+            fresh = [pod for pod in pods if id(pod) not in seen]
+            if any(is_candidate(pod) and pod.uid not in held for pod in fresh):
+                return False
+    return True
+
+
+def _is_wanting(tree: Tree, held: Mapping[PodUid, Reservation]) -> bool:
+    return any(
+        pod.node is None and pod.uid not in held and is_candidate(pod)
+        for group in tree.groups
+        if not group.deleting
+        for pod in tree.members.get(group.key, ())
+    )
 
 
 def _tree_part(
@@ -116,7 +171,7 @@ def _tree_part(
         tree=tree,
         root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
         shapes=tuple(shapes.index),
-        wanting=bool(members_without_reservation(tree, root)),
+        wanting=_is_wanting(tree, held),
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
     )
 

@@ -16,6 +16,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.fairness.wait_reasons import ReadmissionPause
 from extender.core.log.events import NewEvent, NodeRejected, ReleaseReason, ReservationReleased
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
@@ -66,6 +67,7 @@ class _Rounds(msgspec.Struct):
     last: _Admission
     nodes: Map[NodeName, Node]  # of the cluster, at the last release
     until_ms: int = 0  # end of the pause; 0: no pause
+    pause_ms: int = 0  # its length
 
 
 class Readmissions:
@@ -171,7 +173,7 @@ class Readmissions:
         if over < 0:
             return []
         pause_ms = min(PAUSE_MS << min(over, PAUSE_MS_MAX.bit_length()), PAUSE_MS_MAX)
-        now.until_ms = now_ms + pause_ms
+        now.until_ms, now.pause_ms = now_ms + pause_ms, pause_ms
         return [
             ReadmissionLoop(
                 gang_uid=uid,
@@ -202,6 +204,14 @@ class Readmissions:
         if view.nodes is not rounds.nodes or now_ms >= rounds.until_ms:
             rounds.until_ms = 0
         return bool(rounds.until_ms)
+
+    def pauses(self) -> dict[GangUid, ReadmissionPause]:
+        """Return the trees that are deferred, by the UID of the root."""
+        return {
+            uid: ReadmissionPause(rounds.last.tree.root.key.path, rounds.number, rounds.pause_ms)
+            for uid, rounds in self._rounds.items()
+            if rounds.until_ms
+        }
 
     def ends_after(self, since_ms: int) -> bool:
         """Return whether the pause of some tree ends after `since_ms`."""

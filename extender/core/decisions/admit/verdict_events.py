@@ -10,6 +10,7 @@ import msgspec
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
+    CapacityHoldReleased,
     ConflictRecord,
     GangAdmitted,
     GangExtended,
@@ -119,7 +120,14 @@ def decide_verdict(
     drafts = decide_observed(state, tree, recipe)
     root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
-        return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
+        drafts.append(draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe))
+        hold = state.capacity_holds.get(tree.root.uid)
+        if hold is not None:
+            ended = CapacityHoldReleased(
+                hold=hold.hold, reason="admitted", message="it was admitted"
+            )
+            drafts.append(draft_for(tree, ended, recipe))
+        return drafts
     data = msgspec.structs.replace(
         _refusal(verdict, recipe, considered), preemption_notes_reduced=recipe.notes_reduced
     )

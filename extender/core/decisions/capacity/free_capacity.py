@@ -5,7 +5,7 @@ Free capacity of a node is what is left after
 - assigned pods, including terminating ones,
 - unmanaged pods that are nominated there with equal or higher priority,
 - reservations whose pod is not assigned yet,
-- replacement holds of equal or higher priority,
+- replacement holds and capacity holds of equal or higher priority,
 - claims of pending preemptions, also of lower priority: a tree that fits elsewhere does not make their evictions
   useless, and one that fits nowhere else takes the claims over (`disruption_units`),
 - unassigned pods that may run on this node only (DaemonSets), where they fit beside the assigned pods.
@@ -22,6 +22,7 @@ from extender.core.decisions.capacity.capacity_claims import (
     blocking_preemptions,
     held_beyond_victims,
 )
+from extender.core.decisions.capacity.capacity_holds import held_requests_against
 from extender.core.decisions.capacity.replacement_holds import holds_against
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
@@ -44,7 +45,7 @@ class UsedCapacity(msgspec.Struct):
     held: tuple[Reservation, ...] = ()  # reservations whose pods are not assigned yet
     nominated: tuple[Pod, ...] = ()  # nominated or pinned pods, no members: those have reservations
     ports: tuple[HostPort, ...] = ()
-    # claims of preemptors beyond what victims use, and replacement holds
+    # claims of preemptors beyond what victims use, replacement holds and capacity holds
     claimed: tuple[tuple[str, int], ...] = ()
     reserved: bool = False  # some of it is held for another tree than that of the request
 
@@ -77,7 +78,7 @@ def used_capacity(
         taken = _held_back(view, held.values(), gang_uid)
         if taken is not None:
             found[node] = taken
-    for node in {*state.claimed_on, *state.replacement_holds_on}:
+    for node in {*state.claimed_on, *state.replacement_holds_on, *state.capacity_held_on}:
         claimed = _with_claims(found.get(node), view, state, node, priority, gang_uid, lower=True)
         if claimed is not None:
             found[node] = claimed
@@ -91,11 +92,16 @@ def used_capacity(
 
 
 def used_capacity_on(
-    view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str = "",
 ) -> UsedCapacity | None:
     """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
-    taken = _held_back(view, state.reservations_on.get(node, NO_HOLDS).values(), "")
-    taken = _with_claims(taken, view, state, node, priority, "")
+    taken = _held_back(view, state.reservations_on.get(node, NO_HOLDS).values(), gang_uid)
+    taken = _with_claims(taken, view, state, node, priority, gang_uid)
     for pod in view.nominated.values():
         if pod.nominated == node and _counts(pod, priority):
             taken = _with_nomination(taken, pod)
@@ -159,7 +165,7 @@ def _with_claims(
     *,
     lower: bool = False,
 ) -> UsedCapacity | None:
-    """Return `taken` with the claims on a node, see `blocking_preemptions`, and replacement holds of equal or higher priority."""
+    """Return `taken` with the claims on a node, see `blocking_preemptions`, and holds of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
     for preemption in blocking_preemptions(
@@ -174,6 +180,9 @@ def _with_claims(
     for hold in holds_against(view, state, node, priority=priority, gang_uid=gang_uid):
         for name, amount in hold.requests.items():
             amounts[name] = amounts.get(name, 0) + amount
+    held = held_requests_against(view, state, node, priority=priority, gang_uid=gang_uid)
+    for name, amount in held.items():
+        amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
         return taken
     taken = taken or UsedCapacity()
@@ -242,9 +251,14 @@ class NodeRowCache:
         root = state.gangs.get(gang_uid)
         lone = PodUid(gang_uid) in view.nominated or PodUid(gang_uid) in view.pinned
         own = root is not None and (root.reservations or root.replacement_holds)
-        if own or gang_uid in state.preemptions or lone:
+        if own or gang_uid in state.capacity_holds or gang_uid in state.preemptions or lone:
             return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
-        held = (state.reservations_on, state.preemptions, state.replacement_holds_on)
+        held = (
+            state.reservations_on,
+            state.preemptions,
+            state.replacement_holds_on,
+            state.capacity_holds,
+        )
         shared = self._taken.get(dict, same=(view.pods, view.nominated, view.nodes, *held))
         known = shared.get(priority)
         if known is None:

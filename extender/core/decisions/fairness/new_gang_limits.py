@@ -23,6 +23,13 @@ class NewGangLimit(msgspec.Struct, frozen=True, gc=False):
     per_minute: int  # the limit
     before: int  # gangs of its namespace that wait and come before it
 
+    def kind_sentence(self) -> str:
+        """Return the kind of reason as text without numbers that change: for conditions."""
+        return (
+            f"waiting for its turn: its namespace has more than {self.per_minute} new gangs per minute "
+            "(max_new_gangs_per_minute)"
+        )
+
     def sentence(self) -> str:
         """Return the reason as text.
 

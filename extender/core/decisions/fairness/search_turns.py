@@ -34,6 +34,10 @@ class SearchTurn(msgspec.Struct, frozen=True, gc=False):
     of_higher_priority: int  # searches of higher priority
     runs: bool = False  # it is searched now
 
+    def kind_sentence(self) -> str:
+        """Return the kind of reason as text without numbers, which changes rarely: for conditions."""
+        return "waiting for its turn: its search takes long, and namespaces search by turns"
+
     def sentence(self) -> str:
         """Return the reason as text, without names of other trees.
 

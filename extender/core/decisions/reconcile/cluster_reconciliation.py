@@ -62,7 +62,6 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
@@ -78,25 +77,22 @@ def decide_reconcile(
     view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
 ) -> list[NewEvent]:
     """Return the events that bring the log up to date with the view; none when they agree."""
-    shared = _Shared(
+    shared = Shared(
         overtaken=oversubscribed_reservations(view, state),
         taken=oversubscribed_holds(view, state),
-        victims=_victims(state),
+        victims=victims_of(state),
         recreated=RecreatedLeaves(state.trees),
     )
     drafts: list[NewEvent] = []
     for root in state.gangs.values():
         tree = forest.trees.get(group_key_of(root))
-        placed = root.reservations or root.bound or root.replacement_holds
-        if tree is not None and tree.root.uid == root.uid and not placed:
-            continue  # the root exists, and none of its members is placed: there is nothing to compare
-        drafts += _root_drafts(view, state, root, tree, shared, now)
+        drafts += root_differences(view, state, root, tree, shared, now)
     for tree in forest.populated.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
 
 
-class _Shared(msgspec.Struct, frozen=True):
+class Shared(msgspec.Struct, frozen=True):
     """Results that are computed once for all roots."""
 
     overtaken: Collection[PodUid]  # reservations that do not fit any more
@@ -105,7 +101,8 @@ class _Shared(msgspec.Struct, frozen=True):
     recreated: RecreatedLeaves
 
 
-def _victims(state: ReservationState) -> frozenset[PodUid]:
+def victims_of(state: ReservationState) -> frozenset[PodUid]:
+    """Return the victims of all preemptions."""
     return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
 
 
@@ -117,10 +114,10 @@ def losses_with_hold(
     now: ReconcileContext,
 ) -> list[MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
-    shared = _Shared(
-        overtaken=(), taken=(), victims=_victims(state), recreated=RecreatedLeaves(state.trees)
+    shared = Shared(
+        overtaken=(), taken=(), victims=victims_of(state), recreated=RecreatedLeaves(state.trees)
     )
-    events = [draft.data for draft in _root_drafts(view, state, root, tree, shared, now)]
+    events = [draft.data for draft in root_differences(view, state, root, tree, shared, now)]
     return [
         data
         for data in events
@@ -128,62 +125,18 @@ def losses_with_hold(
     ]
 
 
-class SettledCheck:
-    """Remembers the input for which log and cluster agreed; with the same input they still agree.
-
-    Most changes of a busy cluster are unmanaged pods, which matter only on nodes with reservations or holds.
-    """
-
-    def __init__(self) -> None:
-        self._agreed: IdentityMemo[None] = IdentityMemo()
-
-    def stands(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
-    ) -> bool:
-        """Return whether `decide_reconcile` would certainly return no events."""
-        return self._agreed.holds(same=_rests_on(view, state, forest), equal=_of_moment(now))
-
-    def reached(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
-    ) -> None:
-        """Record an input without events, unless a pod of the log has left its group."""
-        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.gang_of)
-        if strays:
-            self._agreed.clear()
-        else:
-            self._agreed.put(None, same=_rests_on(view, state, forest), equal=_of_moment(now))
-
-
-def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
-    """Return all objects that `decide_reconcile` reads: of pods only members, usage only if capacity is held."""
-    parts = (
-        forest,
-        view.nodes,
-        view.groups,
-        view.members,
-        view.ends,
-        state.gangs,
-        state.reservations_on,
-    )
-    return (
-        (*parts, state.replacement_holds_on, state.trees, view.usage)
-        if state.reservations_on or state.replacement_holds_on
-        else parts
-    )
-
-
-def _of_moment(now: ReconcileContext) -> tuple[object, ...]:
-    return (now.started, now.binding, now.posted, now.expired, now.over, now.ends, now.awaited)
-
-
-def _root_drafts(
+def root_differences(
     view: ClusterView,
     state: ReservationState,
     root: GangState,
     tree: Tree | None,
-    shared: _Shared,
+    shared: Shared,
     now: ReconcileContext,
 ) -> list[NewEvent]:
+    """Return the events for what differs between a root in the log and the cluster; members without a reservation apart."""
+    placed = root.reservations or root.bound or root.replacement_holds
+    if tree is not None and tree.root.uid == root.uid and not placed:
+        return []  # the root exists, and none of its members is placed: there is nothing to compare
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
         events: list[AnyEventData] = []
@@ -265,7 +218,7 @@ def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     return events
 
 
-def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
+def changed_group_texts(view: ClusterView, root: GangState) -> Mapping[str, str]:
     """Return by leaf a text about a group below the root that was deleted or recreated since the admission (B5)."""
     namespace = group_key_of(root).namespace
     changed: dict[tuple[str, str], str] = {}
@@ -369,7 +322,7 @@ def _ended_holds(
     view: ClusterView,
     root: GangState,
     tree: Tree | None,
-    shared: _Shared,
+    shared: Shared,
     now: ReconcileContext,
     *,
     runs: bool,
@@ -456,7 +409,7 @@ def _released(
         return [_release(open_ones.values(), "expired", "the reservation was not used in time")]
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
-    changed = {**_leaves_being_deleted(view, root), **_changed_groups(view, root)}
+    changed = {**_leaves_being_deleted(view, root), **changed_group_texts(view, root)}
     if changed and not started:
         text = "; ".join(sorted(set(changed.values())))
         return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]

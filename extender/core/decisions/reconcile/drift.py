@@ -18,10 +18,11 @@ does that after every failed bind, and filter still passes only the reserved nod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from extender.core.decisions.admit.changed_members import ChangedMembers, reservation_in
 from extender.core.decisions.admit.plan_request import is_running
 from extender.core.log.events import (
     AnyEventData,
@@ -165,28 +166,23 @@ class NominationDrift:
 
     def __init__(self) -> None:
         self._shown: dict[PodUid, PlanId] = {}
+        self._changed = ChangedMembers()
 
     def look(
         self, view: ClusterView, state: ReservationState, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events for nominations that changed since the last call."""
-        shown: dict[PodUid, PlanId] = {}
         drafts: list[NewEvent] = []
-        for reservation in _held(state):
-            pod = view.pods.get(reservation.uid)
-            if pod is None or pod.node is not None:
+        for uid in self._changed.since_last(view, state):
+            shown = self._shown.pop(uid, None)
+            reservation, pod = reservation_in(state, uid), view.pods.get(uid)
+            if reservation is None or pod is None or pod.node is not None:
                 continue
             if pod.nominated == reservation.node:
-                shown[pod.uid] = reservation.plan
-            elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
+                self._shown[uid] = reservation.plan
+            elif pod.nominated is not None and shown == reservation.plan:
                 text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
                 root = state.gangs[reservation.gang_uid]
                 data = _drift("nomination-altered", pod.path, text)
                 drafts.append(now.draft(root.uid, root.gang, data))
-        self._shown = shown
         return drafts
-
-
-def _held(state: ReservationState) -> Iterable[Reservation]:
-    for held in state.reservations_on.values():
-        yield from held.values()

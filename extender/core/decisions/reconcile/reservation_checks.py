@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.oversubscription import oversubscribed_pods
 from extender.core.log.events import GroupRecord
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    CapacityHold,
+    GangState,
+    HeldPod,
+    Reservation,
+    ReservationState,
+)
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.nodes import Node
@@ -21,7 +27,9 @@ from extender.core.planner.plan_types import PlanNode
 
 
 def unfit_pods(
-    view: ClusterView, root: GangState, reservations: Mapping[PodUid, Reservation]
+    view: ClusterView,
+    root: GangState | CapacityHold,
+    reservations: Mapping[PodUid, Reservation | HeldPod],
 ) -> Mapping[PodUid, str]:
     """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
 

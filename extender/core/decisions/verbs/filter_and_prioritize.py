@@ -20,6 +20,7 @@ from extender.core.decisions.capacity.capacity_claims import (
     is_preempting,
     nodes_of_preemptors,
 )
+from extender.core.decisions.capacity.capacity_holds import held_requests_against
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import hold_requests_against
 from extender.core.log.gang_phase import PREEMPTING
@@ -41,6 +42,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: FilterOutcome
     passed: tuple[NodeName, ...]
+    # Those with a reason; kube-scheduler takes a node that is in neither as refused.
     refused: tuple[NodeName, ...] = ()
     reason: str = ""  # for every refused node
     node: NodeName | None = None  # of the reservation, if there is one
@@ -108,13 +110,8 @@ def _redeem(
         return FilterDecision(
             outcome="not-offered", passed=(), refused=others, reason=reason, node=node
         )
-    return FilterDecision(
-        outcome="redeemed",
-        passed=(node,),
-        refused=others,
-        reason=f"gang {root}: capacity is reserved on another node",
-        node=node,
-    )
+    # kube-scheduler takes a node that is not named as refused; reasons are shown only for a pod that gets no node.
+    return FilterDecision(outcome="redeemed", passed=(node,), node=node)
 
 
 def pending_reason(
@@ -206,7 +203,12 @@ def _answer_words(root: GangState, tree: Tree) -> str:
 def _protect(
     view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    held = (state.reservations_on, state.claimed_on, state.replacement_holds_on)
+    held = (
+        state.reservations_on,
+        state.claimed_on,
+        state.replacement_holds_on,
+        state.capacity_held_on,
+    )
     if pod.pinned is not None or not any(held):
         return FilterDecision(outcome="passed", passed=tuple(offered))
     refused = {
@@ -305,6 +307,10 @@ def _held_against(
         state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower
     ):
         yield held_beyond_victims(view, preemption, name)
+    if name in state.capacity_held_on:
+        held = held_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
+        if held:
+            yield held
     yield from hold_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
 
 

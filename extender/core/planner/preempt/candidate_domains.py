@@ -9,8 +9,9 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
+from extender.core.planner.preempt.emptied_nodes import EmptiedNodes
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
+from extender.core.planner.preempt.victim_cost import CostModel
 
 CLASSES_MAX = 64  # steps in which the lower bound of a domain is found
 
@@ -34,6 +35,7 @@ class CandidateDomains:
     ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
+        self.wanted = wanted
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
         self.found = list(self._list())
         self._bound(wanted)
@@ -113,34 +115,9 @@ class CandidateDomains:
         return [int(g) for g in gains]
 
     def _node_ranks(self, place: CandidateDomain) -> list[int]:
-        """Rank units by the cheapest node that fits one more pod of the largest kind after their eviction."""
-        eviction_view = self.eviction_view
-        problem = eviction_view.full
-        far = eviction_view.fleet.size
-        ranks = [far] * len(eviction_view.units)
-        if not problem.kinds:
-            return ranks
-        heaviest = int(np.argmax([int(r.sum()) for r in problem.requests]))
-        ask = problem.requests[heaviest][: eviction_view.capacity.width]
-        usable = problem.allowed[heaviest]
-        if place.nodes is not None:
-            usable = usable & place.nodes
-        rows: dict[int, list[int]] = {}
-        for row, node in enumerate(eviction_view.node.tolist()):
-            if usable[node]:
-                rows.setdefault(node, []).append(row)
-        bills: list[tuple[VictimCost, int, list[int]]] = []
-        for node, here in rows.items():
-            free = eviction_view.capacity.free[node].copy()
-            chosen: list[int] = []
-            for row in sorted(here, key=lambda r: self.prices[int(eviction_view.unit[r])]):
-                if bool((free >= ask)[ask > 0].all()):
-                    break
-                free = free + eviction_view.back[row]
-                chosen.append(int(eviction_view.unit[row]))
-            if chosen and bool((free >= ask)[ask > 0].all()):
-                bills.append((self.cost_model.cost(chosen), node, chosen))
-        for position, (_, _, chosen) in enumerate(sorted(bills)):
-            for unit in chosen:
-                ranks[unit] = min(ranks[unit], position)
+        """Rank units by the order in which `EmptiedNodes` evicts them; the others have the same rank, the last."""
+        ranks = [len(self.eviction_view.units)] * len(self.eviction_view.units)
+        emptied = EmptiedNodes(self.eviction_view, self.cost_model, self.prices, place.nodes)
+        for position, unit in enumerate(emptied.units_in_order(self.wanted)):
+            ranks[unit] = position
         return ranks

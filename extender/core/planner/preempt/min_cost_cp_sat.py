@@ -2,6 +2,8 @@
 
 The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
+Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`); if there are none,
+nothing is solved.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
+from extender.core.planner.preempt.cost_bounds import Promising
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel
 from extender.core.planner.solve.cp_sat_placement import (
@@ -37,7 +40,7 @@ COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the 
 class CheapestVictims:
     """The result of the solver."""
 
-    gone: Bools | None  # None: no set was found within the limit
+    gone: Bools | None  # None: none was found that costs less
     solution: Solution
     proved: bool  # no set costs less, apart from the order by names
     steps: int
@@ -59,6 +62,7 @@ class _Part:
 def find_cheapest(
     eviction_view: PostEvictionView,
     cost_model: CostModel,
+    promising: Promising,
     *,
     limit: int,
     wanted: int,
@@ -69,29 +73,38 @@ def find_cheapest(
     Args:
         eviction_view: The problem without any set of units.
         cost_model: The costs of sets.
+        promising: The units that may be in it.
         limit: Search nodes that may be spent.
         wanted: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
-    pairs = len(np.unique(eviction_view.node)) * len(eviction_view.full.kinds)
-    if limit <= 0 or len(eviction_view.units) > UNITS_MAX or pairs > PAIRS_MAX:
+    if promising.proved:
+        return CheapestVictims(None, {}, proved=True, steps=0)
+    touched = np.unique(eviction_view.node[promising.units[eviction_view.unit]])
+    pairs = len(touched) * len(eviction_view.full.kinds)
+    if limit <= 0 or int(promising.units.sum()) > UNITS_MAX or pairs > PAIRS_MAX:
         return CheapestVictims(None, {}, proved=False, steps=0)
-    model = _Model(eviction_view, cost_model, wanted)
+    model = _Model(eviction_view, cost_model, promising.units, wanted)
     if not model.build(limit):
         return CheapestVictims(None, {}, proved=False, steps=0)
     return model.minimise(limit, hint)
 
 
 class _Model(PlacementModel):
-    def __init__(self, eviction_view: PostEvictionView, cost_model: CostModel, wanted: int) -> None:
+    def __init__(
+        self, eviction_view: PostEvictionView, cost_model: CostModel, units: Bools, wanted: int
+    ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
+        self.units = units  # that may be evicted, shape (units,)
         self.wanted = wanted
-        problem = eviction_view.problem(~eviction_view.none_gone)
-        barred = [np.flatnonzero(barrier.nodes) for barrier in eviction_view.barriers]
-        self.touched = np.unique(np.concatenate([eviction_view.node, *barred]))
-        super().__init__(problem, bound_all(problem), _cells(problem, self.touched))
-        self.gone = [self.model.new_bool_var("") for _ in eviction_view.units]
+        self.barriers = [b for b in eviction_view.barriers if units[b.unit]]
+        self.rows: list[int] = np.flatnonzero(units[eviction_view.unit]).tolist()
+        problem = eviction_view.problem(units)
+        barred = [np.flatnonzero(barrier.nodes) for barrier in self.barriers]
+        touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred]))
+        super().__init__(problem, bound_all(problem), _cells(problem, touched))
+        self.gone = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
 
     def build(self, limit: int) -> bool:
         """Build the model; return False if that costs more than a number of search nodes."""
@@ -114,8 +127,8 @@ class _Model(PlacementModel):
         """Limit pods on a node to its free capacity plus what evicted units free."""
         eviction_view = self.eviction_view
         rows: dict[int, list[int]] = {}
-        for row, node in enumerate(eviction_view.node.tolist()):
-            rows.setdefault(node, []).append(row)
+        for row in self.rows:
+            rows.setdefault(int(eviction_view.node[row]), []).append(row)
         for node, here in rows.items():
             pods = users.get(node, [])
             for axis in range(eviction_view.capacity.width):
@@ -137,15 +150,17 @@ class _Model(PlacementModel):
 
     def _claims(self) -> None:
         """Forbid pods with a claim as long as a unit that holds it is not evicted."""
+        claims_of = [(i, self.eviction_view.claims[i]) for i in self.gone]
+        claims_of = [(i, claims) for i, claims in claims_of if claims]
         for leaves in self.leaves:
             for (kind, _), variable in leaves.pods.items():
-                for unit, claims in enumerate(self.eviction_view.claims):
+                for unit, claims in claims_of:
                     if claims & self.problem.claims[kind]:
                         self.model.add(variable <= self.gone[unit])
 
     def _barriers(self) -> None:
         """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
-        for barrier in self.eviction_view.barriers:
+        for barrier in self.barriers:
             for leaves in self.leaves:
                 most = sum(g.size for g in leaves.twins)
                 for (kind, cell), variable in leaves.pods.items():
@@ -158,8 +173,8 @@ class _Model(PlacementModel):
     def _parts(self) -> list[_Part]:
         """Return the fields of `VictimCost` as linear expressions, in its order."""
         units = self.eviction_view.units
-        running = [i for i, u in enumerate(units) if u.has_cost]
-        free = [i for i, u in enumerate(units) if not u.has_cost]
+        running = [i for i in self.gone if units[i].has_cost]
+        free = [i for i in self.gone if not units[i].has_cost]
         return [
             self._violations(running),
             self._highest(running),
@@ -219,6 +234,9 @@ class _Model(PlacementModel):
             for leaf, members in counts.items():
                 lost.setdefault(leaf, []).append((i, members))
         fallen: dict[int, cp_model.IntVar] = {}
+        below_of: dict[int, list[int]] = {}
+        for index, gang in enumerate(gangs):
+            below_of.setdefault(gang.parent, []).append(index)
         part = self._sum(
             running, [int(self.eviction_view.units[i].is_whole_group) for i in running]
         )
@@ -226,12 +244,9 @@ class _Model(PlacementModel):
             gang = gangs[index]
             if not holds[index]:
                 continue
-            below = [
-                (fallen[c], 1) for c in range(index + 1, len(gangs))
-                if gangs[c].parent == index and c in fallen
-            ]  # fmt: skip
+            below = [(fallen[c], 1) for c in below_of.get(index, ()) if c in fallen]
             terms = below + [(self.gone[i], n) for i, n in lost.get(index, [])]
-            children = sum(1 for c, g in enumerate(gangs) if g.parent == index and holds[c])
+            children = sum(holds[c] for c in below_of.get(index, ()))
             spare = gang.running + children - gang.minimum
             most = sum(n for _, n in terms)
             if most <= spare:
@@ -250,8 +265,8 @@ class _Model(PlacementModel):
     def minimise(self, limit: int, hint: tuple[Bools, Solution]) -> CheapestVictims:
         """Minimise the parts of the cost in order; several at once if their ranges fit into one objective."""
         self._hint(hint[1])
-        for variable, value in zip(self.gone, hint[0].tolist(), strict=True):
-            self.model.add_hint(variable, value)
+        for unit, variable in self.gone.items():
+            self.model.add_hint(variable, bool(hint[0][unit]))
         best = CheapestVictims(None, {}, proved=True, steps=0)
         for part in _joined([p for p in self._parts() if not p.void]):
             expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
@@ -262,7 +277,8 @@ class _Model(PlacementModel):
             if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
                 best.proved = False
                 return best
-            best.gone = np.array([solver.boolean_value(v) for v in self.gone], dtype=np.bool_)
+            best.gone = np.zeros_like(self.units)
+            best.gone[[i for i, v in self.gone.items() if solver.boolean_value(v)]] = True
             best.solution = self._read(solver)
             if status != self.cp.OPTIMAL or best.steps >= limit:
                 best.proved = False

@@ -28,6 +28,8 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
     """Return the request after some pods of its `evictable` are gone; they and their units are removed from it."""
     source = request.evictable or Evictable(priority=0)
     pods = list(gone)
+    if not pods:
+        return request
     left = {pod.uid for pod in pods}
     staying = [p for p in _pods(source) if p.uid not in left]
     by_node: dict[NodeName, list[PodShape]] = {}
@@ -216,6 +218,8 @@ class PostEvictionView:
         self.barriers = list(self._barriers())
 
     def _needed(self, unit: PlanUnit) -> bool:
+        if not self.request.rules:
+            return False
         return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
 
     def _barriers(self) -> Iterator[EvictionBarrier]:

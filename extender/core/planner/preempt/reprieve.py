@@ -3,7 +3,7 @@
 For every candidate domain the units there are ranked in several ways. Binary search finds the shortest prefix
 of a ranking without which the tree fits. From it units are reprieved, the most expensive first, as long as the
 tree can still be placed in any way; at last every unit that fits beside the placement that was found. Every set
-in the result is valid, and has no unit that could keep its place.
+in the result is valid, and has no unit that could keep its place. The search ends when a set is proved the cheapest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import CandidateDomain, CandidateDomains
+from extender.core.planner.preempt.cost_bounds import CostBounds, Promising
 from extender.core.planner.preempt.post_eviction_view import EvictionBarrier, PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 from extender.core.planner.solve.greedy_placement import (
@@ -49,6 +50,11 @@ class VictimSets:
     # evicting all units there is not enough
     infeasible: list[CandidateDomain] = field(default_factory=list)
 
+    @property
+    def best(self) -> VictimSet:
+        """Return the cheapest set."""
+        return min(self.found, key=lambda c: c.cost)
+
 
 class Reprieve:
     """Searches the sets of victims for one request."""
@@ -77,6 +83,8 @@ class Reprieve:
         self.allowed = PROBES_MAX  # upper limit of `probes` for the current step
         self.places = CandidateDomains(eviction_view, cost_model, wanted=wanted)
         self.prices = self.places.prices
+        self._promising_after: dict[VictimCost, Promising] = {}
+        self._bounds = CostBounds(eviction_view, cost_model, self.places, wanted=wanted)
         order = np.argsort(eviction_view.unit, kind="stable")
         cuts = np.searchsorted(
             eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
@@ -103,6 +111,8 @@ class Reprieve:
             if head is not None:
                 promising_sets.append((head, place))
                 made.found.append(head)
+        if self.promising(made.best).proved:
+            return made
         promising_sets.sort(key=lambda pair: pair[0].cost)
         promising_sets = [
             (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, made)
@@ -119,6 +129,14 @@ class Reprieve:
                     made.found.append(self._reduce(other, place))
         return made
 
+    def promising(self, made: VictimSet) -> Promising:
+        """Return which units a set may have that costs less than a known one."""
+        found = self._promising_after.get(made.cost)
+        if found is None:
+            found = self._bounds.promising(made.cost, made.gone)
+            self._promising_after[made.cost] = found
+        return found
+
     def _promising(self) -> list[CandidateDomain]:
         """List the domains that the bounds allow, those with the lowest bound of the cost first."""
         left = [place for place in self.places.found if place.least is not None]
@@ -127,7 +145,7 @@ class Reprieve:
 
     def _costs_more(self, place: CandidateDomain, made: VictimSets) -> bool:
         """Return whether every set of a domain costs more than the best one known."""
-        best = min(candidate.cost for candidate in made.found)
+        best = made.best.cost
         return place.least is None or place.least > (best.violations, best.highest)
 
     def _allot_probes(self, parts: int) -> None:

@@ -16,6 +16,8 @@ The order is that of SPEC E-9, with two parts added after the highest priority a
 
 from __future__ import annotations
 
+import heapq
+
 import msgspec
 import numpy as np
 
@@ -23,7 +25,7 @@ from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
-from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
+from extender.core.planner.preemption_types import Evictable, PlanUnit
 
 NO_PRIORITY = -(2**31) - 1  # the highest priority of an empty set: below every priority
 PRIORITY_OFFSET = 2**31  # makes every priority positive
@@ -65,6 +67,9 @@ class CostModel:
         self.units = units
         running = [p.created_us for u in units if u.kind != "reservation" for p in u.pods]
         self._youngest = max(running, default=0)
+        self._ages_s = [self.age_s(u) for u in units]
+        self._lost = [_members_lost(u) for u in units]  # by leaf
+        self._have = self._satisfied({})
         self.cascades = _cascades(request, units, fleet)
 
     def age_s(self, unit: PlanUnit) -> int:
@@ -82,26 +87,40 @@ class CostModel:
     def cost(self, gone: list[int]) -> VictimCost:
         """Return the cost of a set, given as positions in `units`."""
         chosen = [self.units[i] for i in gone]
-        victims = [u for u in chosen if u.has_cost]
+        running = [i for i in gone if self.units[i].has_cost]
+        victims = [self.units[i] for i in running]
         free = [u for u in chosen if not u.has_cost]
         return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NO_PRIORITY),
-            broken=sum(u.is_whole_group for u in victims)
-            + self._fallen([p for u in victims for p in u.pods]),
+            broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
             cascades=sum(self.cascades[i] for i in gone),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
-            age_s=sum(self.age_s(u) for u in victims),
+            age_s=sum(self._ages_s[i] for i in running),
             reserved=sum(u.priority + PRIORITY_OFFSET for u in free),
             reserved_pods=sum(len(u.pods) for u in free),
             names=tuple(sorted(u.name for u in chosen)),
         )
 
     def alone(self, index: int) -> VictimCost:
-        """Return the cost of one unit alone."""
-        return self.cost([index])
+        """Return the cost of one unit alone; the same as `cost`, in less time."""
+        unit = self.units[index]
+        weight = unit.priority + PRIORITY_OFFSET
+        if not unit.has_cost:
+            return VictimCost(reserved=weight, reserved_pods=len(unit.pods), names=(unit.name,))
+        return VictimCost(
+            violations=self._violations([unit]) if self.source.budgets else 0,
+            highest=unit.priority,
+            broken=unit.is_whole_group + (self._fallen([index]) if self._lost[index] else 0),
+            cascades=self.cascades[index],
+            weight=weight,
+            units=1,
+            pods=len(unit.pods),
+            age_s=self._ages_s[index],
+            names=(unit.name,),
+        )
 
     def _violations(self, victims: list[PlanUnit]) -> int:
         taken: dict[int, int] = {}
@@ -111,28 +130,60 @@ class CostModel:
         budgets = self.source.budgets
         return sum(max(0, n - max(budgets[b].allowed, 0)) for b, n in taken.items())
 
-    def _fallen(self, pods: list[PlanVictim]) -> int:
-        """Count the running gangs that fall below their minimum without these pods."""
-        lost: dict[int, int] = {}
-        for pod in pods:
-            if pod.gang >= 0:
-                lost[pod.gang] = lost.get(pod.gang, 0) + 1
+    def _fallen(self, victims: list[int]) -> int:
+        """Count the running gangs that fall below their minimum without these units."""
+        gangs = self.source.gangs
+        lost: dict[int, int] = {}  # by gang; of a leaf members, else children
+        for unit in victims:
+            for leaf, members in self._lost[unit].items():
+                lost[leaf] = lost.get(leaf, 0) + members
         if not lost:
             return 0
-        before, after = self.holding({}), self.holding(lost)
-        counts = (g.counts for g in self.source.gangs)
-        return sum(c and b and not a for c, b, a in zip(counts, before, after, strict=True))
+        gone = [leaf for leaf, n in lost.items() if self._have[leaf] - n < gangs[leaf].minimum]
+        if not gone:
+            return 0
+        fallen = 0
+        waiting = [-i for i in gone]  # the last first: groups come before those below them
+        heapq.heapify(waiting)
+        while waiting:
+            gang = gangs[at := -heapq.heappop(waiting)]
+            if self._have[at] < gang.minimum or self._have[at] - lost[at] >= gang.minimum:
+                continue
+            fallen += gang.counts
+            if gang.parent >= 0:
+                if gang.parent not in lost:
+                    heapq.heappush(waiting, -gang.parent)
+                lost[gang.parent] = lost.get(gang.parent, 0) + 1
+        return fallen
+
+    def _satisfied(self, lost: dict[int, int]) -> list[int]:
+        """Return per group its running members and children that keep their minimum, when leaves lose members."""
+        gangs = self.source.gangs
+        have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
+        for i in range(len(gangs) - 1, -1, -1):
+            if have[i] >= gangs[i].minimum and gangs[i].parent >= 0:
+                have[gangs[i].parent] += 1
+        return have
+
+    def spare(self, leaf: int) -> int | None:
+        """Return how many members a running gang can lose above its minimum; None where its fall does not count."""
+        gang = self.source.gangs[leaf]
+        spare = self._have[leaf] - gang.minimum
+        return spare if gang.counts and spare >= 0 else None
 
     def holding(self, lost: dict[int, int]) -> list[bool]:
         """Return which groups keep their minimum when leaves lose some of their running members."""
-        gangs = self.source.gangs
-        have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
-        holds = [False] * len(gangs)
-        for i in range(len(gangs) - 1, -1, -1):
-            holds[i] = have[i] >= gangs[i].minimum
-            if holds[i] and gangs[i].parent >= 0:
-                have[gangs[i].parent] += 1
-        return holds
+        have = self._satisfied(lost) if lost else self._have
+        return [n >= g.minimum for n, g in zip(have, self.source.gangs, strict=True)]
+
+
+def _members_lost(unit: PlanUnit) -> dict[int, int]:
+    """Count the pods of a unit by the leaf whose members they are."""
+    counts: dict[int, int] = {}
+    for pod in unit.pods:
+        if pod.gang >= 0:
+            counts[pod.gang] = counts.get(pod.gang, 0) + 1
+    return counts
 
 
 def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:

@@ -44,7 +44,7 @@ from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
 BUDGETS = 10  # a search for victims may cost as many times the budget of a plan: to evict the wrong pods costs more
-PROOF_SHARE = 10  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
+PROOF_SHARE = 100  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
 NoPreemptionCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
 
@@ -299,10 +299,11 @@ class _Decision:
     def _cheapest(self, first: Solution, wanted: int) -> PreemptionVerdict:
         reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, wanted=wanted)
         made = reprieve.search(first)
-        best = min(made.found, key=lambda c: c.cost)
+        best = made.best
         exact = find_cheapest(
             self.eviction_view,
             self.cost_model,
+            reprieve.promising(best),
             limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
             wanted=wanted,
             hint=(best.gone, best.solution),

@@ -8,6 +8,7 @@ name rules nor templates of its own. Trainer copies no label of a TrainJob to it
 from __future__ import annotations
 
 from extender.core.workloads.kind_rules import has_condition, managed_by_other
+from extender.core.workloads.workload_fields import TrainJobFields
 from extender.core.workloads.workload_kind import RuntimePatch, WorkloadKind
 
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
@@ -25,6 +26,7 @@ TRAINJOB = WorkloadKind(
     ),
     gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
     parts=None,
+    spec_type=TrainJobFields,
     finished=lambda workload: has_condition(workload, "Complete", "Failed"),
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=lambda _, __: (),

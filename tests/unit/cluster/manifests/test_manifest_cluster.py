@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extender.cluster.manifests.served import journal
-from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
+from extender.cluster.manifests.served.manifest_cluster import OBJECTS_PER_SLICE, ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
@@ -487,3 +487,70 @@ async def test_a_group_in_a_file_is_not_linked(write, running):
         ):
             await cluster.workloads.link_group(link)
         assert cluster.view().groups[group.key] == group
+
+
+# --- what a reading costs the calls of kube-scheduler --------------------------------------------------
+
+
+def counted_slices(cluster, monkeypatch) -> list[int]:
+    """Count the objects that are applied between two turns of the event loop."""
+    slices = [0]
+    inner, sleep = cluster._world.upsert, asyncio.sleep
+
+    def upsert(thing) -> None:
+        slices[-1] += 1
+        inner(thing)
+
+    async def yielded(seconds: float, *args) -> None:
+        slices.append(0)
+        await sleep(seconds, *args)
+
+    monkeypatch.setattr(cluster._world, "upsert", upsert)
+    monkeypatch.setattr(asyncio, "sleep", yielded)
+    return slices
+
+
+async def test_many_objects_are_applied_in_slices(write, running, monkeypatch):
+    """A file with very many objects keeps the event loop for a few of them at a time; parents come first."""
+    write(a_node("n0"))
+    async with running() as cluster:
+        slices = counted_slices(cluster, monkeypatch)
+        count = 4 * OBJECTS_PER_SLICE
+        groups = [a_group(f"g{n}", gang=1, parent="root") for n in range(count)]
+        write(*groups, a_group("root", composite=True, gang=1), name="many.yaml")
+        await until(cluster, lambda: len(cluster.view().groups) == count + 1)
+        assert sum(slices) == count + 1
+        assert max(slices) <= OBJECTS_PER_SLICE + 1
+
+
+async def test_only_changed_objects_of_a_changed_file_are_applied(write, running, monkeypatch):
+    """Of a hundred groups one changes."""
+    groups = [a_group(f"g{n}", gang=1) for n in range(100)]
+    write(a_node("n0"), *groups)
+    async with running() as cluster:
+        slices = counted_slices(cluster, monkeypatch)
+        write(a_node("n0"), *groups[:-1], a_group("g99", gang=7))
+        key = leaf_key("default", "g99")
+        await until(cluster, lambda: cluster.view().groups[key].minimum == 7)
+        assert sum(slices) == 1
+
+
+async def test_a_replica_catches_up_with_the_files_and_what_another_one_wrote(write, running):
+    """What was stored before the call is in the view after it, however seldom the files are read."""
+    write(a_node("n1"), a_pod("p1"))
+    async with running() as one, running() as other:
+        await one.bind(Binding(pod=ref(one, "p1"), node=NodeName("n1")))
+        write(a_pod("p2"), name="more.yaml")
+        await other.catch_up()
+        assert pod_named(other, "p1").node == "n1"
+        assert pod_named(other, "p2") is not None
+
+
+async def test_a_replica_without_changes_catches_up(write, running):
+    """Nothing is waited for but the files."""
+    write(a_node("n1"))
+    async with running() as one:
+        before = one.view()
+        async with asyncio.timeout(30):
+            await asyncio.gather(one.catch_up(), one.catch_up())
+        assert one.view() is before

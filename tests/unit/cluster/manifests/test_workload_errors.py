@@ -131,7 +131,7 @@ def test_fields_of_the_other_kinds_have_types_too(version, kind, spec, words) ->
         a_manifest([], [an_object(kind, "w", version, spec=spec)])
 
 
-def test_a_trainjob_needs_its_jobset() -> None:
+def test_a_trainjob_needs_its_runtime_or_its_jobset() -> None:
     """The owner gives label and annotations; alone it has no pods."""
     train = an_object(
         "TrainJob",
@@ -142,7 +142,7 @@ def test_a_trainjob_needs_its_jobset() -> None:
     )
     with pytest.raises(
         BadInput,
-        match=r"^object 1: TrainJob/default/tune: its pods are those of the JobSet that its controller makes; give that too",
+        match=r"^object 1: TrainJob/default/tune: spec.runtimeRef: ClusterTrainingRuntime/torch is not in the files; add",
     ):
         a_manifest([], [train])
     owner = {"kind": "TrainJob", "name": "tune", "uid": "1", "controller": True}

@@ -175,14 +175,23 @@ def test_an_example_has_the_label_and_no_group(name, kind) -> None:
     assert not any(tree.problems for tree in forest.trees.values())
 
 
-def test_each_kind_with_pod_templates_has_an_example() -> None:
-    """TrainJob and PodGang have none: other objects have their pods."""
+def test_each_kind_that_is_planned_from_its_file_has_an_example() -> None:
+    """A PodGang has none: its pods are given too."""
     kinds = {
         thing["kind"]
         for path in EXAMPLES.glob("*.yaml")
         for thing in yaml.safe_load_all(path.read_text())
     }
-    assert {one.kind for one in KINDS if one.template_paths} <= kinds
+    assert {one.kind for one in KINDS if one.kind != "PodGang"} <= kinds
+
+
+def test_the_example_of_a_trainjob_has_its_runtime() -> None:
+    found = load([str(EXAMPLES / "cluster.yaml")], [str(EXAMPLES / "trainjob.yaml")])
+    requests = {
+        pod.name: dict(pod.shape.requests) for pod in found.world.view.pods.values() if pod.group
+    }
+    assert len(requests) == 4
+    assert {(one["cpu"], one["nvidia.com/gpu"]) for one in requests.values()} == {(32_000, 8)}
 
 
 @pytest.mark.parametrize("priority", ["", "prod"])

@@ -9,6 +9,7 @@ import pytest
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.object_store import ObjectStore
+from extender.cluster.read.pod_conversion import NO_VOLUMES, shape_of
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import PodEnd
@@ -262,6 +263,72 @@ def test_what_cannot_be_read_changes_nothing() -> None:
 def test_pods_of_one_shape_share_it() -> None:
     world = a_world(*(a_pod(f"p{n}", metadata={"uid": f"p{n}"}) for n in range(3)))
     assert len({id(pod.shape) for pod in world.view.pods.values()}) == 1
+
+
+NODE_TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+POD_TERM = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+OTHER_SPECS = {
+    "requests": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "7"}}}]},
+    "limits": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "7"}}}]},
+    "ports": {"containers": [{"name": "main", "ports": [{"containerPort": 1, "hostPort": 80}]}]},
+    "init": {"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "9"}}}]},
+    "sidecar": {
+        "initContainers": [
+            {"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "9"}}}
+        ]
+    },
+    "pod level": {"resources": {"requests": {"cpu": "9"}}},
+    "overhead": {"overhead": {"cpu": "1"}},
+    "selector": {"nodeSelector": {"zone": "a"}},
+    "node affinity": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NODE_TERM]}}}},
+    "tolerations": {"tolerations": [{"key": "k", "operator": "Exists"}]},
+    "claims": {"resourceClaims": [{"name": "gpu"}]},
+    "affinity": {"affinity": {"podAffinity": {REQUIRED: [POD_TERM]}}},
+    "anti-affinity": {"affinity": {"podAntiAffinity": {REQUIRED: [POD_TERM]}}},
+    "spread": {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ]
+    },
+    "volume": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SPECS)
+def test_a_shape_that_was_seen_before_is_that_of_the_conversion(name: str) -> None:
+    """Among pods that differ in one field, each has its own shape, also when it comes again."""
+    common = a_pod("p", metadata={"uid": "p"})
+    other = a_pod("q", metadata={"uid": "q"})
+    other["spec"] = {**other["spec"], **OTHER_SPECS[name]}
+    world = a_world(common, other, other, common, other)
+    unknown = a_world(other)
+    assert shape(world, "q") == shape(unknown, "q")
+    assert shape(world, "p") == shape_of(read(common), NO_VOLUMES)
+    assert shape(world, "q") != shape(world, "p")
+
+
+def test_host_network_changes_what_ports_a_shape_has() -> None:
+    """All ports of a pod in the network of its node are ports of the node."""
+    containers = [{"name": "main", "ports": [{"containerPort": 80}]}]
+    pods = [
+        a_pod(uid, metadata={"uid": uid}, containers=containers, hostNetwork=host)
+        for uid, host in (("p", False), ("q", True))
+    ]
+    world = a_world(*pods, *pods)
+    assert [len(shape(world, uid).host_ports) for uid in ("p", "q")] == [0, 1]
+
+
+def test_a_resize_changes_a_shape_that_was_seen_before() -> None:
+    """What the containers have counts as long as it is more than what the spec asks for."""
+    pod = a_pod("p", metadata={"uid": "p"}, requests={"cpu": "1"})
+    container = pod["spec"]["containers"][0]["name"]
+    running = {"name": container, "resources": {"requests": {"cpu": "4"}}}
+    resized = {**pod, "status": {"phase": "Running", "containerStatuses": [running]}}
+    world = a_world(pod, resized)
+    assert dict(shape(world).requests)["cpu"] == 4000
+    world.upsert(read(pod))
+    assert dict(shape(world).requests)["cpu"] == 1000
 
 
 def test_priority_classes_reach_back_only_to_those_without_a_number() -> None:

@@ -57,6 +57,89 @@ async def test_nominate_first_then_lift_the_gate_once():
         assert len(stage.cluster.did("nominate")) == len(stage.cluster.did("remove_gate")) == 2
 
 
+async def test_in_a_small_cluster_only_late_members_are_nominated():
+    """kube-scheduler offers every node to filter there; a member that is at bind by then costs one request less."""
+    async with await leading(*gated(pods=3), nomination_delay_ms=30) as stage:
+        at_bind = set()
+        stage.parts.nominator._arrived = at_bind.__contains__
+        stage.start(stage.parts.nominator.run())
+        await stage.one_pass()
+        where = stage.where("g")
+        at_bind.add(stage.cluster.pod("g-0").uid)
+        stage.cluster.change_pod("g-1", node=where["g-1"])
+        await until(lambda: stage.cluster.did("nominate"), "the late member nominated")
+        await stage.settled()
+        assert stage.cluster.did("nominate") == [("default/g-2", where["g-2"])]
+        removed = [name for name, _ in stage.cluster.did("remove_gate")]
+        assert {"default/g-0", "default/g-2"} <= set(removed)
+        late = [verb for verb, name, _ in stage.cluster.calls if name == "default/g-2"]
+        assert late.index("remove_gate") < late.index("nominate")
+
+
+@pytest.mark.parametrize(
+    "why", ["nodes", "another pod waits", "other gate", "nominated", "held back", "by field"]
+)
+async def test_a_member_that_would_not_be_found_is_nominated_first(why):
+    """Where kube-scheduler may not offer the node, or the pod cannot be tried at once, nothing is saved."""
+    more = [a_node(f"m{n}", gpu=0) for n in range(99)] if why == "nodes" else []
+    if why == "another pod waits":
+        more = [a_pod("other", requests={"cpu": "1000"})]
+    async with await leading(*gated(pods=1), *more, nomination_delay_ms=30) as stage:
+        await stage.one_pass()
+        (reservation,) = stage.root("g").reservations.values()
+        changes = {
+            "other gate": {"gates": (GATE, "example.com/other")},
+            "nominated": {"nominated": "elsewhere"},
+            "held back": {"unschedulable": COMMITTED_LAST},
+            "by field": {"by_field": True},
+        }
+        if why in changes:
+            stage.cluster.change_pod("g-0", **changes[why])
+        stage.start(stage.parts.nominator.run())
+        await until(lambda: stage.cluster.did("remove_gate"), "gate removed")
+        verbs = [verb for verb, name, _ in stage.cluster.calls if name == "default/g-0"]
+        assert verbs.index("nominate") < verbs.index("remove_gate")
+        assert stage.cluster.did("nominate") == [("default/g-0", reservation.node)]
+
+
+async def test_after_a_crash_a_member_without_gate_is_nominated():
+    """kill -9 between the removal of the gate and the late nomination: the next leader writes it."""
+    async with await leading(*gated(pods=1), nomination_delay_ms=60_000) as stage:
+        stage.start(stage.parts.nominator.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0")
+        where = stage.where("g")
+        assert stage.cluster.did("nominate") == []
+        await stage.killed()
+        async with Stage(
+            database=stage.database,
+            cluster=stage.cluster,
+            clock=stage.clock,
+            nomination_delay_ms=60_000,
+        ) as again:
+            await again.lead()
+            again.start(again.parts.nominator.run())
+            await again.one_pass()
+            await until(lambda: again.cluster.did("nominate"), "nominated by the next leader")
+            assert again.cluster.did("nominate") == [("default/g-0", where["g-0"])]
+            assert len(again.cluster.did("remove_gate")) == 1
+
+
+async def test_a_late_nomination_that_fails_is_tried_again_without_the_gate():
+    """The request for the gate is not repeated, although the view may still show it."""
+    async with await leading(*gated(pods=1), nomination_delay_ms=1) as stage:
+        faults = [ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if verb == "nominate" and faults else None
+        )
+        stage.start(stage.parts.nominator.run())
+        await stage.one_pass()
+        await until(lambda: stage.cluster.pod("g-0").nominated, "nominated")
+        await stage.settled()
+        assert len(stage.cluster.did("remove_gate")) == 1
+        assert not faults
+
+
 async def test_tree_after_tree_is_let_go():
     """Trees that were admitted in one pass do not wait for one another's members."""
     gangs = {name: [f"{name}-{n}" for n in range(6)] for name in ("a", "b", "c", "d")}

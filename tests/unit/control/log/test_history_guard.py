@@ -333,3 +333,26 @@ async def test_an_anchor_with_a_wrong_signature_is_no_evidence(stage):
         assert again.event_data(HistoryTruncated) == []
         history = again.leader.history
         assert (history.anchors, history.forged) == ((mine,), (forged,))
+
+
+async def test_a_stop_publishes_the_end_and_then_releases_the_lease(stage):
+    """What was appended last is an anchor when the lease is released."""
+    publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
+    await publisher.publish()
+    await stage.leader.append([draft("last")])
+    await stage.leader.release_lease(publisher.publish_last)
+    assert stage.cluster.anchors[-1].position == stage.database.head.position
+    assert stage.leader.lease.grant is None
+
+
+async def test_a_stop_does_not_wait_for_a_cluster_that_does_not_answer(stage, monkeypatch, caplog):
+    """The lease is released all the same, and the log has the position that was not published."""
+    monkeypatch.setattr("extender.control.log.log_head_publisher.LAST_WITHIN_S", 0.01)
+    publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
+    await stage.leader.append([draft("last")])
+    monkeypatch.setattr(stage.cluster, "publish", lambda _: asyncio.Event().wait())
+    await stage.leader.release_lease(publisher.publish_last)
+    assert stage.leader.lease.grant is None
+    (line,) = [r for r in caplog.records if "not published before the stop" in r.message]
+    assert (line.position, line.published) == (stage.database.head.position, 0)
+    assert line.reason == "no answer within 0.01 s"

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from extender.control.loop.control_loop import rest_ms
+from extender.control.loop.control_loop import PassRests
 from extender.control.loop.planner_pool import PlannerPool
 from extender.core.log.events import (
     GangAdmitted,
@@ -16,10 +16,10 @@ from extender.core.log.events import (
     GangUnschedulable,
     ReservationReleased,
 )
-from extender.core.model.errors import StoreUnavailable
+from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.fakes import FakeCluster, Stage, idle, until
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.admit.test_verdict_events import Case
 
@@ -358,6 +358,52 @@ def _long_case():
     return case.request()
 
 
+class LaggingCluster(FakeCluster):
+    """The same cluster as another replica sees it: the view stays as it is until `catch_up`."""
+
+    def __init__(self, cluster):
+        super().__init__()
+        self.newest, self.caught_up = cluster, 0
+        self.seen = cluster.seen
+
+    async def catch_up(self):
+        await super().catch_up()
+        self.caught_up += 1
+        self.seen = self.newest.seen
+
+
+async def test_a_new_leader_whose_view_is_older_than_the_log_changes_nothing():
+    """Members that the leader before saw bound, created and deleted are no drift to the next one."""
+    fleet = (a_node("n0", gpu=4), a_node("n1", gpu=4))
+    first = await leading(*fleet, *a_gang("g", pods=2), *a_gang("gone", pods=1))
+    async with first:
+        await first.settled()
+        behind = LaggingCluster(first.cluster)
+        for pod in ("g-0", "g-1", "gone-0"):
+            first.cluster.change_pod(pod, node=first.reserved_node(pod), phase="Running")
+        await first.settled()
+        first.cluster.delete_pod("gone-0")
+        first.cluster.delete_group("gone")
+        first.cluster.add(*a_gang("late", pods=2))
+        await first.settled()
+        assert first.root("g").phase == "scheduled"
+        assert first.root("late").phase == "admitted"
+        recorded = first.names()
+        await first.stop_leading()
+        async with Stage(
+            database=first.database, clock=first.clock, cluster=behind, holder="next"
+        ) as second:
+            await second.lead()
+            behind.fault = lambda verb, _: ClusterUnavailable("503") if verb == "catch_up" else None
+            with pytest.raises(ClusterUnavailable):
+                await second.one_pass()
+            behind.fault = lambda *_: None
+            await second.settled()
+            await second.one_pass()
+            assert second.names() == [*recorded, "LeaseAcquired"]
+            assert behind.caught_up == 1, "once in a term"
+
+
 @pytest.mark.cpu(2)
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
@@ -386,9 +432,28 @@ async def test_a_killed_planner_process_is_replaced():
 
 
 @pytest.mark.parametrize(
-    ("took", "rested", "wait"),
-    [(0, 0, 2), (10, 0, 40), (10, 30, 10), (10, 500, 2), (5_000, 0, 200), (5_000, 150, 50)],
+    ("passes", "waits"),
+    [
+        ([(0, 0)], [2]),
+        ([(10, 0)], [2]),  # a short pass after a quiet time: the next one follows at once
+        (
+            [(4, 0)] * 6,
+            [2, 2, 4, 16, 16, 16],
+        ),  # what was left for later is used up: four times as long as they took
+        ([(10, 0), (10, 40)], [2, 2]),
+        ([(10, 0), (10, 500), (10, 0), (10, 0)], [2, 2, 2, 38]),
+        ([(5_000, 0), (5_000, 0), (5_000, 150)], [200, 200, 50]),
+    ],
 )
-def test_passes_rest_from_the_end_of_the_one_before(took, rested, wait):
-    """After a quiet time a pass starts without a rest; in a burst it waits for what is left of the rest."""
-    assert rest_ms(took, rested) == wait
+def test_passes_rest_four_times_as_long_as_they_take(passes, waits):
+    """The first ones of a burst do not wait; after that the rest is what it is in the long run, 200 ms at most."""
+    rests = PassRests()
+    assert [rests.after_pass(took, rested) for took, rested in passes] == waits
+
+
+def test_passes_take_a_fifth_of_the_time_in_the_long_run():
+    """Whatever their lengths are, up to 50 ms, from which on the longest rest is due."""
+    for took in (1, 3, 8, 20, 50):
+        rests = PassRests()
+        waited = sum(rests.after_pass(took, 0) for _ in range(1000))
+        assert waited == pytest.approx(1000 * took * 4, abs=40), took

@@ -7,7 +7,11 @@ import logging
 import pytest
 
 from extender.control.loop.readmission_alarm import REASON
-from extender.core.decisions.reconcile import cluster_reconciliation
+from extender.core.decisions.reconcile import (
+    cluster_reconciliation,
+    incremental_reconciliation,
+    reservation_checks,
+)
 from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
 from extender.core.model.nodes import Taint
 from extender.telemetry import METRICS
@@ -32,11 +36,12 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
         monkeypatch.setattr(cluster_reconciliation, "unfit_pods", unfit)
     elif fault == "superseded":
 
-        def overtaken(view, state):
-            roots = state.gangs.values()
-            return {uid for root in roots for uid, r in root.reservations.items() if hit(r.pod)}
+        def overtaken(view, state, name):
+            held = state.reservations_on.get(name, {})
+            return [uid for uid, r in held.items() if hit(r.pod)]
 
-        monkeypatch.setattr(cluster_reconciliation, "oversubscribed_reservations", overtaken)
+        for module in (reservation_checks, incremental_reconciliation):
+            monkeypatch.setattr(module, "oversubscribed_on", overtaken)
     else:
         monkeypatch.setattr(
             stage.control_loop._reconciler,

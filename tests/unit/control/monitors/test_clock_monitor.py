@@ -6,9 +6,17 @@ import pytest
 
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import ClockStepped, GangAdmitted, ReservationReleased
+from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.historical_state import HistoricalState
+from extender.queries.state.state_dto import Scope
 from extender.runtime.database_clock import DatabaseClock
 from extender.telemetry import METRICS
-from tests.support.logs.fake_store import FakeDatabase
+from tests.support.logs.fake_store import (
+    FakeDatabase,
+    FakeEventLog,
+    FakeEventQueries,
+    FakeSnapshots,
+)
 from tests.support.service.fakes import FakeClock, Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -91,6 +99,24 @@ async def test_a_step_of_the_machine_is_recorded_and_changes_nothing_else(story,
     assert story.released() == ["expired"]
     for event in story.stage.events():
         assert abs(event.at_us - story.true_us) <= (TTL_S + 60) * 1_000_000
+
+
+@pytest.mark.parametrize("step_s", [DAYS_400_S, -DAYS_400_S])
+async def test_the_state_of_a_moment_is_right_after_a_step_of_the_machine(story, step_s):
+    """Two pods hold their capacity while the clock is wrong, and none after one was deleted: asked for by true times."""
+    story.machine.us += step_s * 1_000_000
+    await story.later(TTL_S // 2)
+    held_us = story.true_us
+    story.machine.us -= step_s * 1_000_000
+    story.stage.cluster.delete_pod("g-0")
+    await story.later(20)
+    past = HistoricalState(
+        FakeEventLog(story.database),
+        FakeSnapshots(story.database),
+        FakeEventQueries(story.database),
+    )
+    then, now = [await past.state(rfc3339(us), Scope()) for us in (held_us, story.true_us)]
+    assert [found.totals.reserved for found in (then, now)] == [2, 0]
 
 
 @pytest.mark.parametrize("ahead_s", [3 * HOUR_S, -3 * HOUR_S])

@@ -18,6 +18,7 @@ from immutables import Map
 
 from extender.core.model import cluster_view as view_module
 from extender.core.model.cluster_view import (
+    GROUPS_AT_ONCE,
     ClusterView,
     forest_after,
     forest_of,
@@ -352,19 +353,60 @@ def _crowd(view: ClusterView, rng: random.Random) -> ClusterView:
     return with_pod(view, pod)
 
 
+def stepped(before: ClusterView, after: ClusterView) -> list[tuple[ClusterView, Forest]]:
+    """Return the views on the way from one to another; each has the forest of its view, and the last is at the end."""
+    forest = forest_of(before)
+    steps = list(forest_steps(before, forest, after))
+    here, last = before, forest
+    for view, found in steps:
+        if view.groups is not here.groups:
+            assert found == forest_of(view)
+        olds, news = here.groups, view.groups
+        changed = {k for k in olds if news.get(k) is not olds[k]} | {
+            k for k in news if k not in olds
+        }
+        assert len(changed) <= GROUPS_AT_ONCE
+        here, last = view, found
+    assert here.groups is after.groups
+    assert forest_after(here, last, after) == forest_of(after)
+    return steps
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, lambda count: star(count)[::-1]])
 def test_many_groups_are_reached_in_steps(shape) -> None:
-    """Each step adds or removes a part, has the forest of its view, and little is left after the last."""
+    """Each step adds or removes a part, has the forest of its view, and nothing is left after the last."""
     view = seen(shape(2_200))
     for before, after in ((ClusterView(), view), (view, ClusterView())):
-        forest = forest_of(before)
-        steps = list(forest_steps(before, forest, after))
-        assert all(found == forest_of(here) for here, found in steps)
-        assert len(steps) == 4
-        here, forest = steps[-1]
-        assert abs(len(here.groups) - len(after.groups)) == 200
-        assert forest_after(here, forest, after) == forest_of(after)
+        assert len(stepped(before, after)) >= 2_200 // GROUPS_AT_ONCE
     assert list(forest_steps(view, forest_of(view), with_group(view, leaf("fresh")))) == []
+
+
+def test_a_parent_that_comes_after_its_children_or_goes_before_them_is_reached_in_steps() -> None:
+    """One changed group is one change, and concerns all that hang below it: they do not change their place at once."""
+    root, *leaves = star(2_200)
+    without = seen(leaves)
+    assert len(stepped(without, with_group(without, root))) >= 2 * 2_200 // GROUPS_AT_ONCE
+    crowded = seen([root, *leaves])
+    assert len(stepped(crowded, without_group(crowded, root.key))) >= 2_200 // GROUPS_AT_ONCE
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_step_costs_what_its_part_costs(shape) -> None:
+    """Of twice as many groups, the most expensive step calls as many Python functions as before."""
+    worst = []
+    for count in (2_000, 4_000):
+        before, after = ClusterView(), seen(shape(count))
+        forest, calls = forest_of(before), []
+        steps = forest_steps(before, forest, after)
+        next(steps), next(steps)  # those look at what changed
+        while True:
+            with Looked() as looked:
+                step = next(steps, None)
+            if step is None:
+                break
+            calls.append(looked.calls)
+        worst.append(max(calls))
+    assert worst[1] < 1.3 * worst[0]
 
 
 # --- one change among many -------------------------------------------------------------------------

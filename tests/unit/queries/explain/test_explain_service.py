@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import difflib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.log.reservation_state import EMPTY
+from extender.core.log.state_projector import fold
 from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_pod
-from extender.core.model.errors import BadInput, NotFound
+from extender.core.model.errors import BadInput, NotFound, RequestRejected
 from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf_key
 from extender.core.model.pods import Pod, PodShape
-from extender.queries.explain.explain_service import ExplainService, _forest_around
+from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
-from tests.support.service.fakes import Stage
+from tests.support.service.fakes import Stage, until
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import (
     GPU,
@@ -43,7 +46,11 @@ def explaining(stage):
     plans = live_plans(stage)
     published = stage.parts.exchange.published
     service = ExplainService(
-        stage.cluster, stage.leader, stage.clock, plans.plan, turns=lambda: published.turns
+        stage.cluster,
+        stage.leader,
+        stage.clock,
+        plans.plan,
+        live=LiveProgress(turns=lambda: published.turns, at_bind=stage.barriers.at_bind),
     )
 
     async def ask(text: str, namespace: str = "default"):
@@ -67,6 +74,22 @@ def failing(explanation):
         place += 1
     assert set(outcomes[place + 1 :]) <= {"not reached", "unknown"}
     return explanation.checks[place].check, outcomes[place]
+
+
+async def test_it_plans_with_the_search_budget_of_the_service() -> None:
+    """So that what it suggests, a larger one, changes its own answer; beyond what a query may ask for it has that."""
+    asked = []
+    async with a_stage(*a_gang("g", pods=5, requests=WHOLE)) as stage:
+        await led(stage)
+
+        async def plan(body, readers):
+            asked.append(msgspec.json.decode(body)["budget"])
+            return await live_plans(stage).plan(body, readers)
+
+        for budget in (50, 10_000_000):
+            service = ExplainService(stage.cluster, stage.leader, stage.clock, plan, budget=budget)
+            await service.explain(parse_name("g", "default"))
+    assert asked == [50, 200_000]
 
 
 async def test_a_gang_that_is_reserved() -> None:
@@ -358,3 +381,51 @@ async def test_a_new_gang_beyond_the_limit_of_its_namespace():
         assert "more than 1 new gangs per minute (max_new_gangs_per_minute); 1 of them come" in (
             found.answer + str(found.checks)
         )
+
+
+async def test_a_member_at_bind_names_those_that_it_waits_for():
+    """kube-scheduler has accepted one of three members; the answers name the two others, and nothing once all are bound."""
+    async with a_stage(*a_gang("g", pods=3)) as stage:
+        ask = await led(stage)
+        for pod, node in stage.where("g").items():
+            stage.cluster.change_pod(pod, nominated=node)
+        await stage.settled()
+        calls = [stage.bind("g-0")]
+        uid = stage.cluster.pod("g-0").uid
+        await until(lambda: stage.barriers.at_bind(uid), "the call waits")
+        others = "default/g-1, default/g-2, which kube-scheduler has not accepted yet"
+        found = await ask("Pod/g-0")
+        assert failing(found) == ("bound", "no")
+        assert found.checks[-1].text == f"it waits at bind for {stage.reserved_node('g-0')}"
+        assert found.reasons == (f"1 member waits at bind for {others}",)
+        calls += [stage.bind("g-1"), stage.bind("g-2")]
+        await asyncio.gather(*calls)
+        await stage.settled()
+        assert (await ask("g")).answer.startswith("PodGroup default/g runs")
+
+
+async def test_what_kept_members_from_being_bound_is_known_until_they_are():
+    """After a barrier that timed out and after a refused Binding; on a replica that only reads the log too."""
+    fleet = [a_node(f"n{n}", gpu=8) for n in range(2)]
+    async with Stage(*fleet, *a_gang("g", pods=2), barrier_timeout_s=0.05) as stage:
+        ask = await led(stage)
+        await stage.bind("g-0")
+        barrier = "the bind barrier timed out: 1 member waited, 1 did not arrive: default/g-1"
+        assert [text.partition(": ")[2] for text in (await ask("g")).reasons] == [barrier]
+        await stage.settled()
+        assert any(barrier in text for text in (await ask("g")).reasons)
+        assert barrier in str((await ask("Pod/g-1")).reasons)
+        stage.cluster.fault = lambda verb, name: (
+            RequestRejected("403 no") if (verb, name) == ("bind", "default/g-0") else None
+        )
+        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        await stage.settled()
+        refused = f"the Binding of default/g-0 to {stage.reserved_node('g-0')} was refused: 403 no"
+        assert refused in str((await ask("Pod/g-0")).reasons)
+        assert refused not in str((await ask("Pod/g-1")).reasons)
+        assert fold(EMPTY, stage.events()) == stage.leader.committed
+        stage.cluster.fault = lambda *_: None
+        await stage.bind("g-0")
+        await stage.settled()
+        found = await ask("g")
+        assert (found.answer.startswith("PodGroup default/g runs"), found.reasons) == (True, ())

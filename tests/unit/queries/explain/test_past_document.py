@@ -1,4 +1,4 @@
-"""docs/explain-at.md: every first line of `explain --at`, from one log.
+"""docs/how-to/explain-at.md: every first line of `explain --at`, from one log.
 
 GANG_EXTENDER_WRITE_GOLDEN=1 writes the lines into the document instead.
 """
@@ -35,7 +35,7 @@ from tests.support.logs.short_log import GPUS, admitted, at_us, bound, events
 from tests.unit.queries.explain.test_past_explanation import asking
 from tests.unit.queries.state.test_historical_state import Past
 
-PAGE = DOCS / "explain-at.md"
+PAGE = DOCS / "how-to/explain-at.md"
 FEW = 9  # characters; shorter parts of a sentence are no sentence
 
 

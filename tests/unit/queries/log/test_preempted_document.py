@@ -1,4 +1,4 @@
-"""docs/my-gang-was-preempted.md: a section for each way that it can end, with the paragraph as it is printed."""
+"""docs/troubleshooting/my-gang-was-preempted.md: a section for each way that it can end, with the paragraph as it is printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
-DOCUMENT = DocumentOutputs("my-gang-was-preempted.md", "gang-extender explain --why-preempted")
+DOCUMENT = DocumentOutputs(
+    "troubleshooting/my-gang-was-preempted.md", "gang-extender explain --why-preempted"
+)
 
 LINE = PreemptionLine(
     preemption="p",

@@ -1,4 +1,4 @@
-"""docs/capacity.md: a section for each option, with the output as it is printed."""
+"""docs/how-to/capacity.md: a section for each option, with the output as it is printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.document_outputs import DocumentOutputs
 from tests.support.service.command_line import run_command
 
-DOCUMENT = DocumentOutputs("capacity.md", "gang-extender plan")
+DOCUMENT = DocumentOutputs("how-to/capacity.md", "gang-extender plan")
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
 MISSPELT = """\
 apiVersion: gang-extender.dev/v1alpha1

@@ -19,7 +19,7 @@ from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 
-DOCUMENT = DocumentOutputs("node-groups.md", "gang-extender explain")
+DOCUMENT = DocumentOutputs("how-to/node-groups.md", "gang-extender explain")
 GPUS = {GPU: 8}
 
 
@@ -138,8 +138,8 @@ def test_a_file_that_is_not_there_and_a_name_that_comes_twice(tmp_path) -> None:
 
 
 async def test_the_example_in_the_document(tmp_path, capsys) -> None:
-    """The file in docs/node-groups.md is read, and its output is that of `explain`."""
-    text = (DOCS / "node-groups.md").read_text()
+    """The file in docs/how-to/node-groups.md is read, and its output is that of `explain`."""
+    text = (DOCS / "how-to/node-groups.md").read_text()
     path = tmp_path / "groups.yaml"
     path.write_text(text.partition("```yaml\n")[2].partition("```")[0])
     specs = read_node_groups(str(path))

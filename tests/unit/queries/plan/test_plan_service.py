@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 
 import msgspec
 import pytest
 import yaml
 
+from extender.cluster.manifests.manifest_entries import FAULTS_MAX
 from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
+from extender.queries.plan.plan_query_worker import PlanQueryWorker
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
@@ -298,3 +301,28 @@ def test_all_wrong_fields_of_a_body_are_named():
     """Two fields, two lines."""
     with pytest.raises(BadInput, match=r"^2 problems:\n  body: copys: .*\n  body: budget: "):
         answer_plan_request(b'{"copys": 1, "budget": 0}')
+
+
+async def test_the_worker_process_names_all_wrong_fields_as_this_one_does():
+    """What is wrong is made in another process; its message arrives as it was."""
+    body = b'{"cluster": [0, {}], "workload": [], "more": 1}'
+    with pytest.raises(BadInput) as here:
+        answer_plan_request(body)
+    worker = PlanQueryWorker()
+    try:
+        with pytest.raises(BadInput) as there:
+            await worker.run(answer_plan_request, body)
+    finally:
+        worker.stop()
+    assert str(there.value) == str(here.value)
+    assert str(here.value).startswith("2 problems:\n  body: cluster[0]: ")
+
+
+@pytest.mark.parametrize("item", [0, {}, {"kind": "Node", "apiVersion": "v1"}])
+def test_of_very_many_wrong_objects_the_first_are_named(item):
+    """No memory and no time for millions of messages: the rest is not read, and the message has that."""
+    body = json.dumps({"cluster": [item] * 5_000, "workload": []}).encode()
+    with pytest.raises(BadInput) as caught:
+        answer_plan_request(body)
+    assert str(caught.value).startswith(f"{FAULTS_MAX} problems or more:\n  body: cluster[0]")
+    assert len(pickle.dumps(caught.value)) < 100_000

@@ -265,7 +265,8 @@ def test_sums_are_those_of_the_pods(events):
     promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.claims]
     vacant = [v for root in state.gangs.values() for v in root.replacement_holds.values()]
     kept = [(v.uid, v.node, "replacement") for v in vacant]  # of members that were lost
-    assert sorted(members + promised + kept) == sorted(
+    held = [(p.uid, p.node, p.state) for hold in found.capacity_holds for p in hold.places]
+    assert sorted(members + promised + kept + held) == sorted(
         (p.uid, n.node, p.state) for n in found.nodes for p in n.pods
     )
     assert found.totals.reserved == sum(len(r.reservations) for r in state.gangs.values())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.reconcile.cluster_reconciliation import SettledCheck, decide_reconcile
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
@@ -73,35 +73,6 @@ class Walk:
             elif what == "delete":
                 cluster.delete_pod(name)
         self.forest = forest_after(before, self.forest, cluster.seen)
-
-
-@given(st.booleans(), st.lists(CHANGES, max_size=14))
-def test_agreement_that_stands_is_agreement(held, changes):
-    """A reconciliation that is left out would have found nothing."""
-    walk, agreement = Walk(held=held), SettledCheck()
-    for change in changes:
-        walk.apply(*change)
-        found = decide_reconcile(walk.cluster.seen, walk.state, walk.forest, walk.now)
-        look = (walk.cluster.seen, walk.state, walk.forest, walk.now)
-        if agreement.stands(*look):
-            assert found == []
-        elif not found:
-            agreement.reached(*look)
-            pods = walk.cluster.seen.pods
-            strayed = any(uid in pods and pods[uid].group is None for uid in walk.state.gang_of)
-            assert agreement.stands(*look) or strayed
-
-
-def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():
-    """Ordinary pods come and go without a look at every waiting tree."""
-    walk, agreement = Walk(held=False), SettledCheck()
-    agreement.reached(walk.cluster.seen, walk.state, walk.forest, walk.now)
-    walk.cluster.change_pod("a", node=NodeName("n0"))
-    assert agreement.stands(walk.cluster.seen, walk.state, walk.forest, walk.now)
-    held = Walk(held=True)
-    agreement.reached(held.cluster.seen, held.state, held.forest, held.now)
-    held.cluster.change_pod("b", node=NodeName("n0"))  # both GPUs: the reservation is overtaken
-    assert not agreement.stands(held.cluster.seen, held.state, held.forest, held.now)
 
 
 @given(st.booleans(), st.lists(CHANGES, max_size=14))

@@ -120,7 +120,7 @@ def test_agrees_where_pods_have_rules(request_):
 @examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_without_the_complete_search(request_):
-    """With the complete search taken out the same trees are helped, validly, and nothing is claimed to be proved."""
+    """With the complete search taken out the same trees are helped, validly, and what is claimed to be proved holds."""
     whole = preempt(request_)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front, "find_cheapest", lambda *args, **options: UNKNOWN)
@@ -128,8 +128,8 @@ def test_without_the_complete_search(request_):
         _agree(request_)
     assert type(made) is type(whole)
     if isinstance(made, PreemptionPlan):
-        assert not made.search.exhausted
-        assert made.cost >= whole.cost or not whole.search.exhausted
+        assert figures(made.cost) >= figures(whole.cost) or not whole.search.exhausted
+        assert figures(made.cost) <= figures(whole.cost) or not made.search.exhausted
 
 
 @examples(30, suppress_health_check=list(HealthCheck))

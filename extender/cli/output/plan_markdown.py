@@ -1,0 +1,160 @@
+"""The answer to a plan query as one page of Markdown, for the summary of a CI job or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import UnsetType
+
+from extender.cli.output.plan_text import WHEN_EMPTY, shortened, tree_name
+from extender.core.model.wording import counted
+from extender.queries.plan.plan_query import BEST_TO_WORST, GangVerdict, PlanAnswer
+
+ROWS_MAX = 40  # of a table or list
+PODS_SHOWN = 8  # of those without a node
+ANSWERS = {
+    "placed": "fits",
+    "waiting": "is not complete",
+    "unknown": "not decided",
+    "impossible": "does not fit",
+    "invalid": "is not valid",
+}
+HEADLINES = {
+    "placed": "Yes",
+    "waiting": "Not complete yet",
+    "unknown": "Not decided",
+    "impossible": "No",
+    "invalid": "Not valid",
+}
+
+
+def plan_markdown(result: PlanAnswer, warnings: Sequence[str]) -> str:
+    """Return a page that ends with a newline; no table or list of it is longer than `ROWS_MAX` entries.
+
+    Args:
+        result: The answer.
+        warnings: Warnings about the objects.
+    """
+    return "\n".join(_page(result, warnings)) + "\n"
+
+
+def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
+    yield f"## Would it fit? {_headline(result)}"
+    if not isinstance(result.given, UnsetType):
+        yield from ("", f"Planned {_escaped('; '.join(result.given))}.")
+    if not result.gangs:
+        yield from ("", "There is nothing to plan: no group and no pending pod was given.")
+    else:
+        yield ""
+        yield from _overview(result.gangs)
+    refused = [gang for gang in result.gangs if gang.verdict != "placed"]
+    for gang in refused[:ROWS_MAX]:
+        yield from _refusal(gang)
+    if len(refused) > ROWS_MAX:
+        yield from ("", f"{len(refused) - ROWS_MAX} further trees were refused.")
+    if isinstance(result.copies, UnsetType):
+        placed = [gang for gang in result.gangs if gang.assignments]
+        for gang in placed[:ROWS_MAX]:
+            yield from _placement(gang)
+    if warnings:
+        yield from ("", "### Warnings", "")
+        yield from _bullets(warnings)
+    nodes = sum(gang.search.nodes for gang in result.gangs)
+    proved = all(gang.search.exhausted for gang in result.gangs)
+    proof = (
+        "the answers are proved" if proved else "a larger `--search-budget` may give another answer"
+    )
+    yield from ("", f"<sub>gang-extender plan: {counted(nodes, 'search node')}, {proof}.</sub>")
+
+
+def _headline(result: PlanAnswer) -> str:
+    copies = result.copies
+    if not isinstance(copies, UnsetType):
+        at_least = "At least " if copies.limited else ""
+        wanted = f" of {copies.wanted}" if copies.wanted else ""
+        one = copies.fit == 1 and not copies.wanted
+        return f"{at_least}{copies.fit}{wanted} {'copy fits' if one else 'copies fit'}"
+    if not result.gangs:
+        return "Nothing to plan"
+    counts = Counter(gang.verdict for gang in result.gangs)
+    if len(result.gangs) == 1 or len(counts) == 1:
+        return HEADLINES[result.verdict]
+    return ", ".join(f"{counts[word]} {ANSWERS[word]}" for word in BEST_TO_WORST if counts[word])
+
+
+def _overview(gangs: Sequence[GangVerdict]) -> Iterator[str]:
+    def row(gang: GangVerdict) -> tuple[str, ...]:
+        total = len(gang.assignments) + len(gang.unplaced)
+        evicted = sum(len(unit.pods) for unit in gang.victims)
+        copy = "" if isinstance(gang.copy, UnsetType) else f" (copy {gang.copy})"
+        return (
+            f"{tree_name(gang)}{copy}",
+            f"**{ANSWERS[gang.verdict]}**",
+            f"{len(gang.assignments)} of {total}",
+            str(len({line.node for line in gang.assignments})),
+            counted(evicted, "pod") if evicted else "none",
+        )
+
+    headers = ("workload", "answer", "pods placed", "nodes", "evicts")
+    yield from _table(headers, [row(gang) for gang in gangs])
+
+
+def _refusal(gang: GangVerdict) -> Iterator[str]:
+    yield from ("", f"### Why {tree_name(gang)} {ANSWERS[gang.verdict]}", "")
+    reasons = [*gang.reasons]
+    reasons += [f"cannot hold together: {one.object}: {one.message}" for one in gang.conflict]
+    if gang.when_empty:
+        reasons.append(WHEN_EMPTY[gang.when_empty])
+    yield from _bullets(reasons)
+    if gang.help:
+        yield from ("", "**What would help** (each was verified by a plan):", "")
+        yield from _bullets(gang.help)
+
+
+def _placement(gang: GangVerdict) -> Iterator[str]:
+    nodes: dict[str, set[str]] = {}
+    for line in gang.assignments:
+        nodes.setdefault(line.group, set()).add(line.node)
+    rows = [
+        (
+            group,
+            ", ".join(f"{key}={value}" for key, value in gang.domains.get(group, {}).items()),
+            ", ".join(shortened(sorted(found))),
+        )
+        for group, found in nodes.items()
+    ]
+    yield from ("", f"<details><summary>Where {_escaped(tree_name(gang))} runs</summary>", "")
+    yield from _table(("group", "domain", "nodes"), rows)
+    if gang.victims:
+        yield from ("", "It evicts:", "")
+        yield from _bullets(f"{unit.unit}: {', '.join(unit.pods)}" for unit in gang.victims)
+    if gang.unplaced:
+        more = len(gang.unplaced) - PODS_SHOWN
+        shown = ", ".join(gang.unplaced[:PODS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield from ("", f"Without a node: {_escaped(shown)}.")
+    yield from ("", "</details>")
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headers)} |"
+    yield f"|{'---|' * len(headers)}"
+    for row in rows[:ROWS_MAX]:
+        yield f"| {' | '.join(_escaped(cell) for cell in row)} |"
+    if len(rows) > ROWS_MAX:
+        yield from ("", f"and {len(rows) - ROWS_MAX} more")
+
+
+def _bullets(texts: Iterable[str]) -> Iterator[str]:
+    found = list(texts)
+    for text in found[:ROWS_MAX]:
+        yield f"- {_escaped(text)}"
+    if len(found) > ROWS_MAX:
+        yield f"- and {len(found) - ROWS_MAX} more"
+
+
+def _escaped(text: str) -> str:
+    """Return a text in which nothing is markup but our own bold type, on one line."""
+    for sign in ("\\", "|", "<", ">", "`", "_", "[", "]", "~", "#"):
+        text = text.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
+    return " ".join(text.split())

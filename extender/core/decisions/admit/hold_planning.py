@@ -1,0 +1,297 @@
+"""Where to hold capacity for a tree that waits: the place that needs the fewest busy slots to free; and its events.
+
+A node has as many *busy slots* as further pods of the tree would fit on it without the pods that run there and may leave.
+The planner places the tree on some nodes as if these were free, and on the others as they are now. First the smallest number
+of busy slots per node decides with which it finds a place, then the domain with the fewest of them in all, then the fewest nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.decisions.admit.verdict_events import EventContext, draft_for, group_records
+from extender.core.decisions.capacity.capacity_holds import may_leave
+from extender.core.decisions.capacity.hold_progress import fitting_pods
+from extender.core.decisions.fairness.hold_turns import displaced_holds
+from extender.core.log.events import (
+    AssignmentRecord,
+    CapacityHeld,
+    CapacityHoldReleased,
+    NewEvent,
+)
+from extender.core.log.reservation_state import CapacityHold, GangState, HeldPod, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.pod_groups import Tree
+from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preemption_types import Evictable, PlanVictim
+
+
+class HoldRequests:
+    """The requests that are planned to find a place: each with other nodes that may free."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        request: PlanRequest,
+        ruled: InterpodRulePart,
+        *,
+        staying: Collection[PodUid] = (),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: The cluster.
+            state: The reservation state.
+            tree: The tree.
+            request: Its plan request.
+            ruled: The result of `ruled_part` for that request.
+            staying: Further pods that count as staying, such as those that terminate and stay.
+        """
+        shapes: dict[PodShape, int] = {}
+        leaving = _leaving(view, state, tree, ruled, shapes, staying)
+        # on nodes with preemption claims, the freed capacity is for the preemptor
+        self._leaving = {
+            node: pods for node, pods in leaving.items() if node not in state.claimed_on
+        }
+        everything = [pod for pods in self._leaving.values() for pod in pods]
+        source = Evictable(
+            priority=tree.root.priority, going=tuple(everything), shapes=tuple(shapes)
+        )
+        self._request = msgspec.structs.replace(request, evictable=source, explain=False)
+        emptied = {node.name: node for node in without(self._request, everything).nodes}
+        self.busy: Mapping[NodeName, int] = {
+            node.name: slots
+            for node in request.nodes
+            if (slots := _busy_slots(node, emptied[node.name], request.shapes)) > 0
+        }
+        key = _topology_key(request.root)
+        self._domain = {
+            node.name: node.labels.get(key, "") if key else "" for node in request.nodes
+        }
+
+    def all_free(self) -> PlanRequest:
+        """Return the request in which all nodes are free of what may leave."""
+        return self._free_of(self.busy)
+
+    def search(self) -> Generator[PlanRequest, bool, None]:
+        """Yield requests to plan, one after the other; takes whether a place was found for each.
+
+        The last one with a place is where capacity is held. There is none if the first has no place.
+        """
+        levels = sorted(set(self.busy.values()))
+        if not levels or not (yield self.all_free()):
+            return
+        low, high = 0, len(levels) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if (yield self._free_of(self._in_order(levels[middle]))):
+                high = middle
+            else:
+                low = middle + 1
+        order = self._in_order(levels[high])
+        low, high = 1, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if (yield self._free_of(order[:middle])):
+                high = middle
+            else:
+                low = middle + 1
+
+    def _in_order(self, level: int) -> list[NodeName]:
+        """Return the nodes with at most so many busy slots, those of domains with the fewest in all first."""
+        names = [name for name, slots in self.busy.items() if slots <= level]
+        totals: dict[str, int] = {}
+        for name in names:
+            domain = self._domain[name]
+            totals[domain] = totals.get(domain, 0) + self.busy[name]
+
+        def turn(name: NodeName) -> tuple[int, str, int, NodeName]:
+            domain = self._domain[name]
+            return totals[domain], domain, self.busy[name], name
+
+        return sorted(names, key=turn)
+
+    def _free_of(self, nodes: Iterable[NodeName]) -> PlanRequest:
+        """Return the request in which some nodes are free of what may leave."""
+        gone = [pod for node in nodes for pod in self._leaving.get(node, ())]
+        return msgspec.structs.replace(without(self._request, gone), evictable=None)
+
+
+def _topology_key(group: PlanGroup) -> str:
+    """Return the outermost topology key of a tree; empty: it has none."""
+    if group.topology:
+        return group.topology[0]
+    return next((key for child in group.groups if (key := _topology_key(child))), "")
+
+
+def _busy_slots(now: PlanNode, emptied: PlanNode, shapes: Collection[PodShape]) -> int:
+    return max((_slots(emptied, s) - _slots(now, s) for s in shapes), default=0)
+
+
+def _slots(node: PlanNode, shape: PodShape) -> int:
+    fits = [
+        max(node.free.get(name, 0), 0) // amount for name, amount in shape.requests if amount > 0
+    ]
+    return min(fits, default=0)
+
+
+def _leaving(
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    ruled: InterpodRulePart,
+    shapes: dict[PodShape, int],
+    staying: Collection[PodUid],
+) -> Mapping[NodeName, list[PlanVictim]]:
+    """Return by node the assigned pods that may leave, and reservations up to its priority; `shapes` gets their shapes."""
+    own = {pod.uid for pod in tree.pods}
+    found: dict[NodeName, list[PlanVictim]] = {}
+    for node in sorted(view.nodes):
+        pods = [
+            _occupant(pod, node, pod.shape, ruled, shapes)
+            for pod in view.on_node.get(node, {}).values()
+            if may_leave(pod) and pod.uid not in own and pod.uid not in staying
+        ]
+        for reservation in state.reservations_on.get(node, {}).values():
+            pod = view.pods.get(reservation.uid)
+            if reservation.priority > tree.root.priority:
+                continue  # it ends a hold: see `capacity_hold_ends`
+            if reservation.uid not in own and pod is not None and pod.node is None:
+                requests = tuple(sorted(reservation.requests.items()))
+                shape = msgspec.structs.replace(pod.shape, requests=requests)
+                pods.append(_occupant(pod, node, shape, ruled, shapes))
+        if pods:
+            found[node] = sorted(pods, key=lambda p: (p.pod, p.uid))
+    return found
+
+
+def _occupant(
+    pod: Pod,
+    node: NodeName,
+    shape: PodShape,
+    ruled: InterpodRulePart,
+    shapes: dict[PodShape, int],
+) -> PlanVictim:
+    counts = counted_by(ruled, pod) if ruled.rules else ()
+    return PlanVictim(
+        pod=pod.path,
+        uid=pod.uid,
+        node=node,
+        shape=shapes.setdefault(shape, len(shapes)),
+        # what attracts the tree may leave with the pod, but must not count as gone
+        rules=tuple(i for i in counts if ruled.rules[i].kind == "apart"),
+    )
+
+
+def decide_hold(
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    request: PlanRequest,
+    plan: Plan,
+    recipe: EventContext,
+    *,
+    until_us: int,
+) -> list[NewEvent]:
+    """Return the events that hold capacity for a tree; none if that is not possible any more.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        tree: The tree, as it was planned.
+        request: The request of `HoldRequests` that was planned.
+        plan: The answer of the planner to it.
+        recipe: `plan` is the id of the hold.
+        until_us: The latest end of the hold.
+    """
+    root = state.gangs.get(tree.root.uid)
+    minimum = tuple(a for a in plan.assignments if not a.extra)
+    if root is None or root.uid in state.capacity_holds or not minimum:
+        return []
+    shapes = tuple(dict(shape.requests) for shape in request.shapes)
+    pods = tuple(
+        HeldPod(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, requests=shapes[a.shape])
+        for a in minimum
+    )
+    ending = displaced_holds(state, root)
+    ending += _without_place(view, state, root, pods, ending)
+    drafts = [
+        NewEvent(
+            gang_uid=hold.gang_uid,
+            gang=hold.gang,
+            data=CapacityHoldReleased(
+                hold=hold.hold,
+                reason="superseded",
+                message="capacity is held for a tree of higher priority",
+            ),
+            actor=recipe.actor,
+            cause=recipe.cause,
+        )
+        for hold in ending
+    ]
+    data = CapacityHeld(
+        hold=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        waiting_since_us=root.refused_since_us,
+        reason=_reason(root),
+        until_us=until_us,
+        groups=group_records(tree, plan),
+        shapes=shapes,
+        assignments=tuple(
+            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
+            for a in minimum
+        ),
+        fitting=fitting_pods(view, state, root.uid, pods, tree.root.priority),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=plan.search.nodes,
+    )
+    return [*drafts, draft_for(tree, data, recipe)]
+
+
+def _reason(root: GangState) -> str:
+    decision = root.last_decision
+    return next(iter(decision.reasons_reduced or decision.reasons), "") if decision else ""
+
+
+def _without_place(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    pods: Iterable[HeldPod],
+    ending: Collection[CapacityHold],
+) -> tuple[CapacityHold, ...]:
+    """Return further holds of lower priority that do not fit on their nodes beside a new one of a tree."""
+    left: dict[NodeName, dict[str, int]] = {}
+
+    def takes(wanted: Iterable[HeldPod]) -> bool:
+        """Subtract pods on the nodes of the new hold; return whether all fit there."""
+        fit = True
+        for pod in wanted:
+            free = left.get(pod.node)
+            for name, amount in pod.requests.items() if free is not None else ():
+                assert free is not None
+                free[name] = free.get(name, 0) - amount
+                fit = fit and free[name] >= 0
+        return fit
+
+    new = tuple(pods)
+    left |= {pod.node: dict(view.nodes[pod.node].allocatable) for pod in new}
+    takes(new)
+    found = []
+    others = [h for h in state.capacity_holds.values() if h not in ending]
+    for hold in sorted(others, key=lambda h: (-h.priority, h.position)):
+        before = {node: dict(free) for node, free in left.items()}
+        if not takes(hold.pods) and hold.priority < root.priority:
+            found.append(hold)
+            left = before
+    return tuple(found)

@@ -1,0 +1,329 @@
+"""Reconciliation of what changed since the last one; its result is that of `decide_reconcile`.
+
+Kept is what was compared last, and the roots that had differences then. A root is compared again if its state, its
+tree, its group, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a tree of which
+only pods changed, only those members are compared, as long as they are unbound, or bound as reserved; every other
+difference concerns the whole tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.core.decisions.admit.plan_request import group_key_of, is_running
+from extender.core.decisions.capacity.replacement_holds import (
+    RecreatedLeaves,
+    oversubscribed_holds,
+)
+from extender.core.decisions.reconcile.cluster_reconciliation import (
+    Shared,
+    changed_group_texts,
+    decide_reconcile,
+    root_differences,
+    victims_of,
+)
+from extender.core.decisions.reconcile.drift import ReconcileContext, bound_events, bound_outside
+from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on, unfit_pods
+from extender.core.log.events import NewEvent, PodBound
+from extender.core.log.gang_phase import missing
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.model.cluster_view import (
+    ClusterView,
+    changed_groups,
+    changed_nodes,
+    changed_pods,
+)
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.object_identity import changed_keys
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pods import Pod
+
+_MEMBER_FIELDS = frozenset({"reservations", "bound"})
+_OTHER_FIELDS = tuple(f for f in GangState.__struct_fields__ if f not in _MEMBER_FIELDS)
+
+
+class _Compared(msgspec.Struct, frozen=True):
+    """What was compared last."""
+
+    view: ClusterView
+    state: ReservationState
+    forest: Forest
+    now: ReconcileContext
+
+    def tree_of(self, pod: Pod) -> Tree | None:
+        """Return the tree of the leaf that a pod names."""
+        root_key = self.forest.root_of.get(pod.group) if pod.group is not None else None
+        return None if root_key is None else self.forest.trees[root_key]
+
+
+class _Changes:
+    """What differs from what was compared last.
+
+    Attributes:
+        members: Changed pods that are, or were, of a root: in the log, or by the leaf that they name.
+        moments: Members whose Binding was sent, was accepted or has failed since.
+        nodes: Nodes whose capacity, usage or reservations have changed.
+        whole: Roots that are compared as a whole.
+        roots: Roots of which something differs, also those in `whole`.
+        trees: Roots of changed trees.
+    """
+
+    def __init__(self, last: _Compared, here: _Compared, unsettled: Collection[GangUid]) -> None:
+        self._both = (last, here)
+        before, now = last.now, here.now
+        self.moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
+        self.members: dict[GangUid, set[PodUid]] = {}
+        self.nodes = changed_keys(last.state.reservations_on, here.state.reservations_on)
+        self.trees = changed_keys(last.forest.trees, here.forest.trees)
+        self.whole: set[GangUid] = set(before.started ^ now.started)
+        self.roots = changed_keys(last.state.gangs, here.state.gangs) | set(unsettled)
+        self._add_pods(changed_pods(last.view, here.view) | self.moments)
+        self._add_nodes(changed_nodes(last.view, here.view))
+        self._add_groups()
+        for holds in here.state.replacement_holds_on.values():
+            self.whole |= {hold.gang_uid for hold in holds.values()}
+        for name in self.nodes:
+            for uid in oversubscribed_on(here.view, here.state, name):
+                self.whole.add(here.state.gang_of[uid])
+        self.roots |= self.whole | self.members.keys()
+
+    def _add_pods(self, uids: Iterable[PodUid]) -> None:
+        for uid in uids:
+            for seen in self._both:
+                pod, gang_uid = seen.view.pods.get(uid), seen.state.gang_of.get(uid)
+                if pod is not None and pod.node is not None:
+                    self.nodes.add(pod.node)
+                if pod is not None and (tree := seen.tree_of(pod)) is not None:
+                    self.members.setdefault(tree.root.uid, set()).add(uid)
+                if gang_uid is not None:
+                    self.members.setdefault(gang_uid, set()).add(uid)
+                    held = seen.state.gangs[gang_uid].reservations.get(uid)
+                    if held is not None:
+                        self.nodes.add(held.node)
+
+    def _add_nodes(self, names: set[NodeName]) -> None:
+        self.nodes |= names
+        for name in names:
+            for seen in self._both:
+                there: Mapping[PodUid, Pod] = seen.view.on_node.get(name, Map())
+                self.whole |= {
+                    seen.state.gang_of[uid] for uid in there if uid in seen.state.gang_of
+                }
+                root_of = seen.forest.root_of
+                leaves = {pod.group for pod in there.values() if pod.group is not None}
+                self.trees |= {root_of[leaf] for leaf in leaves if leaf in root_of}
+                held: Mapping[PodUid, Reservation] = seen.state.reservations_on.get(name, Map())
+                self.whole |= {reservation.gang_uid for reservation in held.values()}
+
+    def _add_groups(self) -> None:
+        """Add the roots in the namespaces of groups that came, went or are being deleted, and those of changed trees."""
+        last, here = self._both
+        namespaces = {
+            key.namespace
+            for key in changed_groups(last.view, here.view)
+            if _place(last.view, key) != _place(here.view, key)
+        }
+        if namespaces:
+            self.whole |= {
+                root.uid
+                for root in here.state.gangs.values()
+                if root.gang.partition("/")[0] in namespaces
+            }
+        # roots that the log does not have any more: their pods may run
+        self.trees |= {
+            group_key_of(last.state.gangs[uid])
+            for uid in self.roots
+            if uid in last.state.gangs and uid not in here.state.gangs
+        }
+        for key in self.trees:
+            for seen in self._both:
+                tree = seen.forest.trees.get(key)
+                if tree is not None and tree.root.uid in here.state.gangs:
+                    self.roots.add(tree.root.uid)
+
+
+class IncrementalReconciliation:
+    """Compares the log with the cluster again and again."""
+
+    def __init__(self) -> None:
+        self._last: _Compared | None = None
+        # Roots with differences at the last comparison: their members, None for the whole tree.
+        self._open: dict[GangUid, frozenset[PodUid] | None] = {}
+
+    def decide(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+    ) -> list[NewEvent]:
+        """Return the same events as `decide_reconcile`, those of one root in another order perhaps."""
+        here = _Compared(view, state, forest, now)
+        last, self._last = self._last, here
+        if last is None or _concerns_all(last, here):
+            drafts = decide_reconcile(view, state, forest, now)
+            self._open = {draft.gang_uid: None for draft in drafts}
+            return drafts
+        changes = _Changes(last, here, self._open.keys())
+        if unknown := {uid for uid in self._open if uid not in state.gangs}:
+            changes.trees |= {
+                key for key, tree in forest.populated.items() if tree.root.uid in unknown
+            }
+        changes.whole |= {uid for uid, members in self._open.items() if members is None}
+        before, self._open = self._open, {}
+        drafts, compared, left = self._of_members(last, here, changes, before)
+        shared = _shared(here, changes, left) if left else None
+        for root in left:
+            assert shared is not None
+            tree = forest.trees.get(group_key_of(root))
+            drafts += self._noted(root_differences(view, state, root, tree, shared, now))
+        keys = {group_key_of(root) for root in left} | changes.trees
+        for key in keys - compared:
+            tree = forest.populated.get(key)
+            if tree is not None:
+                drafts += self._noted(bound_outside(view, state, tree, now))
+        return drafts
+
+    def _noted(self, drafts: list[NewEvent]) -> list[NewEvent]:
+        """Note that the roots of events are compared as a whole the next time."""
+        self._open |= {draft.gang_uid: None for draft in drafts}
+        return drafts
+
+    def _of_members(
+        self,
+        last: _Compared,
+        here: _Compared,
+        changes: _Changes,
+        unsettled: Mapping[GangUid, frozenset[PodUid] | None],
+    ) -> tuple[list[NewEvent], set[GroupKey], list[GangState]]:
+        """Compare the members of roots of which only members changed.
+
+        Returns:
+            The events, the keys of these roots, and the roots that have to be compared as a whole.
+        """
+        drafts: list[NewEvent] = []
+        compared: set[GroupKey] = set()
+        left: list[GangState] = []
+        for root in filter(None, map(here.state.gangs.get, changes.roots)):
+            events = None
+            members = _changed_members(last, here, root)
+            if members is not None and root.uid not in changes.whole:
+                members |= changes.members.get(root.uid, set())
+                members |= unsettled.get(root.uid) or frozenset()
+                events = _member_differences(here, root, members, changes.moments)
+            if events is None:
+                left.append(root)
+                continue
+            compared.add(group_key_of(root))
+            drafts += [here.now.draft(root.uid, root.gang, data) for data in events]
+            if events:
+                self._open[root.uid] = frozenset(data.uid for data in events)
+        return drafts, compared, left
+
+
+def _concerns_all(last: _Compared, here: _Compared) -> bool:
+    """Return whether something changed by time, or by answers about lost members."""
+    timed = any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, here))
+    return timed or last.now.ends != here.now.ends
+
+
+def _shared(here: _Compared, changes: _Changes, roots: Iterable[GangState]) -> Shared:
+    """Return what some roots need to be compared as a whole."""
+    nodes = set(changes.nodes)
+    for root in roots:
+        nodes.update(reservation.node for reservation in root.reservations.values())
+    view, state = here.view, here.state
+    return Shared(
+        overtaken=frozenset(uid for name in nodes for uid in oversubscribed_on(view, state, name)),
+        taken=oversubscribed_holds(view, state),
+        victims=victims_of(state),
+        recreated=RecreatedLeaves(state.trees),
+    )
+
+
+def _changed_members(last: _Compared, here: _Compared, root: GangState) -> set[PodUid] | None:
+    """Return the members of a root whose state changed; None where more than members differs, or a rule is broken."""
+    key = group_key_of(root)
+    before, tree = last.state.gangs.get(root.uid), here.forest.trees.get(key)
+    then = last.forest.trees.get(key)
+    if before is None or tree is None or then is None or root.uid != tree.root.uid:
+        return None
+    if tree.problems or root.replacement_holds or not root.groups:
+        return None
+    if not _differ_in_pods(then, tree) or not _differ_in_members(before, root):
+        return None
+    changed = changed_keys(before.reservations, root.reservations)
+    if any(uid in root.reservations for uid in changed):
+        return None
+    return changed | changed_keys(before.bound, root.bound)
+
+
+def _member_differences(
+    here: _Compared, root: GangState, members: Iterable[PodUid], moments: Collection[PodUid]
+) -> list[PodBound] | None:
+    """Return the events of members that are bound as reserved; None where there is another difference."""
+    view = here.view
+    events: list[PodBound] = []
+    waiting: dict[PodUid, Reservation] = {}
+    for uid in members:
+        pod, reservation = view.pods.get(uid), root.reservations.get(uid)
+        if reservation is None:
+            if not _is_as_recorded(view, root, pod, uid):
+                return None
+        elif pod is None or not _waits_or_is_bound(view, pod, reservation):
+            return None
+        elif pod.node is None:
+            waiting[uid] = reservation
+        else:
+            events += [
+                data for data in bound_events(reservation, pod) if isinstance(data, PodBound)
+            ]
+    if waiting and unfit_pods(view, root, waiting):
+        return None
+    if any(uid in moments for uid in waiting) and changed_group_texts(view, root):
+        return None
+    done = root.phase in ("scheduled", "invalid")
+    if not done and len(root.bound) + len(events) >= missing(root.groups, {}):
+        return None  # the minimum may be bound
+    return events
+
+
+def _place(view: ClusterView, key: GroupKey) -> tuple[str, bool] | None:
+    """Return what reconciliation reads of a group."""
+    group = view.groups.get(key)
+    return None if group is None else (group.uid, group.deleting)
+
+
+def _differ_in_pods(before: Tree, tree: Tree) -> bool:
+    """Return whether two trees differ in nothing but pods."""
+    return before is tree or (
+        before.root is tree.root
+        and before.groups is tree.groups
+        and before.problems == tree.problems
+    )
+
+
+def _differ_in_members(before: GangState, root: GangState) -> bool:
+    """Return whether two states of a root differ in nothing but reservations and bound members."""
+    for field in _OTHER_FIELDS:
+        old, new = getattr(before, field), getattr(root, field)
+        if old is not new and old != new:
+            return False
+    return True
+
+
+def _waits_or_is_bound(view: ClusterView, pod: Pod, reservation: Reservation) -> bool:
+    """Return whether a member with a reservation waits for its Binding, or is bound as reserved."""
+    node = view.nodes.get(reservation.node)
+    if pod.deleting or node is None or node.deleting:
+        return False
+    return pod.node is None or (pod.node == reservation.node and pod.plan in ("", reservation.plan))
+
+
+def _is_as_recorded(view: ClusterView, root: GangState, pod: Pod | None, uid: PodUid) -> bool:
+    """Return whether a pod without a reservation is bound as the log has it, or runs nowhere."""
+    member = root.bound.get(uid)
+    if member is None:
+        return pod is None or not is_running(pod) or pod.node not in view.nodes
+    if pod is None or pod.deleting or member.node not in view.nodes:
+        return False
+    return pod.node == member.node

@@ -1,0 +1,237 @@
+"""An order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other.
+
+Each next node is the one that costs least when the units before it are gone: a group that runs on several nodes is
+evicted once for all of them, and the pods of a gang that breaks anyway cost no further gang. A leaf that must be in one domain takes the domain in which all its nodes together
+cost least. Rules between pods and the topology of composites below the root are not regarded; whether the tree fits
+is found afterwards.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import add
+from typing import TypeAlias
+
+import numpy as np
+
+from extender.core.planner.model.node_table import Bools
+from extender.core.planner.model.problem import CompiledGroup
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.preempt.victim_cost import NO_PRIORITY, CostModel, VictimCost
+from extender.core.planner.preemption_types import PlanUnit
+
+BILLS_MAX = 20_000  # costs of a node that are computed, in all
+
+Price: TypeAlias = tuple[int, ...]
+"""The fields of a cost that are numbers, in their order."""
+Bill: TypeAlias = tuple[Price, tuple[int, ...]]
+"""What one more pod on a node costs, and the units that are evicted there."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Nodes that are emptied for one leaf in one domain."""
+
+    free: dict[int, list[int]] = field(default_factory=dict)  # of nodes that changed
+    gone: dict[int, None] = field(default_factory=dict)  # in the order of their eviction
+    lost: dict[int, int] = field(default_factory=dict)  # members that leaves have lost in all
+
+
+class EmptiedNodes:
+    """The order for one request and one domain of its root."""
+
+    def __init__(
+        self,
+        eviction_view: PostEvictionView,
+        cost_model: CostModel,
+        prices: list[VictimCost],
+        within: Bools | None,
+    ) -> None:
+        """Prepare the order.
+
+        Args:
+            eviction_view: The problem without any set of units.
+            cost_model: The costs of sets.
+            prices: The cost of each unit alone.
+            within: Per node: where members may be placed; None: everywhere.
+        """
+        self._eviction_view = eviction_view
+        self._cost_model = cost_model
+        self._within = within
+        self._free: list[list[int]] = eviction_view.capacity.free.tolist()
+        self._gone: dict[int, None] = {}
+        self._lost: dict[int, int] = {}  # members by leaf
+        self._bills_left = BILLS_MAX
+        self._prices = [_numbers(price) for price in prices]
+        self._leaf = [_leaf_of(unit) for unit in eviction_view.units]
+        spares = {leaf: cost_model.spare(leaf) for leaf in set(self._leaf) if leaf >= 0}
+        self._spare = {leaf: spare for leaf, spare in spares.items() if spare is not None}
+        self._nodes_of_leaf: dict[int, set[int]] = {}
+        self._units: dict[int, list[tuple[int, list[int]]]] = {}  # per node, the cheapest first
+        self._nodes: dict[int, list[tuple[int, list[int]]]] = {}
+        place_of = np.empty(len(prices), dtype=np.int64)
+        place_of[sorted(range(len(prices)), key=prices.__getitem__)] = np.arange(len(prices))
+        rows = np.argsort(place_of[eviction_view.unit], kind="stable")
+        for unit, node, back in zip(
+            eviction_view.unit[rows].tolist(),
+            eviction_view.node[rows].tolist(),
+            eviction_view.back[rows].tolist(),
+            strict=True,
+        ):
+            self._units.setdefault(node, []).append((unit, back))
+            self._nodes.setdefault(unit, []).append((node, back))
+            if self._leaf[unit] in self._spare:
+                self._nodes_of_leaf.setdefault(self._leaf[unit], set()).add(node)
+
+    def units_in_order(self, wanted: int) -> list[int]:
+        """Return the units that are evicted, in their order.
+
+        Args:
+            wanted: Smallest number of pods to place; 0: the minimum of the tree.
+        """
+        problem = self._eviction_view.full
+        leaves = [g for g in problem.groups if g.leaf and g.alive and g.members]
+        weight = {g.index: max(problem.weights[k] for k in g.members) for g in leaves}
+        for leaf in sorted(leaves, key=lambda g: (-weight[g.index], g.index)):
+            pods = leaf.size if wanted else leaf.least
+            kind = max(leaf.members, key=lambda k: (problem.weights[k], -k))
+            if pods and self._bills_left > 0:
+                self._place(leaf, kind, pods)
+        return list(self._gone)
+
+    def _place(self, leaf: CompiledGroup, kind: int, pods: int) -> None:
+        """Evict for a leaf, in the domain where that costs least."""
+        usable = self._eviction_view.full.allowed[kind]
+        if self._within is not None:
+            usable = usable & self._within
+        asks = [
+            (axis, ask)
+            for axis, ask in enumerate(
+                self._eviction_view.full.requests[kind][
+                    : self._eviction_view.capacity.width
+                ].tolist()
+            )
+            if ask
+        ]
+        best: tuple[VictimCost, int] | None = None
+        drafts: list[_Draft] = []
+        domains = [leaf.pinned] if leaf.pinned >= 0 else range(leaf.level.count)
+        for domain in domains:
+            nodes = leaf.level.members(domain)
+            draft = self._emptied(nodes[usable[nodes]].tolist(), asks, pods)
+            if draft is None:
+                continue
+            found = (self._cost_model.cost([*self._gone, *draft.gone]), len(drafts))
+            drafts.append(draft)
+            best = found if best is None else min(best, found)
+        if best is not None:
+            draft = drafts[best[1]]
+            self._gone.update(draft.gone)
+            self._lost.update(draft.lost)
+            for node, free in draft.free.items():
+                self._free[node] = free
+
+    def _emptied(
+        self, nodes: Iterable[int], asks: list[tuple[int, int]], pods: int
+    ) -> _Draft | None:
+        """Empty nodes until so many pods fit; None: they do not, or it takes too long to find out."""
+        draft = _Draft()
+        bills = {node: self._bill(node, asks, draft) for node in nodes}
+        waiting = [(bill, node) for node, bill in bills.items() if bill is not None]
+        heapq.heapify(waiting)
+        while pods and waiting:
+            bill, node = heapq.heappop(waiting)
+            if bills[node] != bill:
+                continue
+            pods -= 1
+            draft.gone.update(dict.fromkeys(bill[1]))
+            changed = {node}
+            for unit in bill[1]:
+                leaf = self._leaf[unit]
+                if leaf in self._spare:
+                    draft.lost[leaf] = draft.lost.get(leaf, self._lost.get(leaf, 0)) + 1
+                    changed |= self._nodes_of_leaf[leaf]
+                for there, back in self._nodes[unit]:
+                    draft.free[there] = list(
+                        map(add, draft.free.get(there, self._free[there]), back)
+                    )
+                    changed.add(there)
+            left = list(draft.free.get(node, self._free[node]))
+            for axis, ask in asks:
+                left[axis] -= ask
+            draft.free[node] = left
+            for there in sorted(changed & bills.keys()):
+                bills[there] = again = self._bill(there, asks, draft)
+                if again is not None:
+                    heapq.heappush(waiting, (again, there))
+        return draft if not pods else None
+
+    def _bill(self, node: int, asks: list[tuple[int, int]], draft: _Draft) -> Bill | None:
+        """Return what one more pod on a node costs; None: it does not fit there, whatever is evicted."""
+        self._bills_left -= 1
+        if self._bills_left <= 0:
+            return None
+        free = draft.free.get(node) or self._free[node]
+        chosen: list[int] = []
+        price = _NOTHING
+        lost: dict[int, int] = {}
+        units = iter(self._cheapest_first(node, draft))
+        while any(free[axis] < ask for axis, ask in asks):
+            found = next(units, None)
+            if found is None:
+                return None
+            unit, back = found
+            if unit in self._gone or unit in draft.gone:
+                continue
+            free = list(map(add, free, back))
+            chosen.append(unit)
+            price = _added(price, self._price(unit, draft, lost))
+        return price, tuple(chosen)
+
+    def _cheapest_first(self, node: int, draft: _Draft) -> list[tuple[int, list[int]]]:
+        """Return the units of a node, those of broken gangs as if they were in none."""
+        here = self._units.get(node, [])
+        if not draft.lost.keys() & {self._leaf[unit] for unit, _ in here}:
+            return here
+        return sorted(here, key=lambda row: self._price(row[0], draft, {}))
+
+    def _price(self, unit: int, draft: _Draft, lost: dict[int, int]) -> Price:
+        """Return what a unit costs more when others are gone, and note that its leaf loses a member."""
+        price = self._prices[unit]
+        leaf = self._leaf[unit]
+        spare = self._spare.get(leaf)
+        if spare is None:
+            return price
+        before = lost.get(leaf, draft.lost.get(leaf, self._lost.get(leaf, 0)))
+        lost[leaf] = before + 1
+        return (*price[:2], int(before == spare), *price[3:])
+
+
+_NOTHING: Price = (0, NO_PRIORITY, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def _numbers(cost: VictimCost) -> Price:
+    return (
+        cost.violations,
+        cost.highest,
+        cost.broken,
+        cost.cascades,
+        cost.weight,
+        cost.units,
+        cost.pods,
+        cost.age_s,
+        cost.reserved,
+        cost.reserved_pods,
+    )
+
+
+def _added(one: Price, other: Price) -> Price:
+    """Return the sums of two prices; of the second field the larger one."""
+    return (one[0] + other[0], max(one[1], other[1]), *map(add, one[2:], other[2:]))
+
+
+def _leaf_of(unit: PlanUnit) -> int:
+    """Return the leaf that loses a member with a unit that is one pod; -1: none."""
+    return unit.pods[0].gang if unit.has_cost and len(unit.pods) == 1 else -1

@@ -1,0 +1,170 @@
+"""The PodGangs that Grove's operator makes from a PodCliqueSet, for a plan before it is submitted.
+
+Source: grove.io/v1alpha1 of Grove v0.1.0-alpha.12. A replica of the set has a base PodGang: the cliques in no scaling
+group, and those of the first `minAvailable` replicas of each scaling group. A further replica is a scaled PodGang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.core.workloads.kind_rules import number
+from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
+from extender.core.workloads.workload_object import WorkloadObject
+
+GROUP = "grove.io"
+TOPOLOGY = "grove-topology"  # the only ClusterTopology that its operator reads
+TOPOLOGY_COMMAND = f"kubectl get clustertopology {TOPOLOGY} -o yaml"
+BASE_LABEL = "grove.io/base-podgang"
+
+_Item = Mapping[str, Any]
+
+
+class PlannedPodGang(msgspec.Struct, frozen=True, kw_only=True):
+    """One PodGang, and the templates of its pods by the names of its pod groups."""
+
+    manifest: Mapping[str, Any]
+    templates: Mapping[str, Mapping[str, Any]]
+
+
+def podgangs_of(owner: WorkloadObject, domains: Mapping[str, str]) -> tuple[PlannedPodGang, ...]:
+    """Return the PodGangs, all base ones first.
+
+    Args:
+        owner: The PodCliqueSet.
+        domains: Keys of node labels by the domains of Grove's ClusterTopology.
+
+    Raises:
+        BadInput: A scaling group names a clique that does not exist, or a domain is unknown.
+    """
+    return _PodGangs(owner, domains).gangs()
+
+
+class _PodGangs:
+    def __init__(self, owner: WorkloadObject, domains: Mapping[str, str]) -> None:
+        self._owner = owner
+        self._domains = domains
+        self._template: _Item = owner.spec.get("template") or {}
+        self._cliques = {str(one["name"]): one for one in self._template.get("cliques") or ()}
+        self._scaling: tuple[_Item, ...] = tuple(self._template.get("podCliqueScalingGroups") or ())
+        self._grouped: set[str] = set()
+        for at, one in enumerate(self._scaling):
+            for name in one.get("cliqueNames") or ():
+                if name not in self._cliques:
+                    text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
+                    place = f"spec.template.podCliqueScalingGroups[{at}].cliqueNames"
+                    raise BadInput(f"{place}: {text}")
+                self._grouped.add(name)
+
+    def gangs(self) -> tuple[PlannedPodGang, ...]:
+        replicas = range(number(self._owner.spec, "replicas", 0))
+        bases = [self._base(f"{self._owner.name}-{index}") for index in replicas]
+        scaled = (
+            gang for index in replicas for gang in self._scaled(f"{self._owner.name}-{index}")
+        )
+        return (*bases, *scaled)
+
+    def _base(self, name: str) -> PlannedPodGang:
+        cliques = {f"{name}-{one}": one for one in self._cliques if one not in self._grouped}
+        configs = []
+        for one in self._scaling:
+            for replica in range(number(one, "minAvailable", 1)):
+                prefix = f"{name}-{one['name']}-{replica}"
+                members = {f"{prefix}-{clique}": clique for clique in one.get("cliqueNames") or ()}
+                cliques |= members
+                if constraint := self._packed(one):
+                    configs.append({"name": prefix, "podGroupNames": [*members], **constraint})
+        spec = {"topologyConstraintGroupConfigs": configs} if configs else {}
+        return self._gang(name, cliques, {**spec, **self._packed(self._template)}, {})
+
+    def _scaled(self, base: str) -> Iterator[PlannedPodGang]:
+        for one in self._scaling:
+            least = number(one, "minAvailable", 1)
+            for replica in range(least, number(one, "replicas", 1)):
+                group = f"{base}-{one['name']}"
+                names = one.get("cliqueNames") or ()
+                cliques = {f"{group}-{replica}-{clique}": clique for clique in names}
+                spec = self._packed(one) or self._packed(self._template)
+                # The first scaled PodGang is number 0, whatever replica it holds.
+                yield self._gang(f"{group}-{replica - least}", cliques, spec, {BASE_LABEL: base})
+
+    def _gang(
+        self, name: str, cliques: Mapping[str, str], spec: _Item, labels: Mapping[str, str]
+    ) -> PlannedPodGang:
+        """Return a PodGang.
+
+        Args:
+            name: Its name.
+            cliques: The names of the cliques in the PodCliqueSet, by the names of its pod groups.
+            spec: Its topology.
+            labels: Further labels of its pods.
+        """
+        owner = self._owner
+        reference = {
+            "apiVersion": owner.api_version,
+            "kind": owner.kind,
+            "name": owner.name,
+            "uid": owner.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        metadata: dict[str, Any] = {
+            "name": name,
+            "namespace": owner.namespace,
+            "ownerReferences": [reference],
+        }
+        pods = [self._cliques[one].get("spec", {}).get("podSpec", {}) for one in self._cliques]
+        if scheduler := next(filter(None, (one.get("schedulerName") for one in pods)), None):
+            metadata["labels"] = {SCHEDULER_LABEL: scheduler}
+        priority = self._template.get("priorityClassName")
+        manifest = {
+            "apiVersion": "scheduler.grove.io/v1alpha1",
+            "kind": "PodGang",
+            "metadata": metadata,
+            "spec": {
+                "podgroups": [self._pod_group(*one) for one in cliques.items()],
+                **({"priorityClassName": priority} if priority else {}),
+                **spec,
+            },
+        }
+        templates = {
+            key: self._pod(key, self._cliques[one], labels) for key, one in cliques.items()
+        }
+        return PlannedPodGang(manifest=manifest, templates=templates)
+
+    def _pod_group(self, name: str, clique: str) -> dict[str, Any]:
+        found = self._cliques[clique]
+        spec = found.get("spec") or {}
+        replicas = number(spec, "replicas", 0) or 1
+        return {
+            "name": name,
+            "minReplicas": number(spec, "minAvailable", replicas),
+            "podReferences": [
+                {"namespace": self._owner.namespace, "name": f"{name}-{index}"}
+                for index in range(replicas)
+            ],
+            **self._packed(found),
+        }
+
+    def _pod(self, name: str, clique: _Item, labels: Mapping[str, str]) -> dict[str, Any]:
+        spec = dict((clique.get("spec") or {}).get("podSpec") or {})
+        if priority := self._template.get("priorityClassName"):
+            spec.setdefault("priorityClassName", priority)
+        own = {**(clique.get("labels") or {}), **labels, CLIQUE_LABEL: name}
+        metadata = {"labels": own, "annotations": clique.get("annotations") or {}}
+        return {"metadata": metadata, "spec": spec}
+
+    def _packed(self, part: _Item) -> dict[str, Any]:
+        """Return the topology constraint of a part of the set, as a PodGang has it; empty: it has none."""
+        domain = (part.get("topologyConstraint") or {}).get("packDomain")
+        if not domain:
+            return {}
+        if domain not in self._domains:
+            known = f"it has {', '.join(self._domains)}" if self._domains else "it is not there"
+            text = f"{domain!r} is not in ClusterTopology/{TOPOLOGY} of the files ({known}); add the output of `{TOPOLOGY_COMMAND}`"
+            raise BadInput(f"topologyConstraint.packDomain: {text}")
+        return {"topologyConstraint": {"packConstraint": {"required": self._domains[domain]}}}

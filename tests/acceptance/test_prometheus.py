@@ -1,0 +1,150 @@
+"""A real Prometheus scrapes a real run: each query of rules and dashboards is answered, and rules behave as in their tests.
+
+Prometheus and promtool are those of Debian's package prometheus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from deploy.demo.ports import free_port
+from tests.support.service.replicas import WITHIN_S
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "deploy/monitoring"
+GOLDEN = ROOT / "tests/golden"
+# Panels without a series until something rare happens in a cluster; their metrics are announced all the same.
+MAY_BE_EMPTY = {
+    "overview: Certificates end in": "the run has no TLS",
+    "overview: Requests refused": "no request was refused",
+    "overview: Rights of readers": "the run has no authentication",
+    "overview: TLS handshakes that failed": "the run has no TLS",
+    "gangs: Search by namespace": "no search was long",
+    "preemptions: Searches for victims": "there is no preemption",
+    "log-and-lease: Findings of the verification": "the first verification ends within a minute",
+    "log-and-lease: Time since a verification": "the first verification ends within a minute",
+    "log-and-lease: Lists from kube-apiserver": "the cluster is made of manifests",
+}
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+
+def program(name):
+    """Return the path of a program of Prometheus; without it the test is skipped, and fails in CI."""
+    found = shutil.which(name)
+    if found is None:
+        words = f"{name} is missing; it is in Debian's package prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(words)
+        pytest.skip(words)
+    return found
+
+
+def test_each_rule_fires_when_it_should_and_only_then():
+    """promtool checks the rules, and runs a test with an alert and one without for each."""
+    for words in (("check", "rules", "rules.yaml"), ("test", "rules", "rules_test.yaml")):
+        done = subprocess.run(
+            [program("promtool"), *words],
+            cwd=MONITORING,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prometheus(service, tmp_path_factory):
+    """Prometheus with our rules, which scrapes the service each second; gives its address."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "prometheus.yml").write_text(yaml.safe_dump({
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(MONITORING / "rules.yaml")],
+        "scrape_configs": [{
+            "job_name": "gang-extender", "static_configs": [{"targets": [service.url.removeprefix("http://")]}],
+        }],
+    }))  # fmt: skip
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "log").open("wb") as log:
+        running = subprocess.Popen(
+            [
+                program("prometheus"), f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}",
+            ], stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield f"http://{address}"
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+async def get(url, path, **parameters):
+    """Return `data` of an answer of Prometheus; None while it does not answer."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(url + path, params=parameters) as reply:
+                found = await reply.json(content_type=None)
+        except (aiohttp.ClientConnectionError, json.JSONDecodeError):
+            return None
+    assert found["status"] == "success", (parameters, found)
+    return found["data"]
+
+
+def queries():
+    """Yield name and query of each target of each panel, with the variables of Grafana filled in."""
+    for path in sorted((MONITORING / "dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                query = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
+                assert "$" not in query
+                yield f"{path.stem}: {panel['title']}", query
+
+
+async def test_each_panel_shows_something(service, prometheus):
+    """All queries are answered; those that are empty are listed here, with the reason, and their metrics exist."""
+    async with aiohttp.ClientSession() as session:
+        for line in (GOLDEN / "wire/node-names.jsonl").read_text().splitlines()[:3]:
+            call = json.loads(line)  # filter, prioritize, bind of one pod
+            async with session.post(
+                f"{service.verbs_url}/scheduler/{call['verb']}", json=call["request"]
+            ) as reply:
+                await reply.read()
+    deadline = time.monotonic() + WITHIN_S
+    empty = {"all": "not scraped yet"}
+    while not set(empty) <= set(MAY_BE_EMPTY):
+        assert time.monotonic() < deadline, f"nothing is shown by {empty}"
+        await asyncio.sleep(0.5)
+        found = [
+            (name, query, await get(prometheus, "/api/v1/query", query=query))
+            for name, query in queries()
+        ]
+        empty = {name: query for name, query, data in found if not (data and data["result"])}
+    announced = await get(prometheus, "/api/v1/metadata")
+    for name, query in empty.items():
+        for metric in re.findall(r"gang_extender_\w+", query):
+            family = re.sub(r"_(bucket|sum|count)$", "", metric)
+            assert {family, family.removesuffix("_total")} & set(announced), (name, metric)
+
+
+async def test_no_alert_fires_in_a_healthy_run(prometheus):
+    """The rules are loaded and evaluated; nothing is pending but what waits for verification."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        groups = ((await get(prometheus, "/api/v1/rules")) or {"groups": []})["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        if rules and all(rule["health"] == "ok" for rule in rules):
+            break
+        assert time.monotonic() < deadline, rules
+        await asyncio.sleep(0.5)
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []

@@ -1,0 +1,283 @@
+"""deploy/chart and deploy/kustomize on real API servers: every object of every set of values is accepted, and a release lives its life.
+
+Kinds of other projects have the definitions of their own modules (tests/controlplane/operator_crds.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.packaging import archive
+from deploy.packaging.written import KUSTOMIZE
+from tests.chart.goldens import BASE
+from tests.chart.helm import (
+    VALUE_SETS,
+    HelmError,
+    Object,
+    by_key,
+    check_order,
+    comparable,
+    helm,
+    render,
+)
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.objects import a_pod
+from tests.controlplane.operator_crds import MODULES, definitions
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
+from tests.e2e.conftest import until_gates_are_free
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+OVERLAYS = sorted((KUSTOMIZE / "overlays").iterdir())
+POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
+
+
+@pytest.fixture(scope="module")
+def defined(plane: ControlPlane) -> Iterator[ControlPlane]:
+    """A cluster with our namespaces and with the definitions of other projects that values ask for."""
+    files = [file for name in MODULES for file in definitions(name)]
+    flags = [
+        part
+        for file in [DEPLOY / "kubernetes" / "namespace.yaml", *files]
+        for part in ("-f", str(file))
+    ]
+    succeeds(plane.kubectl("apply", "--server-side", *flags))
+    succeeds(plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", *flags[2:]))
+    yield plane
+    succeeds(plane.kubectl("delete", "--wait=false", *flags[2:]))
+
+
+def succeeds(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what kubectl has printed; a warning of kube-apiserver is a failure as well."""
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def dry_run(plane: ControlPlane, *what: str, stdin: str | None = None) -> int:
+    """Have kube-apiserver validate objects strictly, admission included, and return how many it accepted."""
+    lines = succeeds(
+        plane.kubectl(
+            "apply", "--server-side", "--dry-run=server", "--validate=strict", *what, stdin=stdin
+        )
+    ).splitlines()
+    assert all(line.endswith("serverside-applied (server dry run)") for line in lines), lines
+    return len(lines)
+
+
+@pytest.mark.parametrize("values", VALUE_SETS, ids=lambda file: file.stem)
+def test_every_object_of_a_set_of_values_is_accepted(defined: ControlPlane, values: Path) -> None:
+    """Known fields, valid values, expressions that compile; and variables stand in the order in which they are read."""
+    things = render(values)
+    assert dry_run(defined, "-f", "-", stdin=yaml.safe_dump_all(things)) == len(by_key(things))
+    for one in things:
+        if one["kind"] == "Deployment":
+            check_order(one)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda folder: folder.name)
+def test_every_object_of_an_overlay_is_accepted_and_the_chart_has_the_same(
+    defined: ControlPlane, overlay: Path
+) -> None:
+    """`kubectl apply -k`; the namespace is Helm's own affair."""
+    built = list(yaml.safe_load_all(succeeds(defined.kubectl("kustomize", str(overlay)))))
+    assert dry_run(defined, "-k", str(overlay)) == len(by_key(built))
+    (values,) = (file for file in VALUE_SETS if file.stem == overlay.name)
+    chart = {key: comparable(one) for key, one in by_key(render(values)).items()}
+    ours = {key: comparable(one) for key, one in by_key(built).items()}
+    del ours["Namespace", "", "gang-extender"]
+    assert ours == chart
+    for one in built:
+        if one["kind"] == "Deployment":
+            check_order(one)
+
+
+def test_the_objects_of_a_backup_are_accepted(defined: ControlPlane, tmp_path: Path) -> None:
+    """docs/how-to/backup-and-restore.md: each object of CloudNativePG; the Cluster that names a store is that of the overlay."""
+    page = (DEPLOY.parent / "docs" / "how-to" / "backup-and-restore.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    things = [one for block in blocks for one in yaml.safe_load_all(block)]
+    cluster = yaml.safe_load(
+        (DEPLOY / "kubernetes" / "cloudnative-pg" / "cluster.yaml").read_text(encoding="utf-8")
+    )
+    for one in things:
+        if (one["kind"], one["metadata"]["name"]) == ("Cluster", cluster["metadata"]["name"]):
+            one["spec"] = cluster["spec"] | one["spec"]
+    assert dry_run(defined, "-f", "-", stdin=yaml.safe_dump_all(things)) == 4
+    (recovered,) = (one for one in things if "recovery" in one["spec"].get("bootstrap", {}))
+    for field in ("instances", "postgresql", "storage", "managed"):
+        assert recovered["spec"][field] == cluster["spec"][field]
+    copy = tmp_path / "deploy"
+    for folder in ("kubernetes", "kustomize"):
+        shutil.copytree(DEPLOY / folder, copy / folder)
+    (command,) = (line for line in page.splitlines() if line.startswith("sed --in-place"))
+    subprocess.run(["bash", "-euc", command], cwd=tmp_path, check=True)
+    overlay = copy / "kustomize" / "overlays" / "cloudnative-pg"
+    built = succeeds(defined.kubectl("kustomize", str(overlay)))
+    assert built.count("@gang-extender-database-2-rw:5432/") == 2
+    assert "secretName: gang-extender-database-2-ca" in built
+    assert dry_run(defined, "-k", str(overlay))
+
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "additional properties 'replica' not allowed": ("--set", "replica=2"),
+    "at '/scheduler/scope': value must be one of 'marker-resource', 'contended-resource', 'everything'": ("--set", "scheduler.scope=gpu"),
+    "at '/ports/verbs': got string, want integer": ("--set-string", "ports.verbs=8888"),
+    "at '/replicas': maximum: got 9, want 5": ("--set", "replicas=9"),
+    "at '/settings': additional properties 'barier_timeout_s' not allowed": ("--set", "settings.barier_timeout_s=1"),
+    "scheduler.scope everything needs schedulerName": ("--set", "scheduler.scope=everything"),
+    "leave the scope at marker-resource": ("--set", "scheduler.form=second-scheduler,scheduler.scope=contended-resource"),
+    "are for certificates.source secret": ("--set", "certificates.source=cert-manager,certificates.secretName=ours"),
+    "are both 8443; give them different ports": ("--set", "ports.verbs=8443"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+@pytest.mark.kubernetes("1.37")
+def test_helm_refuses_wrong_values_with_their_place(words: str) -> None:
+    """The schema one value, the templates a combination."""
+    with pytest.raises(HelmError) as refusal:
+        render(None, *REFUSED[words])
+    assert words in str(refusal.value)
+
+
+@pytest.mark.kubernetes("1.37")
+def test_helm_refuses_another_namespace() -> None:
+    """The policies know the ServiceAccount of one only."""
+    with pytest.raises(
+        HelmError, match='the release is for namespace "default": the admission policies know'
+    ):
+        render(namespace="default")
+
+
+async def held(api: Api) -> bool | None:
+    """Return whether a new pod that names a group gets our gate; None while only one of our policies is enforced, and refuses it."""
+    pod = a_pod("probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
+    try:
+        made = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
+    except ApiError:
+        return None
+    return bool(made["spec"].get("schedulingGates"))
+
+
+async def names(api: Api, path: str) -> set[str]:
+    return {one["metadata"]["name"] for one in (await api.get(path))["items"]}
+
+
+async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
+    plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    """From the archive, as the runbook has it; definitions stay when it goes, with their groups, and a second release takes them over, and kustomize after it."""
+    chart, config = archive.write(tmp_path), f"--kubeconfig={plane.kubeconfig()}"
+    release = ("gang-extender", str(chart), "--namespace=gang-extender", config)
+    await without_leftovers(plane, api)
+    succeeds(plane.kubectl("create", "namespace", "gang-extender"))
+    notes = helm("install", *release)
+    assert "Secret gang-extender-database with url and migrate-url is not there yet" in notes
+    assert "get configmap gang-extender-scheduler-config" in notes
+
+    async def is_held() -> bool:
+        return await held(api) is True
+
+    await eventually(is_held)
+    group = {
+        "apiVersion": "gang-extender.dev/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}},
+    }  # fmt: skip
+    await api.create(group)
+    before = await names(api, POLICY)
+    helm("upgrade", *release, "--set=workloads.enabled=true,replicas=3")
+    assert "gang-extender-tree-job" in await names(api, POLICY) - before
+    path = "/apis/apps/v1/namespaces/gang-extender/deployments/gang-extender"
+    assert (await api.get(path))["spec"]["replicas"] == 3
+    helm("rollback", "gang-extender", "1", "--namespace=gang-extender", config)
+    assert (await api.get(path))["spec"]["replicas"] == 2
+    assert await names(api, POLICY) == before
+    helm("uninstall", "gang-extender", "--namespace=gang-extender", config)
+
+    async def is_free() -> bool:
+        return await held(api) is False
+
+    await eventually(is_free)
+    assert {"podgroups.gang-extender.dev", "treeprofiles.gang-extender.dev"} <= await names(
+        api, CRDS
+    )
+    await remove_namespace(plane, api, "gang-extender-probe")
+    helm("install", *release, "--set=policies.members=false")
+    assert await names(api, "/apis/gang-extender.dev/v1alpha1/podgroups") == {"g"}
+    helm("uninstall", "gang-extender", "--namespace=gang-extender", config)
+    await api.delete("/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/g")
+    await remove_namespace(plane, api, "gang-extender-probe")
+    await remove_namespace(plane, api, "gang-extender")
+    overlay = str(KUSTOMIZE / "overlays" / "marker")
+    succeeds(plane.kubectl("apply", "--server-side", "-k", overlay))
+    await eventually(is_held)
+    rest = [
+        DEPLOY / "kubernetes" / name for name in BASE if name not in ("namespace.yaml", "crds.yaml")
+    ]
+    succeeds(plane.kubectl("delete", *(part for file in rest for part in ("-f", str(file)))))
+    await eventually(is_free)
+    await until_gates_are_free(api)
+
+
+async def without_leftovers(plane: ControlPlane, api: Api) -> None:
+    """Delete what other tests have left of what the release owns: its namespaces and definitions."""
+    for kind in ("podgroups", "compositepodgroups", "workloads", "treeprofiles"):
+        plane.kubectl(
+            "delete", "crd", f"{kind}.gang-extender.dev", "--ignore-not-found", "--timeout=60s"
+        )
+    for name in ("gang-extender", "gang-extender-probe"):
+        await remove_namespace(plane, api, name)
+
+
+async def remove_namespace(plane: ControlPlane, api: Api, name: str) -> None:
+    """Delete a namespace in place of the namespace controller, which does not run: its content, then its finalizer."""
+    if name not in await names(api, "/api/v1/namespaces"):
+        return
+    plane.kubectl("delete", "namespace", name, "--wait=false")
+    for kind in (
+        "deployments.apps",
+        "services",
+        "configmaps",
+        "secrets",
+        "serviceaccounts",
+        "roles",
+        "rolebindings",
+        "pdb",
+    ):
+        plane.kubectl("delete", kind, "--all", "--namespace", name)
+    found: Object = await api.get(f"/api/v1/namespaces/{name}")
+    found["spec"]["finalizers"] = []
+    await api.put(f"/api/v1/namespaces/{name}/finalize", found)
+
+    async def gone() -> bool:
+        return name not in await names(api, "/api/v1/namespaces")
+
+    await eventually(gone)
+
+
+def test_the_definitions_of_other_projects_are_used(defined: ControlPlane) -> None:
+    """A field that CloudNativePG does not know is refused: the dry runs above are no matter of form."""
+    (cluster,) = yaml.safe_load_all(
+        (DEPLOY / "kubernetes" / "cloudnative-pg" / "cluster.yaml").read_text()
+    )
+    wrong: Any = {**cluster, "spec": {**cluster["spec"], "instance": 3}}
+    refused = defined.kubectl(
+        "apply", "--server-side", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(wrong)
+    )
+    assert refused.returncode != 0
+    assert (
+        "field not declared in schema" in refused.stderr
+        or 'unknown field "spec.instance"' in refused.stderr
+    )

@@ -1,0 +1,146 @@
+"""A rebuild of the interval tables makes the rows that the projection makes, and replaces all of them or none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from extender.core.model.errors import AlteredEvent
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projection_rebuild import rebuild_projection
+from tests.bench.history import write_history
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.logs.random_logs import histories
+
+pytestmark = pytest.mark.postgres
+ROOT = Path(__file__).parents[3]
+TABLES = ("placement", "gang_state", "preemption", "victim")
+RELATIONS = (
+    "SELECT relname, relkind::text FROM pg_class WHERE relnamespace = 'gx'::regnamespace ORDER BY 1"
+)
+
+
+@pytest.fixture(scope="module")
+def log_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield url
+
+
+async def contents(connection):
+    """Return every row of every table as its text; the units of a preemption are a set."""
+    return {
+        table: sorted(
+            str([sorted(v) if k == "started_units" else v for k, v in row.items()])
+            for row in await connection.fetch(f"SELECT * FROM gx.{table}")
+        )
+        for table in TABLES
+    }
+
+
+@pytest.mark.timeout(300)
+@examples(
+    200, quick=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(histories(), st.integers(0, 25))
+def test_rebuilt_tables_are_the_projected_ones(log_url, events, until):
+    """From tables that follow any part of the log; afterwards the projection goes on from there."""
+    until = min(until, len(events))
+
+    async def compare():
+        connection = await writing_connection(log_url)
+        try:
+            await forget_log(connection)
+            await copy_events(connection, events)
+            await connection.fetchval("SELECT gx.project($1, 100000)", until)
+            relations = await connection.fetch(RELATIONS)
+            assert await rebuild_projection(log_url) == len(events)
+            assert await connection.fetch(RELATIONS) == relations
+            rebuilt = await contents(connection)
+            await connection.execute("SELECT gx.reset_projection()")
+            await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
+            assert rebuilt == await contents(connection)
+        finally:
+            await connection.close()
+
+    run(compare())
+
+
+@pytest.mark.timeout(120)
+async def test_a_rebuild_killed_in_the_middle_leaves_the_old_tables(database_url):
+    await write_history(database_url, 40_000)
+    connection = await asyncpg.connect(database_url)
+    await connection.fetchval("SELECT gx.project(300, 300)")
+    before, relations = await contents(connection), await connection.fetch(RELATIONS)
+    code = "import asyncio, sys; from extender.store.projection_rebuild import rebuild_projection; asyncio.run(rebuild_projection(sys.argv[1]))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, database_url, cwd=ROOT
+    )
+    copying = "SELECT count(*) FROM pg_stat_progress_copy"
+    while not await connection.fetchval(copying):
+        assert process.returncode is None
+        await asyncio.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    assert await process.wait() == -signal.SIGKILL
+    running = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gang-extender rebuild'"
+    )
+    while await connection.fetchval(running):
+        await asyncio.sleep(0.01)
+    assert await contents(connection) == before
+    assert await connection.fetch(RELATIONS) == relations
+    assert await connection.fetchval("SELECT gx.project(600, 300)") == 600
+    await connection.close()
+
+
+@pytest.mark.timeout(120)
+async def test_events_appended_during_a_rebuild_are_projected_after_it(database_url):
+    """The projection of the leader waits for the rebuild, and goes on where that ended."""
+    await write_history(database_url, 30_000)
+    connection = await writing_connection(database_url)
+    end = await connection.fetchval("SELECT max(position) FROM gx.event")
+    rebuilding = asyncio.create_task(rebuild_projection(database_url))
+    watching = await asyncpg.connect(database_url)
+    while not await watching.fetchval("SELECT count(*) FROM pg_stat_progress_copy"):
+        assert not rebuilding.done()
+        await asyncio.sleep(0.001)
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        await log.append(grant, Script(grant).some(50))
+        newest = (await log.head()).position
+    projecting = asyncio.create_task(connection.fetchval("SELECT gx.project($1, 100000)", newest))
+    await asyncio.sleep(0)
+    assert await watching.fetchval("SELECT count(*) FROM gx.placement") == 0  # the old rows
+    assert await rebuilding in range(end, newest + 1)
+    assert await projecting == newest
+    followed = await contents(connection)
+    await connection.execute("SELECT gx.reset_projection()")
+    assert await connection.fetchval("SELECT gx.project($1, 100000)", newest) == newest
+    assert await contents(connection) == followed
+    await connection.close()
+    await watching.close()
+
+
+async def test_a_log_that_is_not_whole_leaves_the_old_tables(database_url):
+    await write_history(database_url, 3_000)
+    connection = await asyncpg.connect(database_url)
+    await connection.fetchval("SELECT gx.project(300, 300)")
+    before = await contents(connection)
+    async with connection.transaction():
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute("UPDATE gx.event SET actor = 'another' WHERE position = 2500")
+    with pytest.raises(AlteredEvent, match="2500"):
+        await rebuild_projection(database_url)
+    assert await contents(connection) == before
+    assert await connection.fetchval("SELECT position FROM gx.projection") == 300
+    await connection.close()

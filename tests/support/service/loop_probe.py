@@ -1,0 +1,127 @@
+"""Run the service with a probe of its event loop: the CPU time of its thread in each turn of the loop, and where it was.
+
+    python -m tests.support.service.loop_probe REPORT serve --cluster ...
+
+CPU time, because foreign load on the machine does not count. A turn runs all that is ready, so it is as long as a new call may
+have to wait. SIGUSR1 writes the longest turns of the time since the last one to the file REPORT, and begins anew.
+The probe runs in each turn, so the loop never sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.support.service.replicas import WITHIN_S, Replica
+
+LOOK_S = 0.001
+LONG_S = 0.004  # of CPU time: where the loop is then is noted
+KEPT = 20
+
+
+class LoopProbe:
+    """Measures turns on the event loop; a thread looks where a long one is."""
+
+    def __init__(self, report: Path) -> None:
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._clock = time.pthread_getcpuclockid(self._thread)
+        self._turn = 0
+        self._began_s = time.thread_time()
+        self._where: dict[int, list[str]] = {}
+        self._longest: list[tuple[float, int]] = []
+        self._turns = 0
+        self._loop.add_signal_handler(signal.SIGUSR1, self._write)
+        threading.Thread(target=self._watch, daemon=True).start()
+        self._step()
+
+    def _step(self) -> None:
+        now_s = time.thread_time()
+        took_s = now_s - self._began_s
+        self._turns += 1
+        if took_s >= LONG_S:
+            self._longest.append((took_s, self._turn))
+            self._longest = sorted(self._longest, reverse=True)[:KEPT]
+        self._turn += 1
+        self._began_s = time.thread_time()
+        self._loop.call_soon(self._step)
+
+    def _watch(self) -> None:
+        """Note the stack of each turn that is long already, each millisecond."""
+        while True:
+            time.sleep(LOOK_S)
+            turn, began_s = self._turn, self._began_s
+            if time.clock_gettime(self._clock) - began_s < LONG_S or turn != self._turn:
+                continue
+            frame = sys._current_frames().get(self._thread)
+            stack = traceback.extract_stack(frame, limit=12) if frame is not None else []
+            text = " < ".join(
+                f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(stack)
+            )
+            if turn == self._turn:
+                self._where.setdefault(turn, []).append(text)
+
+    def _write(self) -> None:
+        lines = [
+            {"cpu_ms": round(took_s * 1000, 1), "turn": turn, "where": self._where.get(turn, [])}
+            for took_s, turn in self._longest
+        ]
+        new = self._report.with_suffix(".new")
+        new.write_text(json.dumps({"turns": self._turns, "longest": lines}), encoding="utf-8")
+        self._longest, self._where, self._turns = [], {}, 0
+        new.replace(self._report)
+
+
+class ProbedReplica(Replica):
+    """A service with the probe."""
+
+    def start(self):
+        self._report = self.log.with_suffix(".turns")
+        probe = [sys.executable, "-m", "tests.support.service.loop_probe", str(self._report)]
+        self.command = [*probe, *self.command[self.command.index("serve") :]]
+        super().start()
+
+    async def longest_turns(self):
+        """Return the longest turns of the loop since the last call, each with its CPU time and where it was."""
+        self._report.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + WITHIN_S
+        while not self._report.exists():
+            assert time.monotonic() < deadline, self.log.read_text()[-2000:]
+            await asyncio.sleep(0.02)
+        return json.loads(self._report.read_text(encoding="utf-8"))["longest"]
+
+
+def main() -> None:
+    """Run the command line after the first argument with the probe."""
+    import uvloop
+
+    from extender.cli.main import main as command_line
+
+    report = Path(sys.argv.pop(1))
+    run = uvloop.run
+
+    def probed(main_coroutine: Any) -> Any:
+        async def with_probe() -> Any:
+            LoopProbe(report)
+            return await main_coroutine
+
+        return run(with_probe())
+
+    uvloop.run = probed
+    sys.argv[0] = "gang-extender"
+    command_line()
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    main()

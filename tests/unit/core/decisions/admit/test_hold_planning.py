@@ -1,0 +1,275 @@
+"""Where capacity is held, for whom, and that nothing is given twice: pure decisions on random clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.decisions.admit.hold_planning import HoldRequests, decide_hold
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request, ruled_part
+from extender.core.decisions.admit.verdict_events import EventContext, decide_verdict
+from extender.core.decisions.capacity.capacity_holds import held_requests_against
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.fairness.hold_turns import HOLDS_MAX, trees_to_hold_for
+from extender.core.decisions.reconcile.capacity_hold_ends import decide_hold_ends
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import ReconcileContext
+from extender.core.log.events import CapacityHoldReleased
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import plan
+from tests.support.hypothesis_profile import examples
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, RACK, a_group, a_node, a_pod
+from tests.unit.core.decisions.support import fold_drafts
+
+AFTER_US = 600_000_000
+MINUTE_US = 60_000_000
+
+
+class Simulation:
+    """A cluster, the state, and the decisions about them, one after the other; every plan is checked when it is folded."""
+
+    def __init__(self, *nodes, after_us=AFTER_US, topo=""):
+        self.cluster = FakeCluster(*nodes)
+        self.state = EMPTY
+        self.now_us = 1_000_000
+        self.after_us = after_us
+        self.topo = topo
+        self.made = 0
+
+    @property
+    def view(self):
+        return self.cluster.seen
+
+    def tree(self, name) -> Tree:
+        trees = forest_of(self.view).trees.values()
+        return next(tree for tree in trees if tree.root.key.name == name)
+
+    def root(self, name):
+        return next(g for g in self.state.gangs.values() if g.gang.endswith(f"/{name}"))
+
+    def add(self, name, pods, *, gpu=1, priority=0, namespace="default"):
+        self.cluster.add(
+            a_group(name, gang=pods, priority=priority, namespace=namespace, topo=self.topo),
+            *(
+                a_pod(
+                    f"{name}-{n}", name, requests={GPU: gpu}, priority=priority, namespace=namespace
+                )
+                for n in range(pods)
+            ),
+        )
+
+    def remove(self, name):
+        tree = self.tree(name)
+        for pod in tree.pods:
+            self.cluster.delete_pod(pod.path)
+        self.cluster.delete_group(name)
+
+    def recipe(self) -> EventContext:
+        self.made += 1
+        return EventContext(plan=PlanId(f"plan-{self.made}"), digest="", actor="test", cause="")
+
+    def request(self, tree):
+        part = TreeParts().of(tree, self.state.gangs.get(tree.root.uid))
+        rows = NodeRowCache()
+        request = plan_request(self.view, self.state, part, rows=rows, budget=2000)
+        ruled = ruled_part(self.view, self.state, part, rows=rows)
+        return part, request, ruled
+
+    def fold(self, drafts):
+        self.state = fold_drafts(self.state, drafts, at_us=self.now_us)
+        self.check()
+
+    def one_pass(self):
+        """Reconcile, admit, bind what was admitted, and hold capacity for one tree."""
+        self.now_us += MINUTE_US
+        forest = forest_of(self.view)
+        now = ReconcileContext(actor="test", cause="", now_us=self.now_us)
+        self.fold(decide_hold_ends(self.view, self.state, forest, now, enabled=True))
+        self.fold(decide_reconcile(self.view, self.state, forest, now))
+        for tree in sorted(forest.trees.values(), key=lambda t: (-t.root.priority, t.root.key)):
+            part, request, _ = self.request(tree)
+            if not part.wanting:
+                continue
+            verdict = plan(msgspec.structs.replace(request, explain=False))
+            self.fold(decide_verdict(self.state, tree, request, verdict, self.recipe()))
+            root = self.state.gangs[tree.root.uid]
+            for reservation in list(root.reservations.values()):
+                self.cluster.change_pod(reservation.pod, node=reservation.node, phase="Running")
+            self.fold(decide_reconcile(self.view, self.state, forest_of(self.view), now))
+        for root in trees_to_hold_for(self.state, now_us=self.now_us, after_us=self.after_us):
+            if self.hold(self.tree(root.gang.partition("/")[2])):
+                return
+
+    def hold(self, tree) -> bool:
+        _, request, ruled = self.request(tree)
+        search = HoldRequests(self.view, self.state, tree, request, ruled).search()
+        asked, place = next(search, None), None
+        while asked is not None:
+            found = plan(asked)
+            fits = isinstance(found, Plan) and bool(found.assignments)
+            place = (asked, found) if fits else place
+            try:
+                asked = search.send(fits)
+            except StopIteration:
+                break
+        if place is None:
+            return False
+        until_us = self.now_us + 60 * MINUTE_US
+        drafts = decide_hold(self.view, self.state, tree, *place, self.recipe(), until_us=until_us)
+        self.fold(drafts)
+        return True
+
+    def check(self):
+        """No node has more than it offers in pods and reservations, nor in holds; there are few holds."""
+        for name, node in self.view.nodes.items():
+            used = Counter()
+            for pod in self.view.on_node.get(name, {}).values():
+                used.update(dict(pod.shape.requests))
+            for reservation in self.state.reservations_on.get(name, {}).values():
+                if self.view.pods[reservation.uid].node is None:
+                    used.update(reservation.requests)
+            held = Counter()
+            for part in self.state.capacity_held_on.get(name, ()):
+                for pod in part.pods:
+                    held.update(pod.requests)
+            for resource, amount in node.allocatable.items():
+                assert used[resource] <= amount, f"{name} is overcommitted"
+                assert held[resource] <= amount, f"{name} holds more than it has"
+        holds = list(self.state.capacity_holds.values())
+        assert len(holds) <= HOLDS_MAX
+        of_equals = Counter((h.gang.partition("/")[0], h.priority) for h in holds)
+        assert not of_equals or max(of_equals.values()) == 1
+
+
+def nodes(count, gpu=2):
+    return [a_node(f"n{i}", {RACK: f"r{i // 2}"}, gpu=gpu) for i in range(count)]
+
+
+def streamed(simulation, passes):
+    """Let a small gang end in each pass, while others wait already; return after how many passes `large` is admitted.
+
+    It comes when the cluster is full. None: it is not admitted.
+    """
+    names = [f"s{i}" for i in range(passes + 8)]
+    for name in names[:8]:
+        simulation.add(name, 1, namespace=f"of-{name}")
+    simulation.one_pass()
+    simulation.add("large", 4)
+    for number in range(passes):
+        simulation.one_pass()
+        if simulation.root("large").phase in ("admitted", "scheduled"):
+            return number
+        bound = {g.gang.partition("/")[2] for g in simulation.state.gangs.values() if g.bound}
+        oldest = next(name for name in names if name in bound)
+        simulation.remove(oldest)
+        simulation.add(names[8 + number], 1, namespace=f"of-{names[8 + number]}")
+    return None
+
+
+def test_a_large_gang_does_not_starve_behind_an_endless_stream():
+    """One small gang a minute ends, and a new one comes; after ten minutes what ends is for the large one."""
+    assert streamed(Simulation(*nodes(2)), 40) is not None
+
+
+def test_without_holds_it_starves():
+    """The control: the same stream."""
+    assert streamed(Simulation(*nodes(2), after_us=0), 40) is None
+
+
+def test_the_place_with_the_fewest_busy_slots_is_held():
+    """Of two racks, that where fewer pods must leave; free slots of other nodes are used as they are."""
+    simulation = Simulation(*nodes(4), topo=RACK)
+    for rack, pods in (("n0", 2), ("n1", 2), ("n2", 1), ("n3", 2)):
+        simulation.cluster.add(
+            *(a_pod(f"on-{rack}-{i}", node=rack, requests={GPU: 1}) for i in range(pods))
+        )
+    simulation.add("large", 3)
+    for _ in range(12):
+        simulation.one_pass()
+    (hold,) = simulation.state.capacity_holds.values()
+    assert sorted({pod.node for pod in hold.pods}) == ["n2", "n3"]
+    against = {
+        name: held_requests_against(
+            simulation.view, simulation.state, NodeName(name), priority=0, gang_uid=""
+        ).get(GPU, 0)
+        for name in ("n0", "n1", "n2", "n3")
+    }
+    assert sum(against.values()) == 3, "what the gang needs, and no more"
+    assert not held_requests_against(
+        simulation.view, simulation.state, NodeName("n2"), priority=1, gang_uid=""
+    )
+
+
+def test_pods_that_stay_do_not_count_as_capacity_that_frees():
+    """A tree that fits only without a DaemonSet pod or one of kube-system gets no hold."""
+    simulation = Simulation(*nodes(2))
+    simulation.cluster.add(a_pod("system", node="n0", namespace="kube-system", requests={GPU: 1}))
+    simulation.cluster.add(a_pod("job", node="n1", requests={GPU: 2}))
+    simulation.add("large", 4)
+    simulation.add("other", 3, namespace="other")
+    for _ in range(15):
+        simulation.one_pass()
+    assert [hold.gang for hold in simulation.state.capacity_holds.values()] == ["other/other"]
+
+
+def test_a_tree_that_has_changed_loses_its_hold():
+    """A smaller minimum needs less than is held."""
+    simulation = Simulation(*nodes(2))
+    simulation.cluster.add(*(a_pod(f"job-{n}", node=n, requests={GPU: 2}) for n in ("n0", "n1")))
+    simulation.add("large", 4)
+    for _ in range(12):
+        simulation.one_pass()
+    assert simulation.state.capacity_holds
+    group = simulation.cluster.group("large")
+    simulation.cluster.change_group("large", minimum=group.minimum - 1)
+    now = ReconcileContext(actor="test", cause="", now_us=simulation.now_us)
+    (draft,) = decide_hold_ends(
+        simulation.view, simulation.state, forest_of(simulation.view), now, enabled=True
+    )
+    assert isinstance(draft.data, CapacityHoldReleased)
+    assert draft.data.reason == "changed"
+    assert "minima" in draft.data.message
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 4), st.integers(0, 2), st.sampled_from("abc")),
+        st.tuples(st.just("remove"), st.integers(0, 20)),
+        st.tuples(st.just("wait"), st.integers(1, 12)),
+        st.tuples(st.just("cordon"), st.integers(0, 2)),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+@given(actions=ACTIONS)
+@examples(150, quick=15, deadline=None)
+def test_no_capacity_is_given_twice(actions):
+    """Random arrivals, ends and cordons of gangs of three priorities and namespaces; holds come after two minutes."""
+    simulation = Simulation(*nodes(3), after_us=2 * MINUTE_US)
+    names = []
+    for kind, *words in actions:
+        if kind == "add":
+            pods, priority, namespace = words
+            names.append(f"g{len(names)}")
+            simulation.add(names[-1], pods, priority=priority, namespace=namespace)
+        elif kind == "remove" and names:
+            left = [name for name in names if name]
+            if left:
+                name = left[words[0] % len(left)]
+                simulation.remove(name)
+                names[names.index(name)] = ""
+        elif kind == "wait":
+            simulation.now_us += words[0] * MINUTE_US
+        elif kind == "cordon":
+            node = simulation.view.nodes[NodeName(f"n{words[0]}")]
+            simulation.cluster.change_node(f"n{words[0]}", unschedulable=not node.unschedulable)
+        simulation.one_pass()

@@ -1,0 +1,291 @@
+"""Reconciliation of what changed finds what a comparison of everything finds, whatever happened in between."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.core.decisions.admit.node_rejections import RejectionEvidence
+from extender.core.decisions.admit.plan_request import TreeParts, members_without_reservation
+from extender.core.decisions.reconcile import incremental_reconciliation
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
+from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
+from extender.core.log.events import DriftDetected, GangScheduled, PodBound
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.cluster_view import forest_after, without_node
+from extender.core.model.ids import NodeName
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
+from tests.unit.core.decisions.support import fold_drafts
+
+NODES = ("n0", "n1", "n2")
+PLACES = {
+    "g": {"g-0": "n0", "g-1": "n1", "g-2": "n2"},
+    "h": {"h-0": "n0", "h-1": "n1"},
+}
+MEMBERS = [name for places in PLACES.values() for name in places]
+PODS = [*MEMBERS, "a", "b"]
+CHANGES = st.one_of(
+    st.tuples(st.just("bind"), st.sampled_from(MEMBERS)),
+    st.tuples(st.just("bind"), st.sampled_from(MEMBERS)),
+    st.tuples(st.just("fold"), st.just("")),
+    st.tuples(st.just("fold"), st.just("")),
+    st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(PODS)),
+    st.tuples(
+        st.sampled_from(
+            [
+                "delete",
+                "terminate",
+                "nominate",
+                "renominate",
+                "leave",
+                "binding",
+                "posted",
+                "select",
+            ]
+        ),
+        st.sampled_from(PODS),
+    ),
+    st.tuples(st.sampled_from(["cordon", "shrink", "remove", "relabel"]), st.sampled_from(NODES)),
+    st.tuples(
+        st.sampled_from(["delete group", "end group", "status", "start"]), st.sampled_from("gh")
+    ),
+    st.tuples(st.just("admit"), st.sampled_from("gh")),
+    st.tuples(st.just("lose history"), st.sampled_from("gh")),
+    st.tuples(
+        st.sampled_from(["expire", "lose answer", "another pod", "another group"]), st.just("")
+    ),
+)
+
+
+class Walk:
+    """Two gangs and two ordinary pods on three nodes; what changes between two looks."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster(
+            *(a_node(name, gpu=3) for name in NODES),
+            *a_gang("g", pods=3, requests={GPU: 1}),
+            *a_gang("h", pods=2, requests={GPU: 1}),
+            a_pod("a", requests={GPU: 1}),
+            a_pod("b", requests={GPU: 2}),
+        )
+        self.state = EMPTY
+        self.states = {}  # before each gang was admitted, and now
+        for gang, places in PLACES.items():
+            self.states[gang] = self.state
+            self.state = admitted(self.state, self.cluster, gang, places)
+        self.forest = forest_of(self.cluster.seen)
+        self.now = ReconcileContext(actor="test", cause="test", replacement_hold_us=1_000)
+        self.fresh = 0
+
+    def apply(self, what: str, name: str) -> None:
+        before = self.cluster.seen
+        if what == "fold":
+            self.state = fold_drafts(self.state, self.full())
+        elif what == "lose history":
+            self.state = self.states[name]
+        elif what == "expire":
+            self._now(expired=frozenset() if self.now.expired else frozenset(self.state.gangs))
+        elif what == "lose answer":
+            gone = frozenset(uid for uid in self.state.gang_of if uid not in before.pods)
+            self._now(awaited=frozenset() if self.now.awaited else gone)
+        elif name in before.nodes:
+            self._change_node(what, NodeName(name))
+        elif what == "another group":
+            self.fresh += 1
+            self.cluster.add(a_group(f"other-{self.fresh}", gang=1))
+        elif name in ("", "g", "h"):
+            self._change_group(what, name)
+        else:
+            self._change_pod(what, name)
+        self.forest = forest_after(before, self.forest, self.cluster.seen)
+
+    def full(self):
+        return decide_reconcile(self.cluster.seen, self.state, self.forest, self.now)
+
+    def _now(self, **changes) -> None:
+        self.now = msgspec.structs.replace(self.now, **changes)
+
+    def _change_node(self, what, name) -> None:
+        node = self.cluster.seen.nodes[name]
+        if what == "remove":
+            self.cluster.seen = without_node(self.cluster.seen, name)
+        elif what == "cordon":
+            self.cluster.change_node(name, unschedulable=not node.unschedulable)
+        elif what == "relabel":
+            self.cluster.change_node(name, labels={**node.labels, "zone": str(self.fresh)})
+        else:
+            self.cluster.change_node(name, allocatable={**node.allocatable, GPU: 0})
+
+    def _change_group(self, what, name) -> None:
+        if what == "another pod":
+            self.fresh += 1
+            self.cluster.add(a_pod(f"g-{self.fresh + 5}", "g", requests={GPU: 1}))
+            return
+        group = next((g for g in self.cluster.seen.groups.values() if g.key.name == name), None)
+        if group is None:
+            return
+        if what == "delete group":
+            self.cluster.delete_group(name)
+        elif what == "end group":
+            self.cluster.change_group(name, deleting=True)
+        elif what == "status":
+            self.cluster.change_group(name, resource_version=f"{self.fresh}x")
+        elif what == "start":
+            self._now(started=self.now.started ^ {group.uid})
+        elif what == "admit" and group.uid not in self.state.gangs:
+            there = {pod.name for pod in self.cluster.seen.pods.values()}
+            if there >= PLACES[name].keys():
+                self.state = admitted(self.state, self.cluster, name, PLACES[name])
+
+    def _change_pod(self, what, name) -> None:
+        pod = next((p for p in self.cluster.seen.pods.values() if p.name == name), None)
+        if pod is None:
+            return
+        if what == "bind":
+            held = self.state.gangs.get(self.state.gang_of.get(pod.uid))
+            reservation = held.reservations.get(pod.uid) if held is not None else None
+            if reservation is not None:
+                self.cluster.change_pod(name, node=reservation.node, plan=reservation.plan)
+        elif what in NODES:
+            self.cluster.change_pod(name, node=NodeName(what))
+        elif what == "delete":
+            self.cluster.delete_pod(name)
+        elif what == "terminate":
+            self.cluster.change_pod(name, deleting=True)
+        elif what == "nominate":
+            self.cluster.change_pod(name, nominated=NodeName("n1"), gates=())
+        elif what == "renominate":
+            self.cluster.change_pod(name, nominated=NodeName("n2"))
+        elif what == "leave":
+            self.cluster.change_pod(name, group=None)
+        elif what == "select":
+            shape = msgspec.structs.replace(pod.shape, node_selector=(("zone", "none"),))
+            self.cluster.change_pod(name, shape=shape)
+        else:
+            self._now(**{what: getattr(self.now, what) ^ {pod.uid}})
+
+
+def in_order(drafts):
+    return sorted(msgspec.json.encode(draft) for draft in drafts)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
+def test_the_same_events_as_a_comparison_of_everything(looks):
+    """Pods, nodes and groups come, go and change, Bindings are sent, time passes; events are folded or lost."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    for changes in looks:
+        for change in changes:
+            walk.apply(*change)
+        found = comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+        assert in_order(found) == in_order(walk.full())
+
+
+def test_members_that_run_are_found_again_when_the_log_has_lost_their_admission():
+    """As after an older copy of the database: neither the tree nor the cluster has changed."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    for name in PLACES["h"]:
+        walk.apply("bind", name)
+        walk.state = fold_drafts(walk.state, look())
+    assert look() == []
+    walk.apply("lose history", "h")
+    found = look()
+    assert {draft.data.object for draft in found if isinstance(draft.data, DriftDetected)} == {
+        f"Pod/default/{name}" for name in PLACES["h"]
+    }
+
+
+def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
+    """One by one; the last of the minimum makes the gang scheduled, which concerns the whole tree."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    assert look() == []
+    whole = []
+    inner = incremental_reconciliation.root_differences
+    monkeypatch.setattr(
+        incremental_reconciliation,
+        "root_differences",
+        lambda *args: whole.append(args[2].gang) or inner(*args),
+    )
+    for name in ("g-0", "g-1"):
+        walk.apply("bind", name)
+        found = look()
+        assert [type(draft.data) for draft in found] == [PodBound]
+        walk.state = fold_drafts(walk.state, found)
+        assert look() == []
+    assert whole == []
+    walk.apply("bind", "g-2")
+    assert [type(draft.data) for draft in look()] == [PodBound, GangScheduled]
+    assert whole == ["default/g"]
+
+
+@pytest.mark.parametrize("change", [("n0", "a"), ("nominate", "g-0"), ("another group", "")])
+def test_what_concerns_no_tree_compares_none(change, monkeypatch):
+    """An ordinary pod that fits, a nomination, a group of others."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    monkeypatch.setattr(incremental_reconciliation, "decide_reconcile", None)  # not called
+    if change[0] != "another group":  # in the same namespace: its gangs are compared
+        monkeypatch.setattr(incremental_reconciliation, "root_differences", None)
+    walk.apply(*change)
+    assert comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now) == []
+
+
+# --- what else is kept from one look to the next -----------------------------------------------------
+
+
+def altered(before, walk):
+    """Return the members whose nomination was observed before and names another node now, and those observed now."""
+    found, shown = set(), {}
+    for held in walk.state.reservations_on.values():
+        for uid, reservation in held.items():
+            pod = walk.cluster.seen.pods.get(uid)
+            if pod is None or pod.node is not None:
+                continue
+            if pod.nominated == reservation.node:
+                shown[uid] = reservation.plan
+            elif pod.nominated is not None and before.get(uid) == reservation.plan:
+                found.add(pod.path)
+    return found, shown
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
+def test_nominations_and_wanting_members_are_those_of_a_fresh_look(looks):
+    """Altered nominations, messages of nominated members, and whether a tree has members to place."""
+    walk, drift, evidence, parts = Walk(), NominationDrift(), RejectionEvidence(), TreeParts()
+    shown = {}
+    for changes in looks:
+        for change in changes:
+            walk.apply(*change)
+        view, state = walk.cluster.seen, walk.state
+        found = drift.look(view, state, walk.now)
+        expected, shown = altered(shown, walk)
+        assert {draft.data.object for draft in found} == {f"Pod/{path}" for path in expected}
+        evidence.note_messages(view, state)
+        assert evidence._messages.keys() == {
+            uid
+            for held in state.reservations_on.values()
+            for uid in held
+            if uid in view.pods and view.pods[uid].node is None
+        }
+        for tree in walk.forest.trees.values():
+            root = state.gangs.get(tree.root.uid)
+            assert parts.wanting(tree, root) == bool(members_without_reservation(tree, root))
+
+
+def test_a_nomination_that_another_client_changes_is_found_once():
+    """Also where nothing else has changed."""
+    walk, drift = Walk(), NominationDrift()
+    walk.apply("nominate", "g-1")
+    assert drift.look(walk.cluster.seen, walk.state, walk.now) == []
+    walk.apply("renominate", "g-1")
+    (found,) = drift.look(walk.cluster.seen, walk.state, walk.now)
+    assert found.data.kind == "nomination-altered"
+    assert drift.look(walk.cluster.seen, walk.state, walk.now) == []

@@ -1,0 +1,160 @@
+"""Alerting rules and dashboards name only metrics and labels that exist; each alert has a page and its tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from docs.site.reference import METRIC_UNITS, metrics_page
+from extender.core.log.events import AnyEventData
+from extender.telemetry import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING, PAGES = ROOT / "deploy/monitoring", ROOT / "docs/alerts"
+RULES = [
+    rule
+    for group in yaml.safe_load((MONITORING / "rules.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+TESTS = yaml.safe_load((MONITORING / "rules_test.yaml").read_text())["tests"]
+PANELS = [
+    (path.stem, panel)
+    for path in sorted((MONITORING / "dashboards").glob("*.json"))
+    for panel in json.loads(path.read_text())["panels"]
+]
+# a metric, and the matchers in braces
+_SELECTOR = re.compile(r"(gang_extender_\w+)(?:\{([^}]*)\})?")
+FROM_PROMETHEUS = {"instance", "job"}  # labels of the target
+
+
+def series():
+    """Return the labels of each series name of the service."""
+    found = {}
+    for value in vars(Metrics()).values():
+        if isinstance(value, MetricWrapperBase):
+            for family in value.describe():
+                names = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+                for suffix in names.get(family.type, ("",)):
+                    more = {"le"} if suffix == "_bucket" else set()
+                    found[family.name + suffix] = set(value._labelnames) | more
+    return found
+
+
+SERIES = series()
+QUERIES = [(rule["alert"], rule["expr"]) for rule in RULES] + [
+    (f"{name}: {panel['title']} {target['refId']}", target["expr"])
+    for name, panel in PANELS
+    for target in panel["targets"]
+]
+
+
+@pytest.mark.parametrize(("name", "query"), QUERIES, ids=[name for name, _ in QUERIES])
+def test_each_query_names_series_and_labels_that_exist(name, query):
+    """A metric that was renamed or lost a label is found here, not by an empty panel."""
+    selectors = _SELECTOR.findall(query)
+    assert selectors
+    for metric, matchers in selectors:
+        assert metric in SERIES, f"{name}: {metric} does not exist"
+        labels = set(re.findall(r"(\w+)\s*[=!]", matchers))
+        assert labels <= SERIES[metric] | FROM_PROMETHEUS, f"{name}: labels of {metric}"
+    grouped = {
+        label.strip() for part in re.findall(r"by \(([^)]*)\)", query) for label in part.split(",")
+    }
+    assert grouped <= set().union(*(SERIES[metric] for metric, _ in selectors)) | FROM_PROMETHEUS
+
+
+# Metrics that neither an alert nor a panel uses, and why they are there.
+NOT_SHOWN = {
+    "gang_extender_apiserver_dropped_fields": "changes when the control plane does; deploy/README.md, Feature gates of others, names it",
+    "gang_extender_manifest_files_ignored": "only of a service with --cluster; docs/workloads.md names it",
+}
+
+
+def test_each_metric_is_used_by_an_alert_or_a_panel():
+    """A metric without a reader is not measured; an exception has its reason, and a document that names it."""
+    used = {name for _, query in QUERIES for name, _ in _SELECTOR.findall(query)}
+    unused = {
+        family.name
+        for family in Metrics().registry.collect()
+        if not {family.name + end for end in ("", "_total", "_bucket", "_sum", "_count")} & used
+    }
+    assert unused == set(NOT_SHOWN)
+    for name, why in NOT_SHOWN.items():
+        file = re.search(r"[\w/]+\.md", why).group()
+        assert name in (ROOT / file).read_text(), name
+
+
+def test_metrics_page_of_the_reference_has_each_metric_with_its_uses():
+    page = "\n".join(metrics_page())
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    families = {
+        family.name + "_total" * (family.type == "counter")
+        for family in Metrics().registry.collect()
+    }
+    assert set(rows) == families
+    for rule in RULES:
+        for metric, _ in _SELECTOR.findall(rule["expr"]):
+            row = rows[re.sub(r"_(bucket|sum|count)$", "", metric)]
+            assert f"[{rule['alert']}](../alerts/{rule['alert']}.md)" in row
+    assert {row.split(" | ")[3] for row in rows.values()} == {"number", *METRIC_UNITS.values()}
+
+
+def test_no_series_has_the_time_of_its_creation():
+    """As `/metrics` prints it; the client library would add a series `_created` for each counter and histogram."""
+    metrics = Metrics()
+    metrics.extender_request_duration_seconds.labels("filter").observe(0.1)
+    text = generate_latest(metrics.registry).decode()
+    assert "gang_extender_extender_request_duration_seconds_count" in text
+    assert "_created" not in text
+
+
+def test_label_values_of_queries_exist():
+    """A query for an event type asks for one that the log has."""
+    names = {event.__name__ for event in AnyEventData.__args__}
+    asked = set(re.findall(r'type="(\w+)"', " ".join(query for _, query in QUERIES)))
+    assert asked
+    assert asked <= names | {"podgroup"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_each_alert_has_a_page_and_tests(rule):
+    """One test in which it fires, one in which it does not; a page with what to do, linked from the list."""
+    name = rule["alert"]
+    assert rule["annotations"]["runbook_url"] == f"docs/alerts/{name}.md"
+    page = (PAGES / f"{name}.md").read_text()
+    assert page.startswith(f"# {name}\n")
+    assert "## Look at" in page
+    assert "## What to do" in page
+    assert f"[{name}]({name}.md)" in (PAGES / "README.md").read_text()
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    fires = [bool(check["exp_alerts"]) for test in TESTS for check in test["alert_rule_test"]
+             if check["alertname"] == name]  # fmt: skip
+    assert sorted(fires) == [False, True]
+
+
+def test_no_page_is_without_a_rule():
+    """A rule that is removed takes its page along."""
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == {r["alert"] for r in RULES}
+
+
+def test_no_two_panels_have_one_place():
+    """Panels do not overlap, and identifiers are unique in a dashboard."""
+    for path in (MONITORING / "dashboards").glob("*.json"):
+        board = json.loads(path.read_text())
+        assert board["uid"] == f"gang-extender-{path.stem}"
+        cells = [
+            (x, y)
+            for panel in board["panels"]
+            for place in [panel["gridPos"]]
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(cells) == len(set(cells))
+        assert max(x for x, _ in cells) < 24
+        assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
