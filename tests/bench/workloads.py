@@ -21,7 +21,7 @@ from tests.bench.stand import Stand
 from tests.controlplane.api import Api
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
-from tests.controlplane.waiting import eventually
+from tests.controlplane.waiting import eventually, until_admission_knows
 from tests.e2e.scenarios.service import ROOT
 
 JOBSETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE['ours']}/jobsets"
@@ -105,6 +105,12 @@ async def measure(stand: Stand, count: int) -> Round:
         await sweep(stand)
 
 
+async def until_jobsets_are_admitted(stand: Stand) -> None:
+    """Wait until the policies let JobSets through: their definition is some moments old."""
+    async with stand.loader() as api:
+        await until_admission_knows(api, JOBSETS, a_jobset(0))
+
+
 async def has_groups(api: Api, count: int) -> bool:
     """Return whether all groups are there; a page of one object has the number of the others."""
     found = 0
@@ -145,6 +151,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
             file = ROOT / "deploy" / "kubernetes" / "workloads" / f"{name}.yaml"
             done = stand.plane.kubectl("apply", "--server-side", "-f", str(file))
             assert done.returncode == 0, done.stderr
+        runner.run(until_jobsets_are_admitted(stand))
         runner.run(stand.fleet(0))
         for number in range(rounds):
             for case in cases:

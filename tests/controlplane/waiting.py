@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from tests.controlplane.api import Api, ApiError, Object
@@ -56,6 +57,25 @@ async def create_priority_class(api: Api, name: str, value: int, **more: Any) ->
             if "no PriorityClass" in str(refused):
                 return False
             raise
+        return True
+
+    await eventually(known)
+
+
+async def until_admission_knows(api: Api, path: str, probe: Mapping[str, Any]) -> None:
+    """Wait until admission lets objects of a kind through: it answers 503 for some seconds after its definition.
+
+    Args:
+        api: The client of an administrator.
+        path: The collection of the kind; an admission policy mutates it.
+        probe: An object of the kind; it is not stored, and need not be valid.
+    """
+
+    async def known() -> bool:
+        try:
+            await api.post(path, probe, dryRun="All")
+        except ApiError as refused:
+            return refused.status != HTTPStatus.SERVICE_UNAVAILABLE
         return True
 
     await eventually(known)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
-from http import HTTPStatus
 
 import pytest
 
@@ -23,7 +21,7 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import KINDS, a_node
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
+from tests.controlplane.waiting import eventually, until_admission_knows
 from tests.e2e.conftest import NEWEST
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
     DEPLOY,
@@ -168,18 +166,14 @@ async def tree_policies(tree_site: ControlPlane) -> None:
         served = await served_versions(api)
         for version, kind in WORKLOADS:
             if version in served:
-                await eventually(partial(_is_known, api, version, kind))
-
-
-async def _is_known(api: Api, version: str, kind: str) -> bool:
-    """Return whether admission lets objects of a kind through: it answers 503 for some seconds after its definition."""
-    probe = {"apiVersion": version, "kind": kind, "metadata": {"name": "probe"}, "spec": {}}
-    path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
-    try:
-        await api.post(path, probe, dryRun="All")
-    except ApiError as refusal:  # that the probe is not valid is no matter
-        return refusal.status != HTTPStatus.SERVICE_UNAVAILABLE
-    return True
+                probe = {
+                    "apiVersion": version,
+                    "kind": kind,
+                    "metadata": {"name": "probe"},
+                    "spec": {},
+                }
+                path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
+                await until_admission_knows(api, path, probe)
 
 
 async def served_versions(api: Api) -> set[str]:
