@@ -415,7 +415,7 @@ class Service:
                     self.settings.search_budget,
                     LiveProgress(
                         turns=lambda: self.parts.exchange.published.turns,
-                        at_bind=self.parts.barriers.at_bind,
+                        at_bind=self.parts.barriers.members_at_bind,
                     ),
                 ),
                 self.query_process.fetch,

@@ -226,7 +226,7 @@ class KubernetesCluster:
             raise ClusterUnavailable(
                 f"the view has not caught up with the cluster within {CATCH_UP_S:.0f} s: {self.not_ready_reason()}"
             ) from None
-        except BaseExceptionGroup as problems:
+        except ExceptionGroup as problems:
             if problems.split(ClusterUnavailable)[1] is not None:
                 raise  # a defect
             raise ClusterUnavailable(str(problems.exceptions[0])) from problems

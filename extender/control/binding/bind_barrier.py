@@ -141,6 +141,11 @@ class BindBarriers:
         found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
         return any(arrival is not None and arrival.alive() for arrival in found)
 
+    def members_at_bind(self) -> frozenset[PodUid]:
+        """Return the members that are at bind now."""
+        arrivals = (one for barrier in self._barriers.values() for one in barrier.arrivals.items())
+        return frozenset(uid for uid, arrival in arrivals if arrival.alive())
+
     def arrived(self, uid: PodUid) -> bool:
         """Return whether kube-scheduler has placed a member: it is at bind, or its volumes and claims are committed."""
         reservation = reservation_of(self._leader.committed, uid)

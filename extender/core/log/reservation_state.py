@@ -158,7 +158,7 @@ class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
         """Return it as text, without its time."""
         if not self.missing:
             return f"the Binding of {self.pods[0]} to {self.node} was refused: {self.error}"
-        more = ", ..." if self.missing > len(self.pods) else ""
+        more = f" and {self.missing - len(self.pods)} more" if self.missing > len(self.pods) else ""
         return (
             f"the bind barrier timed out: {counted(self.arrived, 'member')} waited, {self.missing} did not arrive: "
             f"{', '.join(self.pods)}{more}"

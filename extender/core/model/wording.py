@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -20,6 +20,7 @@ _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (8 * YEAR, YEAR, "y", DAY, "d"),
     (None, YEAR, "y", 0, ""),
 )
+NAMED_MAX: Final = 6  # names listed in a text before "and n more"
 BYTES: Final = ("memory", "ephemeral-storage")
 BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -31,6 +32,16 @@ def counted(number: int, noun: str) -> str:
     ['0 events', '1 event', '2 events']
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return a few names joined by commas, and the number of the rest.
+
+    >>> join_names(["a", "b"])
+    'a, b'
+    """
+    shown = ", ".join(names[:NAMED_MAX])
+    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:

@@ -69,10 +69,10 @@ class LiveProgress:
     turns: Callable[
         [], Mapping[GangUid, WaitReason]
     ]  # why trees are not planned now, by the UID of the root
-    at_bind: Callable[[PodUid], bool]  # whether a member waits at the bind barrier
+    at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
 
 
-NOT_LEADING = LiveProgress(turns=dict, at_bind=lambda _: False)
+NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,8 @@ class ExplainService:
         workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
         made_for = workloads.get(RootKey(tree.root.key.path, tree.root.key.kind))
         status = gang_status(gang, made_for) if gang is not None else None
-        finding = gang_finding(view, state, tree, status, self._live.at_bind)
+        at_bind = self._live.at_bind()
+        finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()
         turn = self._live.turns().get(tree.root.uid)
         if finding.plan_needed and turn is not None:
@@ -244,7 +245,7 @@ class ExplainService:
         about = _explanation(subject, finding)
         own = None
         if gang is not None and pod is not None:
-            own = placed_checks(state, gang, pod, self._live.at_bind)
+            own = placed_checks(state, gang, pod, at_bind)
         if own is not None:
             about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
         if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -20,11 +20,16 @@ from extender.core.decisions.admit.gang_sentences import (
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
 from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
-from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
+from extender.core.log.reservation_state import (
+    BindFailure,
+    GangState,
+    LastDecision,
+    ReservationState,
+)
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.pod_groups import Orphan, Tree
-from extender.core.model.wording import counted, spaced
+from extender.core.model.wording import counted, join_names, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import GIVEN, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
@@ -32,7 +37,6 @@ from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
 from extender.queries.state.gang_status import SUSPENDED, GangStatus
 
-NAMED_MAX: Final = 5  # members that are named
 GROUP_HELP = "name its group in spec.schedulingGroup.podGroupName, or in the label gang-extender.dev/pod-group"
 
 
@@ -97,7 +101,7 @@ def gang_finding(
     state: ReservationState,
     tree: Tree,
     status: GangStatus | None,
-    at_bind: Callable[[PodUid], bool] = lambda _: False,
+    at_bind: Collection[PodUid] = (),
 ) -> Finding:
     """Return the finding about a tree, as far as it is known without planning.
 
@@ -106,7 +110,7 @@ def gang_finding(
         state: The reservation state.
         tree: The tree.
         status: As it is shown; None: the log does not have it yet.
-        at_bind: Returns whether a member waits at the bind barrier; known to the leader only.
+        at_bind: The members that wait at the bind barrier; known to the leader only.
     """
     who = spaced(tree.root.key)
     gang = state.gangs.get(tree.root.uid)
@@ -193,7 +197,7 @@ def _reserved(
     tree: Tree,
     gang: GangState,
     status: GangStatus,
-    at_bind: Callable[[PodUid], bool],
+    at_bind: Collection[PodUid],
 ) -> Finding:
     """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
     who = spaced(tree.root.key)
@@ -218,15 +222,14 @@ def _reserved(
     )
 
 
-def barrier_text(gang: GangState, at_bind: Callable[[PodUid], bool]) -> str:
+def barrier_text(gang: GangState, at_bind: Collection[PodUid]) -> str:
     """Return which members kube-scheduler has not accepted while others wait for them at bind; empty: none waits."""
-    here = {uid for uid in gang.reservations if at_bind(uid)}
-    others = sorted(one.pod for uid, one in gang.reservations.items() if uid not in here)
+    others = sorted(one.pod for uid, one in gang.reservations.items() if uid not in at_bind)
+    here = len(gang.reservations) - len(others)
     if not here or not others:
         return ""
-    names = ", ".join(others[:NAMED_MAX]) + (", ..." if len(others) > NAMED_MAX else "")
-    waits = "waits" if len(here) == 1 else "wait"
-    return f"{counted(len(here), 'member')} {waits} at bind for {names}, which kube-scheduler has not accepted yet"
+    waits = "waits" if here == 1 else "wait"
+    return f"{counted(here, 'member')} {waits} at bind for {join_names(others)}, which kube-scheduler has not accepted yet"
 
 
 def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
@@ -234,8 +237,12 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
     failure = gang.bind_failure if gang is not None else None
     if failure is None:
         return finding
-    text = f"{rfc3339(failure.at_us)}: {failure.sentence()}"
-    return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+    return msgspec.structs.replace(finding, reasons=(*finding.reasons, bind_failure_text(failure)))
+
+
+def bind_failure_text(failure: BindFailure) -> str:
+    """Return when members were not bound, and why."""
+    return f"{rfc3339(failure.at_us)}: {failure.sentence()}"
 
 
 def turn_finding(who: str, turn: WaitReason, gang: GangState | None) -> Finding:

@@ -6,7 +6,7 @@ minimum waits although its gang runs: whether it fits now is planned for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 
 from extender.core.decisions.admit.plan_request import GATE, is_candidate
 from extender.core.log.gang_phase import HOLDS_CAPACITY
@@ -19,6 +19,7 @@ from extender.queries.explain.explanation import Check, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,
     barrier_text,
+    bind_failure_text,
     checks_until,
     with_outcome,
 )
@@ -33,7 +34,7 @@ def placed_checks(
     state: ReservationState,
     gang: GangState,
     pod: Pod,
-    at_bind: Callable[[PodUid], bool] = lambda _: False,
+    at_bind: Collection[PodUid] = (),
 ) -> tuple[tuple[Check, ...], tuple[str, ...]] | None:
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 
@@ -41,7 +42,7 @@ def placed_checks(
         state: The reservation state.
         gang: Its gang.
         pod: The member.
-        at_bind: Returns whether a member waits at the bind barrier; known to the leader only.
+        at_bind: The members that wait at the bind barrier; known to the leader only.
     """
     if pod.node is not None:
         return checks_until("bound", "yes", f"on {pod.node}"), ()
@@ -52,7 +53,7 @@ def placed_checks(
         text = f"our gate {GATE} is still there; it is removed after the nomination"
         return checks_until("gates removed", "no", text), ()
     failure = tuple(_failure(gang, pod))
-    if at_bind(pod.uid):
+    if pod.uid in at_bind:
         text = f"it waits at bind for {reservation.node}"
         return checks_until("bound", "no", text), (*_barrier(gang, at_bind), *failure)
     text = f"capacity is reserved on {reservation.node}"
@@ -61,7 +62,7 @@ def placed_checks(
     return checks, (*evidence, *_barrier(gang, at_bind), *failure)
 
 
-def _barrier(gang: GangState, at_bind: Callable[[PodUid], bool]) -> Iterable[str]:
+def _barrier(gang: GangState, at_bind: Collection[PodUid]) -> Iterable[str]:
     """Yield which members the others wait for at bind."""
     if text := barrier_text(gang, at_bind):
         yield text
@@ -71,7 +72,7 @@ def _failure(gang: GangState, pod: Pod) -> Iterable[str]:
     """Yield what kept the members from being bound last, if it is about this one."""
     failure = gang.bind_failure
     if failure is not None and (failure.missing or pod.path in failure.pods):
-        yield f"{rfc3339(failure.at_us)}: {failure.sentence()}"
+        yield bind_failure_text(failure)
 
 
 def _evidence(

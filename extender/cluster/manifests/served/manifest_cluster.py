@@ -68,7 +68,7 @@ from extender.telemetry import METRICS
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-POLLS_UNTIL_READ: Final = 2  # a change is read by the second poll after it
+POLLS_UNTIL_READ: Final = 3  # one may be running; a change is read by the second poll after it
 OBJECTS_PER_SLICE: Final = (
     50  # applied before calls of kube-scheduler are answered again: about 4 ms
 )
@@ -146,7 +146,6 @@ class ManifestCluster:
         self._view_changed = Wakeup()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
-        self._polls_begun = 0
         self._polls = Wakeup()  # after each poll
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
@@ -194,7 +193,6 @@ class ManifestCluster:
             await self._poll()
 
     async def _poll(self) -> None:
-        self._polls_begun += 1
         self._read_journal()
         await self._look()
         await self._record_removals()
@@ -373,8 +371,7 @@ class ManifestCluster:
         """Return when the view has the files and the journal as they are now; see the port."""
         self._read_journal()
         complete = self._polls.revision
-        running = self._polls_begun - complete  # it may have read the files already
-        while self._polls.revision < complete + running + POLLS_UNTIL_READ:
+        while self._polls.revision < complete + POLLS_UNTIL_READ:
             await self._polls.wait(self._polls.revision)
 
     def ignored_sources(self) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodRule, PodShape
-from extender.core.model.wording import counted
-from extender.core.planner.explain.plan_builder import join_names
+from extender.core.model.wording import counted, join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,

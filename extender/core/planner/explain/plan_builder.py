@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from extender.core.model.wording import join_names
 from extender.core.planner.model.feasibility import waiting_reasons
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
@@ -15,8 +16,6 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
-
-NAMED_MAX = 6  # names listed in a text before "and n more"
 
 
 def make_plan(request: PlanRequest, solved: Solved) -> Plan:
@@ -66,18 +65,8 @@ def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> 
     lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
     if limited and request.rejected_nodes:
         names = sorted({v.node for v in request.rejected_nodes})
-        lines[f"kube-scheduler refused {join_names(list(names))}"] = None
+        lines[f"kube-scheduler refused {join_names(names)}"] = None
     return tuple(lines)
-
-
-def join_names(names: list[str]) -> str:
-    """Return a few names joined by commas, and the number of the rest.
-
-    >>> join_names(["a", "b"])
-    'a, b'
-    """
-    shown = ", ".join(names[:NAMED_MAX])
-    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
 
 
 def _seats(

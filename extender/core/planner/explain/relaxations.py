@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import msgspec
 
+from extender.core.model.wording import join_names
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
     rule_texts,
 )
 from extender.core.planner.explain.more_nodes import more_nodes
-from extender.core.planner.explain.plan_builder import join_names
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,

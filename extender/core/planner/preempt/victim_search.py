@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from extender.core.model.visibility import Visibility, name_for
-from extender.core.model.wording import counted
+from extender.core.model.wording import counted, join_names
 from extender.core.planner.explain.best_partial_placement import best_partial
-from extender.core.planner.explain.plan_builder import join_names, make_plan
+from extender.core.planner.explain.plan_builder import make_plan
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import satisfied_by_bound, without_lacking_members
 from extender.core.planner.model.node_table import Bools, NodeTable

@@ -50,7 +50,7 @@ def explaining(stage):
         stage.leader,
         stage.clock,
         plans.plan,
-        live=LiveProgress(turns=lambda: published.turns, at_bind=stage.barriers.at_bind),
+        live=LiveProgress(turns=lambda: published.turns, at_bind=stage.barriers.members_at_bind),
     )
 
     async def ask(text: str, namespace: str = "default"):
