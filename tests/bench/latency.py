@@ -1,4 +1,7 @@
-"""Gangs of 8 on 100 nodes, one after another: from the create of the group to the last bind of each."""
+"""Small gangs and trees, one after another: from the create of the groups to the last bind of each.
+
+Beside ours and the native gang, the writes of a member alone: a client that decides nothing, and needs no scheduler.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import msgspec
 
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
-from tests.bench.race import BoundWatch, create_all
-from tests.bench.sides import NATIVE, OURS, Shape, Side
+from tests.bench.race import BoundWatch, create_all, write_all
+from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, WRITES, Shape, Side
 from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.bench.trace import Began, PodWatch, Steps, steps_of_gangs, trace_table
+from tests.controlplane.api import Api
 
 GANG = Shape(pods=8)
-QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
+TREE = Shape(groups=2, pods=2)
+SIDES = {"native": "native gang", "writes": "its writes alone"}
 WARM = 3  # gangs that are not counted
 PAUSE_S = 0.1  # what is written after a bind is over when the next comes
 DEADLINE_S = 60.0
@@ -30,9 +34,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     gangs: int
     qps: tuple[int, int] | None
+    shape: Shape = GANG
 
     def __str__(self) -> str:
-        return f"gang of {GANG.pods}, {self.nodes} nodes, {describe_qps(self.qps)}"
+        what = f"gang of {self.shape.pods}"
+        if self.shape.groups > 1:
+            what = f"tree of {self.shape.groups} x {self.shape.pods}"
+        return f"{what}, {self.nodes:,} nodes, {describe_qps(self.qps)}"
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return (OURS, NATIVE if self.shape.groups == 1 else NATIVE_TREES, WRITES)
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -51,11 +63,12 @@ async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) 
     try:
         async with (
             stand.loader() as api,
+            stand.writer() as writer,
             BoundWatch(api, side.namespace) as watch,
             PodWatch(api, side.namespace) if trace else nullcontext() as pods,
         ):
             for number in range(WARM + case.gangs):
-                ms, gang = await once(api, watch, stand, side, f"s{number}-")
+                ms, gang = await once(api, writer, watch, stand, side, case, f"s{number}-")
                 if ms is not None and number >= WARM:
                     took.append(ms)
                     began.append(gang)
@@ -68,40 +81,52 @@ async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) 
 
 
 async def once(
-    api: Any, watch: BoundWatch, stand: Stand, side: Side, prefix: str
+    api: Api, writer: Api, watch: BoundWatch, stand: Stand, side: Side, case: Case, prefix: str
 ) -> tuple[float | None, Began]:
     """Create one gang; return ms until all its pods are bound, None: never, and when it was created."""
     wall_s, began_s = time.time(), time.monotonic()
-    for group in side.groups(GANG, stand.minor, prefix):
+    for group in side.groups(case.shape, stand.minor, prefix):
         await api.create(group)
     groups_s = time.monotonic()
-    pods = list(side.pods(GANG, prefix))
+    pods = list(side.pods(case.shape, prefix))
     names = [pod["metadata"]["name"] for pod in pods]
     answered_at: dict[str, float] = {}
     last_s = await create_all(api, pods, answered_at=answered_at)
     began = Began(prefix, wall_s, began_s, groups_s, min(answered_at.values()), last_s)
+    if side is WRITES:
+        await write_all(writer, pods, case.nodes)
     if not await watch.until(names, DEADLINE_S):
         return None, began
     return (max(watch.at[name] for name in names) - began_s) * 1000, began
 
 
+def cases(scale: Scale) -> list[Case]:
+    """Return what is measured."""
+    if scale.quick:
+        return [Case(nodes=40, gangs=5, qps=(200, 400))]
+    return [
+        Case(nodes=100, gangs=120, qps=(200, 400)),
+        Case(nodes=100, gangs=120, qps=None),
+        Case(nodes=1000, gangs=120, qps=(5000, 5000), shape=TREE),
+    ]
+
+
 def run(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure ours and the native gang in turns."""
-    nodes, gangs, rounds = (40, 5, 1) if scale.quick else (100, 120, scale.rounds)
-    cases = [Case(nodes=nodes, gangs=gangs, qps=qps) for qps in (QPS[:1] if scale.quick else QPS)]
-    wanted = [case for case in cases if scale.wants("latency", str(case))]
+    """Measure the sides in turns."""
+    rounds = 1 if scale.quick else scale.rounds
+    wanted = [case for case in cases(scale) if scale.wants("latency", str(case))]
     if not wanted:
         return
     print(
-        f"latency: {len(wanted)} cases, {rounds} rounds, about {len(wanted) * rounds * 1.7:.0f} min"
+        f"latency: {len(wanted)} cases, {rounds} rounds, about {len(wanted) * rounds * 2.5:.0f} min"
     )
     stand = a_stand()
     with asyncio.Runner() as runner:
         for case in wanted:
-            took: dict[str, list[list[float]]] = {"ours": [], "native": []}
+            took: dict[str, list[list[float]]] = {side.name: [] for side in case.sides}
             traced: dict[str, Steps] = {}
             for number in range(rounds):
-                for side in (OURS, NATIVE) if number % 2 == 0 else (NATIVE, OURS):
+                for side in case.sides if number % 2 == 0 else case.sides[::-1]:
                     measured = runner.run(measure(stand, side, case, trace=scale.trace))
                     took[side.name].append(measured.took)
                     for step, times in measured.steps.items():
@@ -122,15 +147,16 @@ def figures_of(case: Case, took: dict[str, list[list[float]]]) -> list[Figure]:
     return [
         Figure(
             bench="latency",
-            what=f"{case}: create to all bound, {label} of {case.gangs}",
+            what=f"{case}: create to all bound, {label} of {case.gangs}{clause}",
             unit="ms",
             better="lower",
             values=tuple(quantile(ms, part) for ms in done["ours"]),
-            baseline_name="native gang",
-            baseline=tuple(quantile(ms, part) for ms in done["native"]),
-            target="1 x" if label == "p99" else "",
+            baseline_name=SIDES[baseline],
+            baseline=tuple(quantile(ms, part) for ms in done[baseline]),
+            target="1 x" if label == "p99" and baseline == "native" else "",
             unfinished=len(took["ours"]) - len(done["ours"]),
-            baseline_unfinished=len(took["native"]) - len(done["native"]),
+            baseline_unfinished=len(took[baseline]) - len(done[baseline]),
         )
+        for baseline, clause in (("native", ""), ("writes", ", beside its writes alone"))
         for label, part in QUANTILES
     ]

@@ -28,12 +28,24 @@ def is_exempt() -> str:
 
 
 def changed(field: str, allowed: Sequence[str]) -> str:
-    """Return the list of the names below a field that were added, changed or removed, except for the allowed ones."""
+    """Return the list of the names below a field that were added, changed or removed, except for the allowed ones.
+
+    kube-apiserver evaluates it for each write of the service, and nearly always nothing has changed. So equality comes
+    first; and where as many names remain as there were, none was removed without one that was added, which is found.
+    """
     new, old = f"object.{field}", f"oldObject.{field}"
-    keep = f"!(key in {texts(allowed)}) && " if allowed else ""
+    keep = f" && !(key in {texts(allowed)})" if allowed else ""
     return (
-        f"dyn({new}).filter(key, {keep}(!(key in {old}) || {new}[key] != {old}[key]))\n"
-        f"+ dyn({old}).filter(key, {keep}!(key in {new}))"
+        f"dyn({new}).filter(key, !(key in {old} && {new}[key] == {old}[key]){keep})\n"
+        f"+ ({_count(new, allowed)} == {_count(old, allowed)} ? []\n"
+        f": dyn({old}).filter(key, !(key in {new}){keep}))"
+    )
+
+
+def _count(thing: str, allowed: Sequence[str]) -> str:
+    """Return the number of names in a map without the allowed ones."""
+    return " - ".join(
+        [f"size(dyn({thing}))", *(f"({text(name)} in {thing} ? 1 : 0)" for name in allowed)]
     )
 
 

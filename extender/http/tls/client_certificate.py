@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import msgspec
 
 RENEWED_WITHIN_S = 600.0
+# kube-scheduler makes a connection for nearly every bind call, each with the same certificate.
+_unix_time_of = functools.lru_cache(maxsize=256)(ssl.cert_time_to_seconds)
 
 
 class ClientCertificate(msgspec.Struct):
@@ -43,7 +46,5 @@ def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None
     subject = [pair for part in found["subject"] for pair in part]
     names = [value for key, value in subject if key == "commonName"]
     names += [value for key, value in found.get("subjectAltName", ()) if key == "DNS"]
-    starts_s, ends_s = (
-        float(ssl.cert_time_to_seconds(found[field])) for field in ("notBefore", "notAfter")
-    )
+    starts_s, ends_s = (float(_unix_time_of(found[field])) for field in ("notBefore", "notAfter"))
     return ClientCertificate(tuple(dict.fromkeys(names)), starts_s, ends_s, encoded, context)
