@@ -13,6 +13,7 @@ import calendar
 import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -140,6 +141,7 @@ async def create_all(
     per_s: float = 0,
     sent_at: dict[str, float] | None = None,
     answered_at: dict[str, float] | None = None,
+    on_answer: Callable[[dict[str, Any]], None] | None = None,
 ) -> float:
     """Create pods over a few connections, in order, evenly spaced if wanted.
 
@@ -149,6 +151,7 @@ async def create_all(
         per_s: How many in a second; 0: as fast as it goes.
         sent_at: Filled in: pod -> when its create was sent (monotonic).
         answered_at: Filled in: pod -> when its create was answered (monotonic).
+        on_answer: Called with each pod whose create was answered.
 
     Returns:
         When the last create was answered (monotonic).
@@ -165,6 +168,8 @@ async def create_all(
             await api.create(pod)
             if answered_at is not None:
                 answered_at[pod["metadata"]["name"]] = time.monotonic()
+            if on_answer is not None:
+                on_answer(pod)
 
     await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))
     return time.monotonic()
@@ -190,6 +195,30 @@ async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> Non
             )
 
     await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))
+
+
+class TreeWriter:
+    """Does the writes of each tree as soon as the creates of all its pods are answered."""
+
+    def __init__(self, api: Api, pods: Sequence[dict[str, Any]], case: Case) -> None:
+        size = case.shape.total // case.shape.trees
+        trees = [pods[first : first + size] for first in range(0, len(pods), size)]
+        self._trees = {pod["metadata"]["name"]: tree for tree in trees for pod in tree}
+        self._answered: Counter[str] = Counter()  # by the first pod of the tree
+        self._tasks: list[asyncio.Task[None]] = []
+        self._api, self._nodes = api, case.nodes
+
+    def on_answer(self, pod: dict[str, Any]) -> None:
+        """Begin with a tree if this is the last of its pods."""
+        tree = self._trees[pod["metadata"]["name"]]
+        first = tree[0]["metadata"]["name"]
+        self._answered[first] += 1
+        if self._answered[first] == len(tree):
+            self._tasks.append(asyncio.create_task(write_all(self._api, tree, self._nodes)))
+
+    async def done(self) -> None:
+        """Wait until all of them are written."""
+        await asyncio.gather(*self._tasks)
 
 
 async def run_once(stand: Stand, side: Side, case: Case) -> Run:
@@ -238,9 +267,11 @@ async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
         before, calls = stand.cpu_s(), stand.filter_calls()
         wall_s, began_s = time.time(), time.monotonic()
         sent_at: dict[str, float] = {}
-        created_s = await create_all(api, pods, case.per_s, sent_at)
-        if side.name == "writes":
-            await write_all(writer, pods, case.nodes)
+        written = TreeWriter(writer, pods, case) if side.name == "writes" else None
+        on_answer = written.on_answer if written is not None else None
+        created_s = await create_all(api, pods, case.per_s, sent_at, on_answer=on_answer)
+        if written is not None:
+            await written.done()
         await watch.until(names, case.deadline_s)
         after = stand.cpu_s()
         bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
