@@ -277,7 +277,7 @@ class Service:
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.binding.bind_barrier import BindBarriers
         from extender.control.loop.control_loop import ControlLoop
-        from extender.control.loop.loop_parts import loop_parts
+        from extender.control.loop.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.trees.adoption_hold import AdoptionHold
@@ -305,7 +305,7 @@ class Service:
         )
         self.finalizers = FinalizerController(seen, self.leader)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
-        self.parts = loop_parts(
+        parts = loop_parts(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
@@ -314,6 +314,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
+        self.parts = msgspec.structs.replace(parts, arrival_ms=MEMBER_ARRIVAL_MS)
         self.parts.requests.is_held = AdoptionHold(seen.workloads, writer)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(

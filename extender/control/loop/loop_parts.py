@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from extender.control.actuators.evictor import Evictor
@@ -27,6 +29,9 @@ from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
+
+# Between the first look at a new tree and the record that it waits for members: most are created within milliseconds.
+MEMBER_ARRIVAL_MS: Final = 50
 
 
 class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,8 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     preemption_policy: PreemptionPolicy
     readmissions: Readmissions
     termination_reasons: TerminationReasons
+    # A new tree whose members still come is recorded as waiting only after this time.
+    arrival_ms: int = 0
 
 
 def loop_parts(

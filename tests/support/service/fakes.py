@@ -362,7 +362,7 @@ class Stage:
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
         clock: Any = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
-        address: str = "", **settings: Any,
+        address: str = "", arrival_ms: int = 0, **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = clock or FakeClock()
         self.database = database or FakeDatabase(self.clock.now_us)
@@ -393,7 +393,7 @@ class Stage:
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
-        self.parts = msgspec.structs.replace(parts, planner=SharedPlanner())
+        self.parts = msgspec.structs.replace(parts, planner=SharedPlanner(), arrival_ms=arrival_ms)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, exchange=self.parts.exchange,

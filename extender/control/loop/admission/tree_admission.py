@@ -5,6 +5,7 @@ A tree that needs the planner process waits there for its turn (`tree_searches`)
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections import Counter
@@ -78,6 +79,7 @@ class AdmissionOutcome(enum.Enum):
     TO_SEARCH = "its search in the planner process runs, or waits for its turn"
     TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
     HELD_UP = "not tried: a tree that comes first is searched"
+    STILL_ARRIVES = "planned; it is new and incomplete, and its other members may be on their way"
 
     @property
     def stays_refused(self) -> bool:
@@ -160,6 +162,8 @@ class TreeAdmission:
         self._victims: _LeavesOfVictims | None = None
         self._long: dict[GangUid, _LongWork] = {}
         self._as_before = UnschedulableCache()  # requests of `_long`
+        self._arrival_ms = parts.arrival_ms
+        self._arriving: dict[GangUid, int] = {}  # new and incomplete until then, monotonic, in ms
         self._overtaken: Counter[GangUid] = Counter()
         self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
@@ -317,6 +321,7 @@ class TreeAdmission:
         self._as_before.keep(roots)
         self._noted = {uid: note for uid, note in self._noted.items() if uid in roots}
         self._overtaken = Counter({uid: n for uid, n in self._overtaken.items() if uid in roots})
+        self._arriving = {uid: t for uid, t in self._arriving.items() if uid in roots}
 
     def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
         """Return what a tree waits for before it is looked at, or None."""
@@ -416,8 +421,27 @@ class TreeAdmission:
             self._want(tree_request.tree, "explain", holds_up=False)
             return AdmissionOutcome.TO_EXPLAIN
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+        if self._still_arrives(root.uid, answer):
+            return AdmissionOutcome.STILL_ARRIVES
         self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
+
+    def _still_arrives(self, uid: GangUid, verdict: Verdict) -> bool:
+        """Return whether a tree is new and waits for members; it is looked at again when its time is over.
+
+        Pods of a gang are created one after the other within milliseconds. That some of them are not there yet is no news:
+        to record it, with its input, would delay the admission, which follows at once.
+        """
+        if not isinstance(verdict, Refusal) or verdict.outcome != "waiting":
+            return False
+        if not self._arrival_ms or uid in self._leader.pending_state.gangs:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if uid not in self._arriving:
+            self._arriving[uid] = now_ms + self._arrival_ms
+            later_s = (self._arrival_ms + 1) / 1000
+            asyncio.get_running_loop().call_later(later_s, self._wakeup.wake)
+        return now_ms < self._arriving[uid]
 
     def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
         """Plan a tree in this process, or return the work that it waits for already.

@@ -6,8 +6,14 @@ import pytest
 
 from extender.control.loop.admission.tree_admission import AdmissionOutcome, AdmissionProgress
 from extender.control.loop.admission.tree_searches import WantedSearch
-from extender.core.log.events import GangAdmitted, GangInvalid, GangUnschedulable, PreemptionPlanned
-from tests.support.service.fakes import Stage
+from extender.core.log.events import (
+    GangAdmitted,
+    GangInvalid,
+    GangObserved,
+    GangUnschedulable,
+    PreemptionPlanned,
+)
+from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
@@ -135,3 +141,44 @@ async def test_a_preemptor_that_fits_lets_a_higher_tree_preempt_first():
         assert not stage.event_data(GangAdmitted)
         assert (await attempt(stage, "hi", last=True))[0] is AdmissionOutcome.RECORDED
         assert len(stage.event_data(GangAdmitted)) == 1
+
+
+async def test_a_new_tree_is_not_recorded_as_waiting_while_its_members_are_created():
+    """Its first event is the admission, when the last one is there; that it waited for a moment is no news."""
+    group, *pods = a_gang("g", pods=2)
+    async with Stage(a_node("n0", gpu=2), group, pods[0], arrival_ms=50) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        assert not stage.event_data(GangObserved, GangUnschedulable)
+        stage.cluster.add(pods[1])
+        await stage.one_pass()
+        assert len(stage.event_data(GangAdmitted)) == 1
+        assert not stage.event_data(GangUnschedulable)
+
+
+async def test_a_tree_that_stays_incomplete_is_recorded_after_its_time_without_another_change():
+    """The loop is woken for it, and the pass is not skipped."""
+    async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)[:2], arrival_ms=50) as stage:
+        await stage.lead()
+        woken = stage.barriers.wakeup.revision
+        await stage.one_pass()
+        assert not stage.event_data(GangUnschedulable)
+        await until(lambda: stage.barriers.wakeup.revision > woken, "the timer ends")
+        stage.clock.advance(0.05)
+        await stage.one_pass()
+        (refused,) = stage.event_data(GangUnschedulable)
+        assert refused.outcome == "waiting"
+
+
+async def test_a_tree_that_the_log_has_is_recorded_at_once_when_it_loses_a_member():
+    """Only trees that are new are waited for."""
+    group, *pods = a_gang("g", pods=2)
+    async with Stage(a_node("n0", gpu=1), group, *pods, arrival_ms=50, preemption=False) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        assert len(stage.event_data(GangUnschedulable)) == 1
+        stage.cluster.delete_pod("g-1")
+        await stage.one_pass()
+        assert [refused.outcome for refused in stage.event_data(GangUnschedulable)][1:] == [
+            "waiting"
+        ]
