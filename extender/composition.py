@@ -415,7 +415,9 @@ class Service:
                     groups,
                     self.settings.search_budget,
                     LiveProgress(
-                        turns=lambda: self.parts.exchange.published.turns,
+                        turns=lambda: (
+                            self.parts.exchange.published.turns if self.leader.leads() else {}
+                        ),
                         at_bind=self.parts.barriers.members_at_bind,
                     ),
                 ),

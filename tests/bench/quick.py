@@ -503,7 +503,7 @@ def _raced(
                 for at, run in enumerate(runner.run(run_cases(stand, side, cases))):
                     runs[side.name][at].append(run)
                     rate = f"{run.per_s:.0f}/s" if run.finished else f"{len(run.bound_s)} bound"
-                    _progress(cases[at], number, side, rate)
+                    _progress(cases[at], number, side, f"{rate}; {_cpu_text(run)}")
     return runs
 
 
@@ -526,6 +526,13 @@ def _rate_row(
         unfinished=len(runs["ours"][number]) - len(done["ours"]),
         baseline_unfinished=len(runs["native"][number]) - len(done["native"]),
     )
+
+
+def _cpu_text(run: Run) -> str:
+    """Return the CPU of each program per pod: on few processors their sum bounds the rate."""
+    each = {name: s / run.pods * 1e3 for name, s in run.cpu_s.items()}
+    used = ", ".join(f"{name} {ms:.1f}" for name, ms in each.items() if ms >= 0.05)
+    return f"CPU per pod {sum(each.values()):.1f} ms: {used}"
 
 
 def _progress(case: Any, number: int, side: Side, text: str) -> None:
