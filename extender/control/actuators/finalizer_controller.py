@@ -24,7 +24,7 @@ from extender.runtime.periodic import Changes, PeriodicTask
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.5  # changes come in bursts, and finalizers are not urgent: they wait until a small gang is bound
+SETTLE_S = 0.1  # changes come in bursts, and finalizers are not urgent
 TICK_S = 1.0
 
 

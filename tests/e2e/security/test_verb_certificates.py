@@ -105,7 +105,13 @@ async def test_only_the_right_certificate_gets_in(
     ended = CertificateFolder(shutil.copytree(certificates.folder / "..data", tmp_path / "ended"))
     ended.renew(datetime.now(UTC) - timedelta(days=2), timedelta(days=1))
     stranger = files_of(certificates, STRANGER)
-    closed = ("EOF", "connection reset", "broken pipe", "remote error: tls: ")
+    closed = (
+        "EOF",
+        "connection reset",
+        "broken pipe",
+        "server closed idle connection",
+        "remote error: tls: ",
+    )
     handshakes, requests = "tls_handshakes_failed", "http_requests_refused"
     # files, changes of tlsConfig, what kube-scheduler writes on the pod, and what we count
     cases: dict[str, tuple[Files, dict[str, str | None], tuple[str, ...], dict[str, str]]] = {
