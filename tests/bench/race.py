@@ -13,6 +13,7 @@ import calendar
 import re
 import statistics
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,15 +89,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.pods / self.bound_s[-1]
 
 
-class BoundWatch:
-    """Sees pods of a namespace come to a node; an async context manager."""
+class PodChanges:
+    """Follows the pods of a namespace; an async context manager. `note` of a subclass records them."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
-        self.at: dict[str, float] = {}  # pod -> monotonic time
+    def __init__(self, api: Api, namespace: str, **query: str) -> None:
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
-        self._changed = asyncio.Event()
-        self._listening = asyncio.Event()
+        self._query = query
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -110,10 +109,27 @@ class BoundWatch:
 
     async def _follow(self) -> None:
         while True:  # the API server ends a watch now and then
-            async for kind, pod in self._api.watch(self._path, fieldSelector="spec.nodeName!="):
+            async for kind, pod in self._api.watch(self._path, **self._query):
                 if kind in ("ADDED", "MODIFIED"):
-                    self.at.setdefault(pod["metadata"]["name"], time.monotonic())
-                    self._changed.set()
+                    self.note(pod)
+
+    @abstractmethod
+    def note(self, pod: Mapping[str, Any]) -> None:
+        """Record a pod as it is now."""
+
+
+class BoundWatch(PodChanges):
+    """Sees pods of a namespace come to a node."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        super().__init__(api, namespace, fieldSelector="spec.nodeName!=")
+        self.at: dict[str, float] = {}  # pod -> monotonic time
+        self._changed = asyncio.Event()
+
+    def note(self, pod: Mapping[str, Any]) -> None:
+        """Record when a pod was first seen on a node."""
+        self.at.setdefault(pod["metadata"]["name"], time.monotonic())
+        self._changed.set()
 
     async def until(self, names: Iterable[str], within_s: float) -> bool:
         """Wait until all of these were seen; False when the time is over."""

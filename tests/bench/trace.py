@@ -6,15 +6,14 @@ the times in its log lines (milliseconds) and its events. All of them are of one
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from tests.bench.figures import quantile
-from tests.bench.race import seconds_after
+from tests.bench.race import PodChanges, seconds_after
 from tests.controlplane.api import Api
 from tests.controlplane.objects import GATE
 from tests.e2e.scenarios.service import Service
@@ -46,31 +45,18 @@ STEPS = (
 )
 
 
-class PodWatch:
-    """Records when pods of a namespace are first seen: created, nominated, without our gate, bound; a context manager."""
+class PodWatch(PodChanges):
+    """Records when pods of a namespace are first seen: created, nominated, without our gate, bound."""
 
     def __init__(self, api: Api, namespace: str) -> None:
+        super().__init__(api, namespace)
         self.seen: dict[str, dict[str, float]] = {}  # pod -> step -> monotonic time
-        self._api = api
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._follow())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _follow(self) -> None:
-        while True:  # the API server ends a watch now and then
-            async for kind, pod in self._api.watch(self._path):
-                if kind in ("ADDED", "MODIFIED"):
-                    steps = self.seen.setdefault(pod["metadata"]["name"], {})
-                    for step in steps_of(pod):
-                        steps.setdefault(step, time.monotonic())
+    def note(self, pod: Mapping[str, Any]) -> None:
+        """Record the steps that a pod has passed since it was seen last."""
+        steps = self.seen.setdefault(pod["metadata"]["name"], {})
+        for step in steps_of(pod):
+            steps.setdefault(step, time.monotonic())
 
 
 def steps_of(pod: Mapping[str, Any]) -> Iterable[str]:
