@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
@@ -16,6 +20,8 @@ from extender.http.web.connection_limits import close_after
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
+
+SLICE_FAMILIES: Final = 4  # written in one turn of the event loop, less than a millisecond
 
 
 class Health(msgspec.Struct):
@@ -43,6 +49,7 @@ class Probes:
         self._scheduling = scheduling
         self._leader = leader
         self._logged = ""
+        self._writing = asyncio.Lock()
 
     def routes(self, *, with_reasons: bool = False) -> list[web.RouteDef]:
         """Return the routes of the probes.
@@ -111,8 +118,33 @@ class Probes:
         METRICS.reservations_held.set(sum(len(held) for held in state.reservations_on.values()))
         waiting = sum(root.last_decision is not None for root in state.gangs.values())
         METRICS.pending_entities.labels("podgroup").set(waiting)
-        body = generate_latest(METRICS.registry)
+        async with self._writing:  # so that no turn of the event loop has slices of several callers
+            body = await exposition(METRICS.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _Families(Collector):
+    """Some families of a registry, for `generate_latest`."""
+
+    def __init__(self) -> None:
+        self.families: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
+async def exposition(registry: CollectorRegistry) -> bytes:
+    """Return all metrics of a registry in the Prometheus text format; other callers are answered between its families."""
+    parts: list[bytes] = []
+    slice_ = _Families()
+    for family in registry.collect():
+        slice_.families.append(family)
+        if len(slice_.families) == SLICE_FAMILIES:
+            parts.append(generate_latest(slice_))
+            slice_.families.clear()
+            await asyncio.sleep(0)
+    parts.append(generate_latest(slice_))
+    return b"".join(parts)
 
 
 def _probed(ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
