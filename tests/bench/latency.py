@@ -1,6 +1,7 @@
 """Small gangs and trees, one after another: from the create of the groups to the last bind of each.
 
-Beside ours and the native gang, the writes of a member alone: a client that decides nothing, and needs no scheduler.
+Beside ours and the native gang, the writes of a member alone: a client that decides nothing, without a scheduler, and with
+one whose extender only answers.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ import msgspec
 
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all, write_all
-from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, WRITES, Shape, Side
+from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, WRITES, WRITTEN, Shape, Side
 from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.bench.trace import Began, PodWatch, Steps, steps_of_gangs, trace_table
 from tests.controlplane.api import Api
 
 GANG = Shape(pods=8)
 TREE = Shape(groups=2, pods=2)
-SIDES = {"native": "native gang", "writes": "its writes alone"}
+SIDES = {
+    "native": "native gang",
+    "writes": "its writes alone",
+    "answers": "an extender that only answers",
+}
 WARM = 3  # gangs that are not counted
 PAUSE_S = 0.1  # what is written after a bind is over when the next comes
 DEADLINE_S = 60.0
@@ -44,7 +49,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        return (OURS, NATIVE if self.shape.groups == 1 else NATIVE_TREES, WRITES)
+        return (OURS, NATIVE if self.shape.groups == 1 else NATIVE_TREES, *WRITTEN)
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -68,7 +73,7 @@ async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) 
             PodWatch(api, side.namespace) if trace else nullcontext() as pods,
         ):
             for number in range(WARM + case.gangs):
-                ms, gang = await once(api, writer, watch, stand, side, case, f"s{number}-")
+                ms, gang = await once(api, writer, watch, stand, side, case, number)
                 if ms is not None and number >= WARM:
                     took.append(ms)
                     began.append(gang)
@@ -81,9 +86,10 @@ async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) 
 
 
 async def once(
-    api: Api, writer: Api, watch: BoundWatch, stand: Stand, side: Side, case: Case, prefix: str
+    api: Api, writer: Api, watch: BoundWatch, stand: Stand, side: Side, case: Case, number: int
 ) -> tuple[float | None, Began]:
     """Create one gang; return ms until all its pods are bound, None: never, and when it was created."""
+    prefix = f"s{number}-"
     wall_s, began_s = time.time(), time.monotonic()
     for group in side.groups(case.shape, stand.minor, prefix):
         await api.create(group)
@@ -93,8 +99,9 @@ async def once(
     answered_at: dict[str, float] = {}
     last_s = await create_all(api, pods, answered_at=answered_at)
     began = Began(prefix, wall_s, began_s, groups_s, min(answered_at.values()), last_s)
-    if side is WRITES:
-        await write_all(writer, pods, case.nodes)
+    if side in WRITTEN:
+        first = number * len(pods)
+        await write_all(writer, pods, case.nodes, first=first, bind=side is WRITES)
     if not await watch.until(names, DEADLINE_S):
         return None, began
     return (max(watch.at[name] for name in names) - began_s) * 1000, began
@@ -118,7 +125,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if not wanted:
         return
     print(
-        f"latency: {len(wanted)} cases, {rounds} rounds, about {len(wanted) * rounds * 2.5:.0f} min"
+        f"latency: {len(wanted)} cases, {rounds} rounds, about {len(wanted) * rounds * 3:.0f} min"
     )
     stand = a_stand()
     with asyncio.Runner() as runner:
@@ -157,6 +164,10 @@ def figures_of(case: Case, took: dict[str, list[list[float]]]) -> list[Figure]:
             unfinished=len(took["ours"]) - len(done["ours"]),
             baseline_unfinished=len(took[baseline]) - len(done[baseline]),
         )
-        for baseline, clause in (("native", ""), ("writes", ", beside its writes alone"))
+        for baseline, clause in (
+            ("native", ""),
+            ("writes", ", beside its writes alone"),
+            ("answers", ", beside an extender that only answers"),
+        )
         for label, part in QUANTILES
     ]

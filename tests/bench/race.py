@@ -23,7 +23,7 @@ import msgspec
 
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
 from tests.bench.figures import QUANTILES, Figure, quantile
-from tests.bench.sides import Shape, Side
+from tests.bench.sides import WRITES, WRITTEN, Shape, Side
 from tests.bench.stand import Stand, describe_qps
 from tests.controlplane.api import CONNECTIONS_MAX, Api
 from tests.controlplane.objects import GATE, path_of
@@ -191,12 +191,21 @@ async def create_all(
     return time.monotonic()
 
 
-async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> None:
+async def write_all(
+    api: Api, pods: Sequence[dict[str, Any]], nodes: int, *, first: int = 0, bind: bool = True
+) -> None:
     """Nominate, lift the gate and bind, pod by pod, as the service writes it: the floor of what it could take.
 
     On few nodes members are not nominated, because kube-scheduler finds theirs without it.
+
+    Args:
+        api: Who writes.
+        pods: Members, each for a node of its own while there are enough.
+        nodes: How many there are.
+        first: The node of the first pod.
+        bind: Whether they are bound here; else kube-scheduler binds them.
     """
-    queue = iter(enumerate(pods))
+    queue = iter(enumerate(pods, first))
 
     async def worker() -> None:
         for number, pod in queue:
@@ -205,6 +214,8 @@ async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> Non
                 await api.patch(f"{path}/status", {"status": {"nominatedNodeName": node}})
             gates = [{"$patch": "delete", "name": GATE}]
             await api.patch(path, {"spec": {"schedulingGates": gates}}, kind="strategic")
+            if not bind:
+                continue
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             await api.post(
                 f"{path}/binding", {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
@@ -216,13 +227,14 @@ async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> Non
 class TreeWriter:
     """Does the writes of each tree as soon as the creates of all its pods are answered."""
 
-    def __init__(self, api: Api, pods: Sequence[dict[str, Any]], case: Case) -> None:
+    def __init__(self, api: Api, pods: Sequence[dict[str, Any]], case: Case, *, bind: bool) -> None:
         size = case.shape.total // case.shape.trees
         trees = [pods[first : first + size] for first in range(0, len(pods), size)]
         self._trees = {pod["metadata"]["name"]: tree for tree in trees for pod in tree}
+        self._first = {tree[0]["metadata"]["name"]: at * size for at, tree in enumerate(trees)}
         self._answered: Counter[str] = Counter()  # by the first pod of the tree
         self._tasks: list[asyncio.Task[None]] = []
-        self._api, self._nodes = api, case.nodes
+        self._api, self._nodes, self._bind = api, case.nodes, bind
 
     def on_answer(self, pod: dict[str, Any]) -> None:
         """Begin with a tree if this is the last of its pods."""
@@ -230,7 +242,9 @@ class TreeWriter:
         first = tree[0]["metadata"]["name"]
         self._answered[first] += 1
         if self._answered[first] == len(tree):
-            self._tasks.append(asyncio.create_task(write_all(self._api, tree, self._nodes)))
+            node = self._first[first]
+            work = write_all(self._api, tree, self._nodes, first=node, bind=self._bind)
+            self._tasks.append(asyncio.create_task(work))
 
     async def done(self) -> None:
         """Wait until all of them are written."""
@@ -283,7 +297,7 @@ async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
         before, calls = stand.cpu_s(), stand.filter_calls()
         wall_s, began_s = time.time(), time.monotonic()
         sent_at: dict[str, float] = {}
-        written = TreeWriter(writer, pods, case) if side.name == "writes" else None
+        written = TreeWriter(writer, pods, case, bind=side is WRITES) if side in WRITTEN else None
         on_answer = written.on_answer if written is not None else None
         created_s = await create_all(api, pods, case.per_s, sent_at, on_answer=on_answer)
         if written is not None:
@@ -313,8 +327,8 @@ async def _warm_up(
     for group in side.groups(WARM, stand.minor, "warm"):
         await api.create(group)
     await create_all(api, warm)
-    if side.name == "writes":
-        await write_all(writer, warm, case.nodes)
+    if side in WRITTEN:
+        await write_all(writer, warm, case.nodes, bind=side is WRITES)
     if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
         raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
 
@@ -484,6 +498,7 @@ def used(runs: dict[str, list[Run]]) -> str:
 RATES = {
     "ours": (150, 150, 150),
     "writes": (300, 300, 300),
+    "answers": (25, 100, 200),
     "ungated": (150, 200, 250),
     "native": (24, 90, 150),
     "ordinary": (50, 200, 500),

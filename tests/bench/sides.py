@@ -23,10 +23,13 @@ Object = dict[str, Any]
 NAMESPACE = {
     "ours": "ours",
     "writes": "ours",
+    "answers": "ours",
     "ungated": "theirs",
     "native": "theirs",
     "ordinary": "theirs",
 }
+OUR_GROUPS = ("ours", "ungated", "answers")  # sides whose groups are of our kinds
+OUR_LABEL = ("ours", "ungated", "answers", "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
@@ -55,7 +58,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "writes", "ungated", "native", "ordinary"]
+    name: Literal["ours", "writes", "answers", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
@@ -69,7 +72,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         """Return the groups of a shape, parents first; each has `spec`."""
         if self.name in ("ordinary", "writes"):
             return []
-        version = OUR_VERSION if self.service else BUILT_IN[minor]
+        version = OUR_VERSION if self.name in OUR_GROUPS else BUILT_IN[minor]
         common: Object = {"version": version, "namespace": self.namespace, **spec}
         made = []
         for tree in range(shape.trees):
@@ -97,7 +100,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     def pod(self, name: str, group: str, *resources: str, **spec: Any) -> Object:
         """Make one pod of a group: 1 CPU unless `spec` has `requests`, and one of each extended resource."""
         more: Object = {"namespace": self.namespace, "markers": resources, **spec}
-        if self.service or self.name == "writes":
+        if self.name in OUR_LABEL:
             more["metadata"] = {"labels": {"gang-extender.dev/pod-group": group}}
         if self.name == "ungated":  # what the policy would add, but for the gate
             more |= {"schedulerName": "gang-scheduler", "markers": (*resources, MEMBER, BIND)}
@@ -110,6 +113,17 @@ def shipped_config(url: str, file: str = "scheduler-config") -> Object:
     """Return a configuration of deploy/kubernetes, pointed at a service that is called without TLS, on loopback."""
     text = (ROOT / "deploy" / "kubernetes" / f"{file}.yaml").read_text()
     return point_at(yaml.safe_load(text), url)
+
+
+def answers_config(url: str) -> Object:
+    """Return the shipped configuration with no verb but filter: kube-scheduler binds by itself, without a barrier."""
+    config = shipped_config(url)
+    members, at_bind = config["extenders"]
+    for verb in ("prioritizeVerb", "preemptVerb", "weight"):
+        del members[verb]
+    members["managedResources"] += at_bind["managedResources"]
+    config["extenders"] = [members]
+    return config
 
 
 def _stock(_url: str) -> Object:
@@ -138,4 +152,7 @@ NATIVE = Side(name="native", config=_stock, gates=_gang_gates)
 NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
 # No scheduler runs: the loader does the three writes that each member of ours costs, and nothing else happens.
 WRITES = Side(name="writes", config=_stock, gates=_no_gates)
+# Another extender in our place, that decides nothing and answers at once: the loader writes nomination and removal of the gate.
+ANSWERS = Side(name="answers", config=answers_config, gates=_no_gates, echo=True)
+WRITTEN = (WRITES, ANSWERS)  # the loader writes for their members
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

@@ -250,9 +250,11 @@ class Uses:
         return write
 
     def _finalizer(self, name: str, group: Group) -> Call:
-        metadata = self._stored[name]["metadata"]
+        """Add our finalizer, or remove the one that came with the create."""
+        before = self._stored[name]["metadata"].get("finalizers", [])
         guard = Guard(uid=group.uid, resource_version=group.resource_version)
-        finalizers = (*metadata.get("finalizers", ()), FINALIZER)
+        others = tuple(one for one in before if one != FINALIZER)
+        finalizers = others if FINALIZER in before else (*others, FINALIZER)
         change = FinalizerChange(group=group.key, guard=guard, finalizers=finalizers)
         return lambda: write_finalizers(self._server, change)
 
