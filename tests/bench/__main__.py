@@ -77,11 +77,11 @@ def main() -> int:
             print(table(list(new.values())), flush=True)
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
         if name == QUICK:
-            found = in_order(kept[key] for key in measured if key[0] == QUICK)
+            found = in_order(f for key, f in kept.items() if key in measured and key[0] == QUICK)
             print(f"{verdict_text(found)}\n\n{verdict_markdown(found)}", flush=True)
     if given.record:
         only = f" ONLY='{given.only}'" if given.only else ""
-        found = [kept[key] for key in measured if key[0] in names]
+        found = [f for key, f in kept.items() if key in measured and key[0] in names]
         keep(found, f"ROUNDS={given.rounds}{only}", resumed=given.resume)
     return 0
 

@@ -120,7 +120,8 @@ def _opening(recorded: Sequence[Recorded]) -> list[str]:
     return [
         "",
         f"`make bench-quick`, {'; '.join(' on '.join(source) for source in sources)}. *Native* is kube-scheduler's own gang",
-        "scheduling of the same version, measured in turns with ours on the same machine.",
+        "scheduling of the same version, measured in turns with ours on the same machine. *With an extender that only answers*: another",
+        "extender in our place, that decides nothing, while the loader nominates and ungates: what any extender that does so takes at least.",
         "",
         verdict_markdown(figures),
         "",
