@@ -217,9 +217,7 @@ async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
     helm("install", *release, "--set=policies.members=false")
     assert await names(api, "/apis/gang-extender.dev/v1alpha1/podgroups") == {"g"}
     helm("uninstall", "gang-extender", "--namespace=gang-extender", config)
-    path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/g"
-    await api.patch(path, {"metadata": {"finalizers": None}})  # as in the runbook
-    await api.delete(path)
+    await api.delete("/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/g")
     await remove_namespace(plane, api, "gang-extender-probe")
     await remove_namespace(plane, api, "gang-extender")
     overlay = str(KUSTOMIZE / "overlays" / "marker")

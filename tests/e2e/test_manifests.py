@@ -57,12 +57,6 @@ async def refuses_other_labels(api: Api) -> None:
     await api.delete(path, {"gracePeriodSeconds": 0})
 
 
-async def remove(api: Api, path: str) -> None:
-    """Delete an object; no extender runs here that would remove its finalizer from a group."""
-    await api.patch(path, {"metadata": {"finalizers": None}})
-    await api.delete(path)
-
-
 @pytest.fixture
 async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     """A cluster with our manifests; afterwards what changes pods is gone, as other tests want it.
@@ -87,8 +81,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     await refuses_other_labels(api)
     yield api
     for kind in ("podgroups", "compositepodgroups", "workloads"):
-        for item in (await api.get(f"{OURS}/{kind}"))["items"]:
-            await remove(api, f"{OURS}/{kind}/{item['metadata']['name']}")
+        await api.delete(f"{OURS}/{kind}")
     rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in SHIPPED_MANIFESTS if n not in KEPT]
     flags = [part for file in rest for part in ("-f", file)]
     deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
@@ -385,7 +378,7 @@ async def test_frozen_fields_of_groups_are_frozen(installed: Api) -> None:
             await installed.patch(path, {"spec": {field: value}})
     with pytest.raises(ApiError, match="cannot be switched"):
         await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": None, "basic": {}}}})
-    await remove(installed, path)
+    await installed.delete(path)
 
 
 async def test_the_minimum_of_a_composite_changes_and_nothing_else_of_it(installed: Api) -> None:
@@ -407,7 +400,7 @@ async def test_the_minimum_of_a_composite_changes_and_nothing_else_of_it(install
             await installed.patch(path, {"spec": spec})
     kept = await installed.get(path)
     assert kept["spec"]["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
-    await remove(installed, path)
+    await installed.delete(path)
 
 
 async def test_groups_are_printed_with_what_people_ask_for(
@@ -425,29 +418,17 @@ async def test_groups_are_printed_with_what_people_ask_for(
         "AGE",
     ]
     assert printed.stdout.split("\n")[1].split()[1:3] == ["4", "p"]
-    await remove(installed, path_for(group, "/g"))
-
-
-async def test_groups_are_protected_from_their_create_on(installed: Api) -> None:
-    """Our finalizer is there when the create is answered: once, and beside those of others."""
-    ours, theirs = "gang-extender.dev/group-protection", "example.com/a"
-    for kind in ("PodGroup", "CompositePodGroup"):
-        group = a_group(kind, workloadRef=REF)
-        for given, kept in (([], [ours]), ([theirs], [theirs, ours]), ([ours], [ours])):
-            group["metadata"]["finalizers"] = given
-            made = await installed.post(path_for(group), group, dryRun="All")
-            assert made["metadata"]["finalizers"] == kept
-    tree = workload(leaves=[leaf("l")])
-    made = await installed.post(path_for(tree), tree, dryRun="All")
-    assert "finalizers" not in made["metadata"]
+    await installed.delete(path_for(group, "/g"))
 
 
 async def test_finalizers_are_removed_as_in_the_runbook(
     plane: ControlPlane, installed: Api
 ) -> None:
     """The commands of deploy/README.md, run by a shell: deleted groups go without the extender."""
+    kept = {"finalizers": ["gang-extender.dev/group-protection"]}
     for kind in ("PodGroup", "CompositePodGroup"):
         group = a_group(kind, **({} if kind == "PodGroup" else {"workloadRef": REF}))
+        group["metadata"] |= kept
         await installed.post(path_for(group), group)
         await installed.delete(path_for(group, "/g"))
         assert (await installed.get(path_for(group, "/g")))["metadata"]["deletionTimestamp"]

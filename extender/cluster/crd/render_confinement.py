@@ -212,13 +212,11 @@ def _groups() -> Policy:
             ),
             Validation(
                 "request.operation != 'CREATE'\n"
-                "|| (!has(object.metadata.annotations)\n"
-                f"&& (!has(object.metadata.finalizers) || object.metadata.finalizers.all(name, name == {text(FINALIZER)}))\n"
+                "|| (!has(object.metadata.finalizers) && !has(object.metadata.annotations)\n"
                 "&& has(object.metadata.ownerReferences) && size(object.metadata.ownerReferences) == 1\n"
                 "&& has(object.metadata.ownerReferences[0].controller)\n"
                 "&& object.metadata.ownerReferences[0].controller)",
-                "a group that the extender creates has its workload as controlling owner, no annotations, and no finalizer "
-                f"but {FINALIZER}",
+                "a group that the extender creates has its workload as controlling owner, and no annotations or finalizers",
             ),
             _unchanged("the extender changes nothing of a group but what it owns"),
             Validation(

@@ -1,6 +1,5 @@
-"""Set our finalizer on groups that have none, and remove it from deleted groups that nothing needs any more.
+"""Set our finalizer on groups when they are seen, and remove it from deleted groups that nothing needs any more.
 
-Where the policy gang-extender-group-protection is in force, groups have it from their create on.
 It runs in its own loop, so that a long plan does not delay deletions: while this process may act, a deleted group
 that nothing needs is gone within two seconds. The reservations of its members are released in the log first, so
 that no Binding is in flight then. Only the last writes are kept in memory.

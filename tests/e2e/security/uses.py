@@ -250,11 +250,9 @@ class Uses:
         return write
 
     def _finalizer(self, name: str, group: Group) -> Call:
-        """Add our finalizer, or remove the one that came with the create."""
-        before = self._stored[name]["metadata"].get("finalizers", [])
+        metadata = self._stored[name]["metadata"]
         guard = Guard(uid=group.uid, resource_version=group.resource_version)
-        others = tuple(one for one in before if one != FINALIZER)
-        finalizers = others if FINALIZER in before else (*others, FINALIZER)
+        finalizers = (*metadata.get("finalizers", ()), FINALIZER)
         change = FinalizerChange(group=group.key, guard=guard, finalizers=finalizers)
         return lambda: write_finalizers(self._server, change)
 
