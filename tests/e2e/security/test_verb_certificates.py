@@ -173,7 +173,8 @@ async def test_renewal_under_load_loses_no_call(story: Story, certificates: Live
     lines = log.read_text()[written:].splitlines()
     assert [line for line in lines if "/scheduler/" in line and "extender" in line.lower()] == []
     failed = failed_attempts(await asyncio.to_thread(story.plane.scheduler_metrics))
-    assert failed == 0, f"{failed:.0f} attempts of kube-scheduler failed"
+    errors = [line for line in lines if line.startswith(("E", "W"))]
+    assert failed == 0, f"{failed:.0f} attempts of kube-scheduler failed: {errors[-12:]}"
     loaded = await story.service.metric("gang_extender_tls_reloads_total", files="server", result="loaded")  # fmt: skip
     assert loaded >= len(rotations) - 2
     await story.check_events()
