@@ -154,20 +154,17 @@ def figures_of(case: Case, took: dict[str, list[list[float]]]) -> list[Figure]:
     return [
         Figure(
             bench="latency",
-            what=f"{case}: create to all bound, {label} of {case.gangs}{clause}",
+            what=f"{case}: create to all bound, {label} of {case.gangs}"
+            + ("" if baseline == "native" else f", beside {name}"),
             unit="ms",
             better="lower",
             values=tuple(quantile(ms, part) for ms in done["ours"]),
-            baseline_name=SIDES[baseline],
+            baseline_name=name,
             baseline=tuple(quantile(ms, part) for ms in done[baseline]),
             target="1 x" if label == "p99" and baseline == "native" else "",
             unfinished=len(took["ours"]) - len(done["ours"]),
             baseline_unfinished=len(took[baseline]) - len(done[baseline]),
         )
-        for baseline, clause in (
-            ("native", ""),
-            ("writes", ", beside its writes alone"),
-            ("answers", ", beside an extender that only answers"),
-        )
+        for baseline, name in SIDES.items()
         for label, part in QUANTILES
     ]

@@ -229,21 +229,20 @@ class TreeWriter:
 
     def __init__(self, api: Api, pods: Sequence[dict[str, Any]], case: Case, *, bind: bool) -> None:
         size = case.shape.total // case.shape.trees
-        trees = [pods[first : first + size] for first in range(0, len(pods), size)]
-        self._trees = {pod["metadata"]["name"]: tree for tree in trees for pod in tree}
-        self._first = {tree[0]["metadata"]["name"]: at * size for at, tree in enumerate(trees)}
-        self._answered: Counter[str] = Counter()  # by the first pod of the tree
+        trees = {first: pods[first : first + size] for first in range(0, len(pods), size)}
+        self._trees = {
+            pod["metadata"]["name"]: (first, tree) for first, tree in trees.items() for pod in tree
+        }
+        self._answered: Counter[int] = Counter()  # by the number of the first pod of the tree
         self._tasks: list[asyncio.Task[None]] = []
         self._api, self._nodes, self._bind = api, case.nodes, bind
 
     def on_answer(self, pod: dict[str, Any]) -> None:
         """Begin with a tree if this is the last of its pods."""
-        tree = self._trees[pod["metadata"]["name"]]
-        first = tree[0]["metadata"]["name"]
+        first, tree = self._trees[pod["metadata"]["name"]]
         self._answered[first] += 1
         if self._answered[first] == len(tree):
-            node = self._first[first]
-            work = write_all(self._api, tree, self._nodes, first=node, bind=self._bind)
+            work = write_all(self._api, tree, self._nodes, first=first, bind=self._bind)
             self._tasks.append(asyncio.create_task(work))
 
     async def done(self) -> None:

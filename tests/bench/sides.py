@@ -29,7 +29,7 @@ NAMESPACE = {
     "ordinary": "theirs",
 }
 OUR_GROUPS = ("ours", "ungated", "answers")  # sides whose groups are of our kinds
-OUR_LABEL = ("ours", "ungated", "answers", "writes")  # sides whose pods have our label
+OUR_LABEL = (*OUR_GROUPS, "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -17,11 +15,10 @@ from extender.control.verbs.extender_service import ExtenderService, ReadinessCh
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.http.web.connection_limits import close_after
+from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
-
-SLICE_FAMILIES: Final = 4  # written in one turn of the event loop, less than a millisecond
 
 
 class Health(msgspec.Struct):
@@ -49,7 +46,6 @@ class Probes:
         self._scheduling = scheduling
         self._leader = leader
         self._logged = ""
-        self._writing = asyncio.Lock()
 
     def routes(self, *, with_reasons: bool = False) -> list[web.RouteDef]:
         """Return the routes of the probes.
@@ -118,32 +114,26 @@ class Probes:
         METRICS.reservations_held.set(sum(len(held) for held in state.reservations_on.values()))
         waiting = sum(root.last_decision is not None for root in state.gangs.values())
         METRICS.pending_entities.labels("podgroup").set(waiting)
-        async with self._writing:  # so that no turn of the event loop has slices of several callers
-            body = await exposition(METRICS.registry)
+        body = await exposition(METRICS.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class _Families(Collector):
-    """Some families of a registry, for `generate_latest`."""
+class _Family(Collector):
+    """One family of a registry, for `generate_latest`."""
 
-    def __init__(self) -> None:
-        self.families: list[Metric] = []
+    def __init__(self, family: Metric) -> None:
+        self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        return self.families
+        return (self._family,)
 
 
 async def exposition(registry: CollectorRegistry) -> bytes:
     """Return all metrics of a registry in the Prometheus text format; other callers are answered between its families."""
-    parts: list[bytes] = []
-    slice_ = _Families()
+    parts, pace = [], Yielder()
     for family in registry.collect():
-        slice_.families.append(family)
-        if len(slice_.families) == SLICE_FAMILIES:
-            parts.append(generate_latest(slice_))
-            slice_.families.clear()
-            await asyncio.sleep(0)
-    parts.append(generate_latest(slice_))
+        parts.append(generate_latest(_Family(family)))
+        await pace.yield_if_due()
     return b"".join(parts)
 
 
