@@ -79,11 +79,12 @@ class KeptConnections:
             TimeoutError: No connection in time.
         """
         connection = self._take() or await self._connect()
-        if not may_send():
-            self._put_back(connection)
-            raise ConnectionAbortedError("not the leader any more, not sent")
         try:
-            answer = await connection.exchange(request)
+            answer = await connection.exchange(request, may_send)
+        except ConnectionAbortedError:  # not sent, or ended by the system with this error
+            if connection.is_open:
+                self._put_back(connection)
+            raise
         except BaseException:  # also a cancellation: the response may still arrive
             connection.abort()
             raise
@@ -147,13 +148,20 @@ class _Connection(asyncio.Protocol):
         """Return whether a request can be sent."""
         return self.reusable and self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes) -> Answer:
-        """Send a request and return its response."""
+    async def exchange(self, request: bytes, may_send: Callable[[], bool]) -> Answer:
+        """Send a request and return its response.
+
+        Raises:
+            ConnectionAbortedError: `may_send` returned false; nothing was sent.
+            OSError: The connection ended before the response did.
+        """
         assert self._answer is None
         assert self._transport is not None
         self._begin()
         self._answer = asyncio.get_running_loop().create_future()
         try:
+            if not may_send():  # last of all: the process can be stopped between any two steps
+                raise ConnectionAbortedError("not the leader any more, not sent")
             self._transport.write(request)
             return await self._answer
         finally:

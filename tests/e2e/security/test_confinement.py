@@ -149,11 +149,13 @@ async def test_each_right_is_needed(enforced: Secured) -> None:
         async def gone(role: Object = roles[0], right: Right = right) -> bool:
             return not await allowed(enforced.admin, role, right)
 
-        await eventually(gone)
-        errors = await enforced.use()
+        try:
+            await eventually(gone)
+            errors = await enforced.use()
+        finally:
+            await replace(enforced.admin, roles)
         assert errors.keys() == broken, (right, errors)
         assert all("forbidden" in text or "refused" in text for text in errors.values()), errors
-        await replace(enforced.admin, roles)
 
         async def back(role: Object = roles[0], right: Right = right) -> bool:
             return await allowed(enforced.admin, role, right)
