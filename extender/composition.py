@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,7 +52,9 @@ if TYPE_CHECKING:
 
     from extender.control.log.leader import Leader
     from extender.core.log.anchors import Anchor
+    from extender.http.web.query_process import ForkedQueryProcess
     from extender.ports.verification_ports import SliceResult
+    from extender.runtime.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +265,31 @@ def leader(settings: Settings, opened: Store, clock: DatabaseClock) -> Leader:
     )
 
 
+class Children(NamedTuple):
+    """Child processes that were forked before the event loop began; see `fork_children`."""
+
+    queries: ForkedQueryProcess
+    planner: WorkerProcess
+
+
+def fork_children(answer: Callable[[bytes], None]) -> Children:
+    """Fork the query process and the planner process from this one; only before event loop and threads.
+
+    Args:
+        answer: The query process, see `extender/query_main.py`.
+    """
+    from extender.control.loop import planner_pool  # noqa: F401 -- loaded before the fork
+    from extender.http.web.query_process import fork_query_process
+    from extender.runtime.worker_process import WorkerProcess
+
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to, and so copy, the memory that it shares
+    queries = fork_query_process(answer)
+    planner = WorkerProcess()
+    planner.fork()  # the last one: its executor starts threads
+    return Children(queries, planner)
+
+
 class Service:
     """The running service: its objects, and the order in which they start and stop."""
 
@@ -272,12 +300,14 @@ class Service:
         seen: Runnable,
         writer: Leader,
         clock: DatabaseClock,
+        children: Children | None = None,
     ) -> None:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.binding.bind_barrier import BindBarriers
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.loop.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
+        from extender.control.loop.planner_pool import PlannerPool
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.trees.adoption_hold import AdoptionHold
@@ -314,7 +344,11 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        self.parts = msgspec.structs.replace(parts, arrival_ms=MEMBER_ARRIVAL_MS)
+        self.parts = msgspec.structs.replace(
+            parts,
+            arrival_ms=MEMBER_ARRIVAL_MS,
+            planner=PlannerPool(children.planner if children else None),
+        )
         self.parts.requests.is_held = AdoptionHold(seen.workloads, writer)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
@@ -331,7 +365,11 @@ class Service:
         self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
-            ANSWERING, opened.url, settings.log_level, settings.anchor_key_file
+            ANSWERING,
+            opened.url,
+            settings.log_level,
+            settings.anchor_key_file,
+            children.queries if children else None,
         )
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)
@@ -559,7 +597,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
         METRICS.appended(event.data)
 
 
-async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
+async def serve(settings: Settings, on_listening: Callable[[], None], children: Children) -> None:
     """Run the service until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -577,7 +615,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         await clock.sync()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
-        service = Service(settings, opened, seen, writer, clock)
+        service = Service(settings, opened, seen, writer, clock, children)
         from extender.runtime.cpu_slice import request_short_slices, shorten_thread_switches
 
         shorten_thread_switches()

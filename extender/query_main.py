@@ -28,7 +28,7 @@ from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.periodic import PeriodicTask
 from extender.runtime.system_clock import SystemClock
-from extender.runtime.worker_process import NICE, initialize_worker
+from extender.runtime.worker_process import NICE, initialize_worker, name_process
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -41,14 +41,25 @@ from extender.telemetry import set_up_logging
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
 # With two processors, a query leaves no idle one beside kube-scheduler and the service; see `QueryTurns`.
+PROCESS_NAME = "gx-queries"
 SYNC_EVERY_S = 10.0
 REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 
 def main() -> None:
-    """Answer queries until the service ends, or until SIGTERM."""
-    given = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryProcessOptions)
+    """Answer queries with the options on standard input."""
+    answer(sys.stdin.buffer.read())
+
+
+def answer(options: bytes) -> None:
+    """Answer queries until the service ends, or until SIGTERM.
+
+    Args:
+        options: `QueryProcessOptions` in JSON.
+    """
+    given = msgspec.json.decode(options, type=QueryProcessOptions)
     initialize_worker(given.service)
+    name_process(PROCESS_NAME)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
     keys = read_keys(given.anchor_key_file, "--anchor-key-file")

@@ -9,12 +9,13 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 from extender.runtime.child_process import PR_SET_PDEATHSIG
 from extender.runtime.cpu_slice import request_default_slices
 
+PR_SET_NAME = 15
 NICE = 10  # of processes that answer queries: kube-scheduler and the service have priority
 ENDS_WITHIN_S = 5.0  # a killed process is gone after milliseconds
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class WorkerProcess:
         """
         self._nice = nice
         self._pool: ProcessPoolExecutor | None = None
-        self._context = _SpawnContext()
+        self._context: _SpawnContext | _ForkContext = _SpawnContext()
         self._stopped = False
 
     @property
@@ -39,6 +40,14 @@ class WorkerProcess:
         """Return the id of the process, which may have died; None before the first one."""
         process = self._context.started
         return process.pid if process is not None else None
+
+    def fork(self) -> None:
+        """Start the process now, as a fork with all modules that this process has loaded; another one that replaces it is new.
+
+        Note: only before the event loop begins and other threads start; the executor starts threads.
+        """
+        self._context = _ForkContext()
+        self._submit(os.getpid)
 
     def warm_up(self, work: Callable[[], object]) -> None:
         """Start the process and let it run a function, without waiting; the next `run` starts another if it dies."""
@@ -68,6 +77,8 @@ class WorkerProcess:
             return self._running().submit(work, *args)
         except BrokenProcessPool:  # it died after an earlier call
             self._pool = None
+            if isinstance(self._context, _ForkContext) and not self._stopped:
+                self._context = _SpawnContext()
             return self._running().submit(work, *args)
 
     def _running(self) -> ProcessPoolExecutor:
@@ -82,7 +93,7 @@ class WorkerProcess:
 
 
 class _SpawnContext(SpawnContext):
-    """Starts processes anew, not as forks, and remembers the last one: an executor does not name its processes."""
+    """Starts new interpreters, and remembers the last one: an executor does not name its processes."""
 
     started: SpawnProcess | None = None
 
@@ -91,9 +102,24 @@ class _SpawnContext(SpawnContext):
         return self.started
 
 
+class _ForkContext(ForkContext):
+    """Forks this process, and remembers the fork."""
+
+    started: ForkProcess | None = None
+
+    def Process(self, *args: Any, **kwargs: Any) -> ForkProcess:  # type: ignore[override]  # noqa: ANN401, N802
+        self.started = ForkProcess(*args, **kwargs)
+        return self.started
+
+
 def _initialize(service: int, nice: int) -> None:
     initialize_worker(service)
     os.nice(nice)
+
+
+def name_process(name: str) -> None:
+    """Set the name of this process that `ps -o comm` and `top` show, of at most 15 characters."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def initialize_worker(service: int) -> None:

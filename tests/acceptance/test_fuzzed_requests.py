@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 import yaml
 
+from extender.query_main import PROCESS_NAME
 from tests.acceptance.conftest import running_service
 from tests.support.logs.postgres import fresh_database
 from tests.support.service.fuzzed_requests import Answer, Request, RequestFuzzer, send
@@ -120,7 +121,7 @@ def rss_kib(service):
         *(
             child
             for child in children_of(service.process.pid)
-            if b"extender.query_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+            if Path(f"/proc/{child}/comm").read_text().strip() == PROCESS_NAME
         ),
     ]
     assert len(pids) == 2, pids

@@ -56,6 +56,8 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
     settings = settings_module.load(**flags)
     import uvloop
 
+    from extender import query_main
+    from extender.composition import fork_children
     from extender.composition import serve as run_service
     from extender.telemetry import set_up_logging
 
@@ -85,8 +87,9 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
         if sys.stderr.isatty():
             sys.stderr.write(start_text(settings))
 
+    children = fork_children(query_main.answer)
     try:
-        uvloop.run(run_service(settings, listening))
+        uvloop.run(run_service(settings, listening, children))
     except OSError as error:
         if listens:  # of a pipe or a file: nothing that an address could change
             log.exception("the service ends by an error")

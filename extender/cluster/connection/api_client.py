@@ -26,10 +26,13 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractStreamWriter
-from kubernetes_asyncio import config as kubernetes_config
-from kubernetes_asyncio.client import ApiClient, Configuration
 
 from extender.cluster.connection.kept_connections import KeptConnections
+from extender.cluster.connection.kubernetes_client import (
+    ApiClient,
+    Configuration,
+    kubernetes_config,
+)
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.settings import API_REQUESTS_MAX
 

@@ -33,6 +33,9 @@ REST_PER_PASS = 4
 REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
 # So much of the rest is due later: a few short passes follow one another at once, as when the members of a gang come.
 REST_LATER_MS = 40
+SOLVER_AFTER_MS = (
+    20_000  # loading the solver takes a second of CPU time; a service that starts has other work
+)
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -58,7 +61,8 @@ class ControlLoop:
         self._reconciler = Reconciler(parts)
         self._pending_trees = PendingTrees(parts)
         self._terms = -1  # of the leadership in which the view has caught up
-        self._warm = False  # whether the planner process was started
+        self._warm = False  # whether the planner process has its solver
+        self._made_ms = parts.clock.monotonic_ms()
 
     async def run(self) -> None:
         """Run a pass on each change of cluster or state, and at least every `TICK_S`; until cancelled."""
@@ -174,7 +178,9 @@ class ControlLoop:
         self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})
 
     def _warm_up(self) -> None:
-        """Start the planner process after the first pass, or on a follower once the log is loaded."""
+        """Load the solver after the first pass, or on a follower once the log is loaded; not while the service starts."""
+        if self._clock.monotonic_ms() - self._made_ms < SOLVER_AFTER_MS:
+            return
         follows = self._leader.role == "following" and self._leader.follower.loaded.is_set()
         if not self._warm and (self._published.result.number or follows):
             self._warm = True

@@ -40,10 +40,14 @@ T = TypeVar("T")
 
 
 class PlannerPool:
-    """Answers plan requests; each worker runs one at a time."""
+    """Answers plan requests; each worker runs one at a time.
 
-    def __init__(self) -> None:
-        self._worker = WorkerProcess()
+    Args:
+        worker: The process for long searches; None: a new one, which starts when it is first needed.
+    """
+
+    def __init__(self, worker: WorkerProcess | None = None) -> None:
+        self._worker = worker or WorkerProcess()
         self._explainer = WorkerProcess(nice=NICE)
         self._nodes = NodeTable(())
         self._encoder = Encoder()

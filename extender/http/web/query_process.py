@@ -23,6 +23,7 @@ import signal
 import socket
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -43,6 +44,7 @@ from extender.http.responses.request_visibility import (
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
 from extender.runtime.cooperative_yield import Yielder
+from extender.runtime.forked_process import ForkedProcess
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,6 @@ NOT_CARRIED = frozenset(
 WAITING = 512  # connections that may wait to be accepted
 SILENT_S = 60.0  # a statement takes five seconds at most, and a stream sends something every ten
 WHOLE_BYTES = 64 * 1024  # an answer up to this size is sent in one piece
-WARM_S = 10.0  # the query process is started this long after the service, or with the first query
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the query process is started again
 STEADY_S = 60.0  # after a run of this length the pause begins with its first value
 END_S = 2.0
@@ -85,14 +86,37 @@ class QueryProcessOptions(msgspec.Struct, frozen=True):
     key: str = ""  # that each query has
 
 
+class ForkedQueryProcess(NamedTuple):
+    """The first query process, a fork of the service, and the socket that both have."""
+
+    process: ForkedProcess
+    listening: socket.socket
+
+
+def fork_query_process(answer: Callable[[bytes], None]) -> ForkedQueryProcess:
+    """Open the socket and fork the first query process, which waits for its options.
+
+    Args:
+        answer: The query process, see `extender/query_main.py`.
+    """
+    listening = open_socket()
+    return ForkedQueryProcess(ForkedProcess(answer), listening)
+
+
+def open_socket() -> socket.socket:
+    """Open the socket of queries; they wait in its backlog for the query process."""
+    return socket.create_server(("127.0.0.1", 0), backlog=WAITING)
+
+
 class QueryProcess:
     """Handlers of `PATHS`.
 
     Args:
-        command: Starts the query process.
+        command: Starts a query process.
         database_url: For the query process.
         log_level: For the query process.
         anchor_key_file: For the query process.
+        forked: The first query process; None: it is started by the command too.
     """
 
     def __init__(
@@ -101,15 +125,16 @@ class QueryProcess:
         database_url: str,
         log_level: str,
         anchor_key_file: str = "",
+        forked: ForkedQueryProcess | None = None,
     ) -> None:
         self._command = command
         self._database_url = database_url
         self._log_level = log_level
         self._anchor_key_file = anchor_key_file
-        self._listening: socket.socket | None = None
+        self._forked = forked.process if forked is not None else None
+        self._listening = forked.listening if forked is not None else None
         self._session: aiohttp.ClientSession | None = None
-        self._process: Process | None = None
-        self._wanted = asyncio.Event()
+        self._process: Process | ForkedProcess | None = None
         self._stopped = False
         self._key = secrets.token_urlsafe(32)
 
@@ -123,15 +148,13 @@ class QueryProcess:
         return self._process.pid if self._process is not None else None
 
     def open(self) -> None:
-        """Open the socket; queries wait in its backlog until `run` has started the process."""
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=WAITING)
+        """Open the socket, if it is not open yet; queries wait in its backlog until `run` has started the process."""
+        if self._listening is None:
+            self._listening = open_socket()
 
     async def run(self) -> None:
-        """Keep the query process running: from the first query on, or from `WARM_S` after the start."""
+        """Keep the query process running, until cancelled."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WARM_S):
-                await self._wanted.wait()
         pause_s = PAUSE_FIRST_S
         while True:
             began_s = loop.time()
@@ -147,7 +170,7 @@ class QueryProcess:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    async def _start(self) -> Process:
+    async def _start(self) -> Process | ForkedProcess:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
         given = QueryProcessOptions(
@@ -158,6 +181,12 @@ class QueryProcess:
             self._anchor_key_file,
             self._key,
         )
+        forked, self._forked = self._forked, None
+        if forked is not None:
+            self._process = forked
+            with contextlib.suppress(OSError):  # it was killed, and another one is started
+                forked.begin(msgspec.json.encode(given))
+            return forked
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),
             start_new_session=True,  # Linux divides CPU time among sessions: queries get none of the share of the service
@@ -229,7 +258,6 @@ class QueryProcess:
         """Send a query, once more if the process ended before it answered."""
         if self._listening is None:
             raise QueryUnavailable("this replica is stopping; use another one")
-        self._wanted.set()
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.control.log.follower import BEHIND_MS
+from extender.control.loop import control_loop
 from extender.core.log.events import HistoryTruncated, LeaseAcquired
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
@@ -145,8 +146,9 @@ async def test_what_a_follower_saw_is_evidence(pair):
     assert second.leader.committed == fold(EMPTY, second.events())
 
 
-async def test_a_follower_starts_the_planners_process_ahead(pair):
+async def test_a_follower_starts_the_planners_process_ahead(pair, monkeypatch):
     """Once, and before it leads: a tree that takes long is not kept waiting by a take-over for it as well."""
+    monkeypatch.setattr(control_loop, "SOLVER_AFTER_MS", 0)
     _, second = pair
     warmed = []
     second.parts.planner.warm = lambda: warmed.append(second.leader.role)
