@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,16 @@ async def refuses_other_labels(api: Api) -> None:
     await api.delete(path, {"gracePeriodSeconds": 0})
 
 
-@pytest.fixture
-async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
-    """A cluster with our manifests; afterwards what changes pods is gone, as other tests want it.
+async def gates(api: Api) -> bool:
+    """Return whether a pod with our label gets our gate."""
+    pod = a_pod("probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
+    found = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
+    return GATE in found["spec"].get("schedulingGates", [])
+
+
+@pytest.fixture(scope="module")
+def shipped(plane: ControlPlane) -> Iterator[None]:
+    """Our manifests; afterwards what changes pods is gone, as other tests want it.
 
     The CRDs stay, emptied: a definition that ends takes its time, and refuses objects meanwhile.
     """
@@ -68,32 +76,43 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     applied = plane.kubectl("apply", "--server-side", *flags)
     assert applied.returncode == 0, applied.stderr
 
-    async def ready() -> bool:
-        pod = a_pod("probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
-        try:
-            await api.get(f"{OURS}/workloads")
-            found = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
-        except ApiError:
-            return False
-        return GATE in found["spec"].get("schedulingGates", [])
+    async def until_enforced() -> None:
+        async with plane.api() as api:
 
-    await eventually(ready)
-    await refuses_other_labels(api)
-    yield api
-    for kind in ("podgroups", "compositepodgroups", "workloads"):
-        await api.delete(f"{OURS}/{kind}")
+            async def ready() -> bool:
+                try:
+                    await api.get(f"{OURS}/workloads")
+                    return await gates(api)
+                except ApiError:
+                    return False
+
+            await eventually(ready)
+            await refuses_other_labels(api)
+
+    async def until_free() -> None:
+        async with plane.api() as api:
+
+            async def off() -> bool:
+                return not await gates(api)
+
+            await eventually(off)
+            await until_gates_are_free(api)
+
+    asyncio.run(until_enforced())
+    yield
     rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in SHIPPED_MANIFESTS if n not in KEPT]
     flags = [part for file in rest for part in ("-f", file)]
     deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
     assert deleted.returncode == 0, deleted.stderr
+    asyncio.run(until_free())
 
-    async def off() -> bool:
-        pod = a_pod("probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
-        found = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
-        return not found["spec"].get("schedulingGates")
 
-    await eventually(off)
-    await until_gates_are_free(api)
+@pytest.fixture
+async def installed(shipped: None, api: Api) -> AsyncIterator[Api]:
+    """A cluster with our manifests, and no group."""
+    yield api
+    for kind in ("podgroups", "compositepodgroups", "workloads"):
+        await api.delete(f"{OURS}/{kind}")
 
 
 async def created(api: Api, **more: Any) -> Object:
