@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes_asyncio.config import incluster_config
 
 from extender.cluster.connection.api_client import (
     ApiResponse,
@@ -23,6 +22,7 @@ from extender.cluster.connection.api_client import (
     Request,
     load_configuration,
 )
+from extender.cluster.connection.kubernetes_client import kubernetes_config
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane
@@ -515,6 +515,7 @@ async def test_the_token_that_the_deployment_mounts_is_enough(
     ends = datetime.fromisoformat((await mount())["expirationTimestamp"])
     assert timedelta(minutes=55) < ends - datetime.now(UTC) <= timedelta(minutes=60)
     (tmp_path / "ca.crt").write_bytes(plane.ca_file.read_bytes())
+    incluster_config = kubernetes_config.incluster_config
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     monkeypatch.setattr(incluster_config, "TOKEN_REFRESH_PERIOD", timedelta(0))
