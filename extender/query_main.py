@@ -36,13 +36,13 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import set_up_logging
 
+PROCESS_NAME = "gx-queries"
 # Maximum number of concurrent queries. Each uses a processor, here or for the database on the same machine, and a call
 # of kube-scheduler that finds no idle processor may wait some 4 ms.
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
-# With two processors, a query leaves no idle one beside kube-scheduler and the service; see `QueryTurns`.
-PROCESS_NAME = "gx-queries"
 SYNC_EVERY_S = 10.0
+# With two processors, a query leaves no idle one beside kube-scheduler and the service; see `QueryTurns`.
 REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 

@@ -276,18 +276,18 @@ class Stand:
     def cpu_s(self) -> dict[str, float]:
         """Read the CPU time that every program has used so far, and what is none of ours."""
         used = {
-            "etcd": _cpu_s(self.plane.etcd.pid),
-            "kube-apiserver": _cpu_s(self.plane.apiserver.pid),
+            "etcd": cpu_s_of(self.plane.etcd.pid),
+            "kube-apiserver": cpu_s_of(self.plane.apiserver.pid),
             "postgres": _postgres_cpu_s(self.folder / "pg"),
             "loader": time.process_time(),
         }
         for name, process in self.plane.schedulers.items():
-            used[f"kube-{name}"] = _cpu_s(process.pid)
+            used[f"kube-{name}"] = cpu_s_of(process.pid)
         if self.service is not None:
-            used["service"] = _cpu_s(self.service.pid)
-            used["service's children"] = sum(_cpu_s(p) for p in children(self.service.pid))
+            used["service"] = cpu_s_of(self.service.pid)
+            used["service's children"] = sum(cpu_s_of(p) for p in children(self.service.pid))
         if self.echo is not None:
-            used["echo"] = _cpu_s(self.echo.pid)
+            used["echo"] = cpu_s_of(self.echo.pid)
         used[OTHERS] = _busy_s() - sum(used.values())
         return used
 
@@ -321,7 +321,7 @@ def _busy_s() -> float:
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
     """Read user and system time of a process and of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -333,4 +333,4 @@ def _cpu_s(pid: int) -> float:
 def _postgres_cpu_s(folder: Path) -> float:
     postmaster = next(folder.rglob("postmaster.pid"))
     pid = int(postmaster.read_text().splitlines()[0])
-    return _cpu_s(pid) + sum(_cpu_s(child) for child in children(pid))
+    return cpu_s_of(pid) + sum(cpu_s_of(child) for child in children(pid))

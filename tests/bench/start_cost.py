@@ -1,7 +1,9 @@
 """CPU time and memory of a start of the service: all its processes, until 15 s after it is ready, beside another checkout.
 
-git worktree add --detach ../before main~1
-python -m tests.bench.start_cost --source . ../before
+By hand it compares two checkouts, in turns:
+
+    git worktree add --detach ../before main~1
+    python -m tests.bench.start_cost --source . ../before
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from typing import NamedTuple
 import uvloop
 
 from extender.store import schema_migration
-from tests.bench.member_cost import ROOT, TICKS_PER_S, Stand
+from tests.bench.member_cost import ROOT, Stand
+from tests.bench.memory import in_memory_mib
+from tests.bench.stand import cpu_s_of
+from tests.bench.weight import children
 from tests.support.logs.postgres import database_of, execute, running_postgres
 
 SETTLES_S = 15.0  # the verification of the log and the solver are loaded 10 s after the start
@@ -32,24 +37,6 @@ class Start(NamedTuple):
     memory_mib: float  # shared pages divided by the number of processes that have them (PSS)
 
 
-def processes(pid: int) -> list[int]:
-    """Return a process and all that it started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(found for child in children for found in processes(int(child)))]
-
-
-def cpu_s(pids: list[int]) -> float:
-    """Return the CPU time of processes, with children that ended."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(ticks) for found in fields for ticks in found[11:15]) / TICKS_PER_S
-
-
-def memory_mib(pids: list[int]) -> float:
-    """Return the memory of processes."""
-    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
-    return sum(int(text.partition("\nPss:")[2].split()[0]) for text in texts) / 1024
-
-
 async def measure(database_url: str, source: Path) -> Start:
     """Start the service once."""
     with tempfile.TemporaryDirectory(prefix="gxs-") as folder:
@@ -58,10 +45,12 @@ async def measure(database_url: str, source: Path) -> Start:
         async with stand.running(database_url, 100, 1500.0):
             ready_s = time.monotonic() - began_s
             assert stand.process is not None
-            ready_cpu_s = cpu_s(processes(stand.process.pid))
+            pid = stand.process.pid
+            ready_cpu_s = sum(map(cpu_s_of, [pid, *children(pid)]))
             await asyncio.sleep(SETTLES_S)
-            pids = processes(stand.process.pid)
-            return Start(ready_s, ready_cpu_s, cpu_s(pids), memory_mib(pids))
+            pids = [pid, *children(pid)]
+            memory_mib = sum(map(in_memory_mib, pids))
+            return Start(ready_s, ready_cpu_s, sum(map(cpu_s_of, pids)), memory_mib)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The parts of kubernetes-asyncio that find the configuration, the credentials and the TLS settings, without its models.
 
-Importing the package runs 850 generated modules, which took a third of the CPU time of a start of the service. None of
+Importing the package runs 850 generated modules, which took a quarter of the CPU time of a start of the service. None of
 them is used here: bodies are decoded elsewhere with msgspec. So its `__init__` modules are left out while the parts
 are imported. Another importer in the same process gets the whole package, with modules of its own.
 """

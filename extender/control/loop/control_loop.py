@@ -33,9 +33,8 @@ REST_PER_PASS = 4
 REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
 # So much of the rest is due later: a few short passes follow one another at once, as when the members of a gang come.
 REST_LATER_MS = 40
-SOLVER_AFTER_MS = (
-    20_000  # loading the solver takes a second of CPU time; a service that starts has other work
-)
+# Loading the solver takes a second of CPU time; a service that starts has other work.
+SOLVER_AFTER_MS = 10_000
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 

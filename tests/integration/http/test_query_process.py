@@ -340,6 +340,7 @@ async def test_who_answers_kube_scheduler_asks_for_short_time_slices(lasting):
     pid = lasting.process.pid
     assert slice_ns(pid) == SHORT_NS
     others = [p for p in children(pid) if not is_tracker(p)]
+    assert answers(pid)
     assert set(answers(pid)) < set(others), "and the planner"
     assert all(slice_ns(p) > SHORT_NS for p in others)
 
