@@ -101,12 +101,13 @@ def test_a_read_api_without_authentication_is_named(monkeypatch):
 def test_only_an_error_of_the_start_is_about_an_address(monkeypatch, listens):
     """A pipe that breaks later ends the service with its traceback in the log."""
 
-    async def failing(settings, on_listening):
+    async def failing(settings, on_listening, children):
         if listens:
             on_listening()
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(composition, "serve", failing)
+    monkeypatch.setattr(composition, "fork_children", lambda answer: None)
     monkeypatch.setattr(telemetry, "set_up_logging", lambda level, stream: None)
     lines = []
     monkeypatch.setattr(serve_command.log, "exception", lines.append)
