@@ -112,9 +112,10 @@ class _Changes:
                 self.whole |= {
                     seen.state.gang_of[uid] for uid in there if uid in seen.state.gang_of
                 }
-                root_of = seen.forest.root_of
-                leaves = {pod.group for pod in there.values() if pod.group is not None}
-                self.trees |= {root_of[leaf] for leaf in leaves if leaf in root_of}
+                for uid, pod in there.items():  # also a member that was lost with the node
+                    if (tree := seen.tree_of(pod)) is not None:
+                        self.trees.add(tree.root.key)
+                        self.members.setdefault(tree.root.uid, set()).add(uid)
                 held: Mapping[PodUid, Reservation] = seen.state.reservations_on.get(name, Map())
                 self.whole |= {reservation.gang_uid for reservation in held.values()}
 

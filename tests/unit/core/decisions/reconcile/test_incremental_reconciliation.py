@@ -13,7 +13,7 @@ from extender.core.decisions.reconcile import incremental_reconciliation
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
-from extender.core.log.events import DriftDetected, GangScheduled, PodBound
+from extender.core.log.events import DriftDetected, GangScheduled, MemberTerminated, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName
@@ -50,7 +50,10 @@ CHANGES = st.one_of(
         ),
         st.sampled_from(PODS),
     ),
-    st.tuples(st.sampled_from(["cordon", "shrink", "remove", "relabel"]), st.sampled_from(NODES)),
+    st.tuples(
+        st.sampled_from(["cordon", "shrink", "remove", "relabel", "register again"]),
+        st.sampled_from(NODES),
+    ),
     st.tuples(
         st.sampled_from(["delete group", "end group", "status", "start"]), st.sampled_from("gh")
     ),
@@ -93,6 +96,9 @@ class Walk:
         elif what == "lose answer":
             gone = frozenset(uid for uid in self.state.gang_of if uid not in before.pods)
             self._now(awaited=frozenset() if self.now.awaited else gone)
+        elif what == "register again":
+            if name not in before.nodes:
+                self.cluster.add(a_node(name, gpu=3))
         elif name in before.nodes:
             self._change_node(what, NodeName(name))
         elif what == "another group":
@@ -199,6 +205,27 @@ def test_members_that_run_are_found_again_when_the_log_has_lost_their_admission(
     assert {draft.data.object for draft in found if isinstance(draft.data, DriftDetected)} == {
         f"Pod/default/{name}" for name in PLACES["h"]
     }
+
+
+def test_a_member_is_found_again_when_nothing_changed_but_its_node_that_is_back():
+    """The node of one of two bound members is deleted and registers again, and nothing else changes then."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+
+    def look():
+        found = comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+        walk.state = fold_drafts(walk.state, found)
+        return [draft.data for draft in found]
+
+    for name in PLACES["h"]:
+        walk.apply("bind", name)
+    while look():
+        pass
+    walk.apply("remove", "n1")
+    assert [data.pod for data in look() if isinstance(data, MemberTerminated)] == ["default/h-1"]
+    while look():
+        pass
+    walk.apply("register again", "n1")
+    assert [(type(data), data.pod) for data in look()] == [(PodBound, "default/h-1")]
 
 
 def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
