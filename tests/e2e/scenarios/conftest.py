@@ -1,8 +1,9 @@
 """One control plane per version with everything of deploy/kubernetes applied, and a story's cast.
 
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
-one `lived_in("long")` to have the second run only under `make long`, or `lived_in("only")`, or
-`lived_in("never")` where the neighbours' own doings are what a story counts.
+one `lived_in("long")` to have the second run only under `make long` (so are those that take long and of
+which a similar one runs beside neighbours anyway), or `lived_in("only")`, or `lived_in("never")` where
+the neighbours' own doings are what a story counts.
 
 kube-scheduler's own group scheduling is off unless a story is marked `native_gangs`; `native_gangs("both")`
 runs it on first, then off.

@@ -215,6 +215,7 @@ async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> N
     await story.check_events()
 
 
+@pytest.mark.lived_in("long")
 async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story) -> None:
     """A planned node is relabelled into another rack: recorded, and the tree goes to a whole rack."""
     await story.create(*racks("a0 a1 b0 b1"))
@@ -292,6 +293,7 @@ async def test_groups_deleted_before_the_bind(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.lived_in("long")
 async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -> None:
     """MemberTerminated, the others untouched; the replacement goes to the pinned rack (H08) or waits (V26)."""
     await story.create(*racks("a0 a1 b0 b1"), *a_gang("g", pods=2, requests=GPU, topo=RACK))

@@ -61,6 +61,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     assert story.verbs.count("POST", "/filter") <= 2 * 8
 
 
+@pytest.mark.lived_in("long")
 async def test_members_without_the_gate_bind_too(story: Story) -> None:
     """Where the policy is not installed, refused members are woken by their nomination."""
     await story.kubectl("delete", "mutatingadmissionpolicybinding", "--all")
@@ -106,6 +107,7 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
         await _policy_works(story.plane)
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("vector", ["V01", "V05", "V07", "V10", "V14"])
 async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None:
     """Trees that a greedy order would fail are bound exactly as in the vector."""
@@ -224,6 +226,7 @@ async def test_killed_between_two_binds(story: Story) -> None:
     await finish(story, 8)
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.timeout(600)
 async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
     """Created interleaved, one completes, the other waits with its reason, then takes over; 20 times."""

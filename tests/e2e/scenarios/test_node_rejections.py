@@ -47,6 +47,7 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     assert len(rejections) <= 2, "learned once for all pods of one shape"
 
 
+@pytest.mark.lived_in("long")
 async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(story: Story) -> None:
     """Every node is refused: nothing is bound, the refusal rests on rejections, no loop; then nodes come.
 

@@ -111,6 +111,7 @@ async def test_an_absent_gang_and_a_stopped_extender_hinder_no_ordinary_pod(stor
     assert not [path for _, path in story.verbs.seen if "/scheduler/" in path]
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_reserved_capacity_in_every_scope(story: Story, scope: str) -> None:
     """Equal and lower priority never get reserved capacity (marker: once it is nominated); higher priority takes it, recorded."""

@@ -160,6 +160,7 @@ async def soak(story: Story, *, seed: int, operations: int) -> None:
     assert kinds.count("PodBound") >= operations // 10
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1])
