@@ -1,7 +1,7 @@
 """Small gangs and trees, one after another: from the create of the groups to the last bind of each.
 
 Beside ours and the native gang, the writes of a member alone: a client that decides nothing, without a scheduler, and with
-one whose extender only answers.
+one whose extender only answers, at once or after the CPU time that ours may take.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all, write_all
-from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, WRITES, WRITTEN, Shape, Side
+from tests.bench.sides import COMPUTES, NATIVE, NATIVE_TREES, OURS, WRITES, WRITTEN, Shape, Side
 from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.bench.trace import Began, PodWatch, Steps, steps_of_gangs, trace_table
 from tests.controlplane.api import Api
@@ -26,6 +26,7 @@ SIDES = {
     "native": "native gang",
     "writes": "its writes alone",
     "answers": "an extender that only answers",
+    "computes": f"an extender that answers after {COMPUTES.computes_ms:.0f} ms of CPU",
 }
 WARM = 3  # gangs that are not counted
 PAUSE_S = 0.1  # what is written after a bind is over when the next comes

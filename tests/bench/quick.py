@@ -27,7 +27,7 @@ from tests.bench import latency, planner, preemption, victim_search
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import write_history
 from tests.bench.race import Case, Run, run_cases
-from tests.bench.sides import ANSWERS, NATIVE, NATIVE_TREES, OURS, Shape, Side
+from tests.bench.sides import ANSWERS, COMPUTES, NATIVE, NATIVE_TREES, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
 from tests.bench.store import server
 from tests.support.logs.postgres import fresh_database
@@ -48,6 +48,10 @@ CPU_MEMBERS_MIN = (
 )
 EVENTS = 100_000
 ONLY_ANSWERS = "with an extender that only answers"
+BOUNDS = {  # sides that show how near to the native gang an extender can come
+    ANSWERS.name: ONLY_ANSWERS,
+    COMPUTES.name: f"{ONLY_ANSWERS}, after {COMPUTES.computes_ms:.0f} ms of CPU per member",
+}
 CPUS_MANY = "64"  # per node, so that what came before takes no place that counts
 
 # Why kube-scheduler's own gangs are faster, by the row; shown in RESULTS.md where they are.
@@ -122,9 +126,9 @@ def in_turns(number: int, sides: Sequence[Side]) -> Sequence[Side]:
     return sides if number % 2 == 0 else sides[::-1]
 
 
-def answers_once(number: int) -> tuple[Side, ...]:
-    """Return the side of the extender that only answers in the first round: once is enough for what bounds the others."""
-    return () if number else (ANSWERS,)
+def bounds_once(number: int, bounds: tuple[Side, ...]) -> tuple[Side, ...]:
+    """Return sides in the first round and none in the others: once is enough for what bounds the others."""
+    return () if number else bounds
 
 
 # Without a control plane
@@ -254,11 +258,14 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     """Measure gangs of 8, one after another."""
     nodes, gangs, rounds = (40, 5, 1) if scale.quick else (100, GANGS_PER_ROUND, scale.rounds)
     case = latency.Case(nodes=nodes, gangs=gangs, qps=MIDDLE)
-    took: dict[str, list[float]] = {"ours": [], "native": [], "answers": []}
+    took: dict[str, list[float]] = {"ours": [], "native": [], **{name: [] for name in BOUNDS}}
     stand = a_stand()
     with asyncio.Runner() as runner:
         for number in range(rounds):
-            for side in (*in_turns(number, (OURS, NATIVE)), *answers_once(number)):
+            for side in (
+                *in_turns(number, (OURS, NATIVE)),
+                *bounds_once(number, (ANSWERS, COMPUTES)),
+            ):
                 found = runner.run(latency.measure(stand, side, case)).took
                 took[side.name] += found
                 _progress(case, number, side, f"p50 {quantile(found or [0], 0.5):.0f} ms")
@@ -280,16 +287,17 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
-    """Return what an extender takes that only answers, beside the native gang."""
+    """Return what extenders take that only answer, beside the native gang."""
     return [
         row(
-            f"{what}, {label}, {ONLY_ANSWERS}",
+            f"{what}, {label}, {bound}",
             "ms",
             "lower",
-            [quantile(took_ms["answers"], part)],
+            [quantile(took_ms[name], part)],
             "",
             [quantile(took_ms["native"], part)],
         )
+        for name, bound in BOUNDS.items()
         for label, part in QUANTILES
     ]
 
@@ -333,7 +341,8 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     alone: list[list[Run]] = []
     for qps, rounds in ((FAST, every), (MIDDLE, every), (None, 1)):
         case = Case(shape=gang, nodes=nodes, qps=qps)
-        runs = _raced([case], (OURS, NATIVE), rounds, answers=qps == FAST)
+        bounds = (ANSWERS,) if qps == FAST else ()
+        runs = _raced([case], (OURS, NATIVE), rounds, bounds)
         # Without a limit of kube-scheduler's client: an extender may bind with a client of its own.
         alone = runs.get(ANSWERS.name) or alone
         yield [
@@ -382,7 +391,7 @@ def composite_rows(scale: Scale) -> Iterator[list[Figure]]:
     nodes, rounds = (40, 1) if scale.quick else (NODES, scale.rounds)
     shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
     cases = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
-    runs = _raced(cases, (OURS, NATIVE_TREES), rounds, answers=True)
+    runs = _raced(cases, (OURS, NATIVE_TREES), rounds, (ANSWERS,))
     alone = runs | {"ours": runs["answers"]}
     for number, case in enumerate(cases):
         what = f"{case}: last create to last bind"
@@ -397,7 +406,7 @@ def stream_rows(scale: Scale) -> Iterator[list[Figure]]:
     nodes, trees, rounds = (40, 5, 1) if scale.quick else (NODES, TREES_PER_ROUND, scale.rounds)
     shape = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
     case = Case(shape=shape, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
-    runs = _raced([case], (OURS, NATIVE_TREES), rounds, answers=True)
+    runs = _raced([case], (OURS, NATIVE_TREES), rounds, (ANSWERS, COMPUTES))
     waits = {side: [s * 1e3 for run in of[0] for s in run.trees_s] for side, of in runs.items()}
     wanted = trees * rounds
     targets = {"p50": "1.3 x", "p99": "1.5 x"}
@@ -498,16 +507,17 @@ def _service_cpu_s(stand: Stand) -> float:
 
 
 def _raced(
-    cases: Sequence[Case], sides: Sequence[Side], rounds: int, *, answers: bool = False
+    cases: Sequence[Case], sides: Sequence[Side], rounds: int, bounds: tuple[Side, ...] = ()
 ) -> dict[str, list[list[Run]]]:
-    """Run the sides in turns, and once an extender that only answers if wanted; return by side the runs of each case."""
+    """Run the sides in turns, and once those that bound them; return by side the runs of each case."""
     stand = a_stand()
-    of_sides = (*sides, ANSWERS) if answers else sides
-    runs: dict[str, list[list[Run]]] = {side.name: [[] for _ in cases] for side in of_sides}
+    runs: dict[str, list[list[Run]]] = {
+        side.name: [[] for _ in cases] for side in (*sides, *bounds)
+    }
     with asyncio.Runner() as runner:
         runner.run(stand.fleet(cases[0].nodes))
         for number in range(rounds):
-            for side in (*in_turns(number, sides), *(answers_once(number) if answers else ())):
+            for side in (*in_turns(number, sides), *bounds_once(number, bounds)):
                 for at, run in enumerate(runner.run(run_cases(stand, side, cases))):
                     runs[side.name][at].append(run)
                     rate = f"{run.per_s:.0f}/s" if run.finished else f"{len(run.bound_s)} bound"

@@ -24,11 +24,12 @@ NAMESPACE = {
     "ours": "ours",
     "writes": "ours",
     "answers": "ours",
+    "computes": "ours",
     "ungated": "theirs",
     "native": "theirs",
     "ordinary": "theirs",
 }
-OUR_GROUPS = ("ours", "ungated", "answers")  # sides whose groups are of our kinds
+OUR_GROUPS = ("ours", "ungated", "answers", "computes")  # sides whose groups are of our kinds
 OUR_LABEL = (*OUR_GROUPS, "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
@@ -58,11 +59,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "writes", "answers", "ungated", "native", "ordinary"]
+    name: Literal["ours", "writes", "answers", "computes", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
     echo: bool = False  # kube-scheduler asks an extender that only answers (echo/main.go)
+    computes_ms: float = 0  # CPU time of that extender before each answer of filter
 
     @property
     def namespace(self) -> str:
@@ -154,5 +156,7 @@ NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
 WRITES = Side(name="writes", config=_stock, gates=_no_gates)
 # Another extender in our place, that decides nothing and answers at once: the loader writes nomination and removal of the gate.
 ANSWERS = Side(name="answers", config=answers_config, gates=_no_gates, echo=True)
-WRITTEN = (WRITES, ANSWERS)  # the loader writes for their members
+# The same with as much CPU time per member as ours may take (`CPU of the service` in quick.py)
+COMPUTES = msgspec.structs.replace(ANSWERS, name="computes", computes_ms=2.0)
+WRITTEN = (WRITES, ANSWERS, COMPUTES)  # the loader writes for their members
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

@@ -218,16 +218,18 @@ class Stand:
             await self.start_service(**settings)
         url = self.service.url if self.service is not None else ""
         if side.echo:
-            url = self.start_echo()
+            url = self.start_echo(side.computes_ms)
         config = side.config(url)
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
         self.plane.start_scheduler(config, gates=side.gates(self.minor))
         await self._until_warm()
 
-    def start_echo(self) -> str:
-        """Start the extender that only answers, and give its URL."""
+    def start_echo(self, computes_ms: float = 0) -> str:
+        """Start the extender that only answers, after so much CPU time each, and give its URL."""
         address = f"127.0.0.1:{free_port()}"
-        self.echo = Process("echo", [str(build_ours(ECHO)), address], self.folder / "echo.log")
+        self.echo = Process(
+            "echo", [str(build_ours(ECHO)), address, str(computes_ms)], self.folder / "echo.log"
+        )
         self.echo.start()
         self.echo.wait_until(partial(_listens, address), 10)
         return f"http://{address}"
