@@ -271,6 +271,12 @@ class Children(NamedTuple):
     queries: ForkedQueryProcess
     planner: WorkerProcess
 
+    def close(self) -> None:
+        """End what has not ended, as when the service could not start."""
+        self.queries.process.close()
+        self.queries.listening.close()
+        self.planner.stop()
+
 
 def fork_children(answer: Callable[[bytes], None]) -> Children:
     """Fork the query process and the planner process from this one; only before event loop and threads.

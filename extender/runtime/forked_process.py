@@ -63,6 +63,12 @@ class ForkedProcess:
         """Send SIGKILL."""
         self._process.kill()
 
+    def close(self) -> None:
+        """Kill it if it has not ended, and wait for its end; with an event loop, use `wait` before."""
+        self._process.kill()
+        self._process.join()
+        self._options.close()
+
     def _end(self) -> None:
         assert self._ended is not None
         asyncio.get_running_loop().remove_reader(self._process.sentinel)

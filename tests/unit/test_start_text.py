@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from extender import composition, telemetry
@@ -107,13 +109,15 @@ def test_only_an_error_of_the_start_is_about_an_address(monkeypatch, listens):
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(composition, "serve", failing)
-    monkeypatch.setattr(composition, "fork_children", lambda answer: None)
+    children = Mock()
+    monkeypatch.setattr(composition, "fork_children", lambda answer: children)
     monkeypatch.setattr(telemetry, "set_up_logging", lambda level, stream: None)
     lines = []
     monkeypatch.setattr(serve_command.log, "exception", lines.append)
     with pytest.raises(SystemExit if listens else BadInput) as ended:
         serve_command.serve()
     assert lines == (["the service ends by an error"] if listens else [])
+    children.close.assert_called_once_with()
     assert (
         ended.value.code == 1 if listens else "cannot listen on 127.0.0.1:8888" in str(ended.value)
     )

@@ -98,6 +98,8 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
         address = error.filename or settings.listen
         msg = f"cannot listen on {address}: {error.strerror or error}; set {settable} HOST:PORT"
         raise BadInput(msg) from error
+    finally:
+        children.close()
 
 
 def start_text(settings: Settings) -> str:

@@ -65,6 +65,25 @@ def test_it_gets_its_options_and_its_status_is_returned_to_all_who_wait():
     assert pid == known_pid
 
 
+def test_closed_it_has_ended_whether_it_worked_or_not():
+    """Without an event loop; and again after its end."""
+    words = run("""
+        for begins in (False, True):
+            forked = ForkedProcess(work)
+            if begins:
+                forked.begin(b"sleep")
+            forked.close()
+            forked.close()
+            try:
+                os.kill(forked.pid, 0)
+            except ProcessLookupError:
+                print("ended", os.listdir("/proc/self/fd").__len__())
+    """)
+    ended = [words[at + 1] for at, word in enumerate(words) if word == "ended"]
+    assert len(ended) == 2
+    assert ended[0] == ended[1], "it leaves no file open"
+
+
 @pytest.mark.parametrize(("method", "status"), [("terminate", "-15"), ("kill", "-9")])
 def test_it_is_ended_by_signals(method, status):
     words = run(f"""
