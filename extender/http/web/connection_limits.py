@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 PART_S = 0.05  # so long the rest of a usual call may take; then aiohttp waits for it
 LOOK_S = 0.02
+# A deadline that is noticed later than this has passed while the process did not run: its machine was stopped, or moved.
+# What was on its way then may still arrive, for the same time.
+LATE_S = 0.25
 FILES_KEPT = 256  # of the file descriptors of the process: database, API server, logs
 
 
@@ -340,7 +343,10 @@ class _Gate(asyncio.Protocol):
         self._timer = None
         if self._deadline_s is None:
             return
-        if self._loop.time() < self._deadline_s:
+        now_s, due_s = self._loop.time(), self._timer_s
+        if now_s - due_s > LATE_S:
+            self._deadline_s = max(self._deadline_s, now_s + LATE_S)
+        if now_s < self._deadline_s:
             self._start_timer(self._deadline_s)
             return
         if self._used and not self._part:

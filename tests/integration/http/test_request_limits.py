@@ -7,10 +7,12 @@ import gzip
 import itertools
 import json
 import resource
+import time
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
+import uvloop
 
 from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.request_limits import FILTER_BYTES_MIN, FILTER_BYTES_PER_NODE, VALUES_MIN
@@ -269,6 +271,22 @@ async def test_a_request_that_does_not_arrive_is_closed(half, counted):
             found = await peer.rest()
         assert found.startswith(b"HTTP/1.1 408 ") == (half != "nothing")
     assert counted("header-timeout") + counted("body-timeout") == 1
+
+
+def test_a_request_on_its_way_when_the_machine_is_stopped_is_answered():
+    """The time for its headers has passed when both sides go on, and it comes a moment later."""
+
+    async def story():
+        async with listening(header_timeout_s=0.3) as (_, connect):
+            peer = await connect()
+            await until(lambda: METRICS.http_connections._value.get() == 1)
+            time.sleep(1.0)
+            await asyncio.sleep(0.05)
+            await peer.send(request("/livez", 0, "GET"))
+            async with asyncio.timeout(20):
+                assert (await peer.answer())[0] == 200
+
+    uvloop.run(story())
 
 
 async def test_one_byte_after_the_other_does_not_keep_a_connection():
