@@ -274,6 +274,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     # Without priority and fairness no request queues: what is over four at once gets 429 there and then.
     "1.37 --enable-priority-and-fairness=false --max-mutating-requests-inflight=4",
 )
+@pytest.mark.settings(barrier_timeout_s="40")  # how slow it becomes depends on what else runs here
 async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     story: Story, request: pytest.FixtureRequest
 ) -> None:
