@@ -39,7 +39,7 @@ from extender.core.decisions.verbs.preempt_verb import (
     planned_event,
 )
 from extender.core.decisions.verbs.preempt_verb_input import encode
-from extender.core.log.control_plane_features import features_summary
+from extender.core.log.control_plane_features import features_summary, native_on
 from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
 from extender.core.model.errors import (
     NotLeading,
@@ -201,7 +201,9 @@ class ExtenderService:
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         now_ms = self._clock.now_us() // 1000
         if reservation is not None and decision.outcome == "not-offered":
-            self._exchange.rejections.suspect(view, reservation, now_ms, offered=offered)
+            self._exchange.rejections.suspect(
+                view, reservation, now_ms, offered=offered, native=native_on(state.features)
+            )
             self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
             self._exchange.rejections.accept(reservation, now_ms)

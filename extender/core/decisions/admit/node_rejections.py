@@ -13,7 +13,8 @@ its back-off. So a message that is older than the observed nomination proves not
 `RESTLESS_MS` have passed; a message that is newer counts like a filter call.
 
 With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and calls
-filter in each. A call for another domain than the planned one is no evidence about a member that it let through before.
+filter in each. A call for another domain than the planned one is no evidence about a member that it let through before,
+and about another one not before `RESTLESS_MS`: until then the call for the planned domain may come.
 
 The nodes of such a filter call are a hint for the next plan: without it a gang whose devices are on a few of many
 nodes would get a rejection for each of the others.
@@ -71,7 +72,7 @@ class _Suspicion(msgspec.Struct, frozen=True):
     first_ms: int  # first observation; the member has fitted by our model since then
     since_ms: int | None  # first observation after the last change of the usage of the node
     calls: int  # filter calls without the node since `first_ms`
-    dated: bool  # certainly newer than this nomination
+    dated: bool  # certainly newer than this nomination, and about this node
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -143,6 +144,7 @@ class RejectionEvidence:
         now_ms: int,
         *,
         offered: Sequence[NodeName],
+        native: bool,
     ) -> None:
         """Record that a filter call for a member did not include its node.
 
@@ -151,20 +153,19 @@ class RejectionEvidence:
             reservation: The reservation of the member.
             now_ms: The current time.
             offered: The nodes of the call.
+            native: Whether kube-scheduler's own group scheduling is on.
         """
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
-        if (
-            plan == reservation.plan
-            and now_ms - at_ms < RESTLESS_MS
-            and _of_other_domain(view, reservation, offered)
-        ):
+        accepted = plan == reservation.plan and now_ms - at_ms < RESTLESS_MS
+        elsewhere = (accepted or native) and _of_other_domain(view, reservation, offered)
+        if accepted and elsewhere:
             return
         if offered:
             names = tuple(sorted(offered))
             if names != self._last_offered:
                 self._last_offered = names
             self._offered[reservation.uid] = self._last_offered
-        self._suspect(view, reservation, now_ms, calls=1)
+        self._suspect(view, reservation, now_ms, calls=0 if elsewhere else 1, dated=not elsewhere)
 
     def _suspect(
         self,

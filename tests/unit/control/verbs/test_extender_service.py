@@ -25,7 +25,7 @@ class Rejections(RejectionEvidence):
         super().__init__()
         self.reports = []
 
-    def suspect(self, view, reservation, now_ms, *, offered):
+    def suspect(self, view, reservation, now_ms, *, offered, native):
         self.reports.append(("suspected", reservation.pod, now_ms, tuple(offered)))
 
     def accept(self, reservation, now_ms):

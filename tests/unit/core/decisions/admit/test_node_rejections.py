@@ -66,7 +66,7 @@ class Scene:
         for name in pods:
             reservation = held[self.cluster.pod(name).uid]
             names = [NodeName(n) for n in offered]
-            self.suspicions.suspect(view, reservation, self.now_ms, offered=names)
+            self.suspicions.suspect(view, reservation, self.now_ms, offered=names, native=False)
         self.now_ms += 2_000
         refused = self.suspicions.confirmed(view, self.state, self.now_ms)
         drafts = decide_rejections(view, self.state, refused, (), actor="test", now_ms=self.now_ms)

@@ -68,10 +68,12 @@ class Scene:
     def set_message(self, message):
         self.cluster.change_pod("g-0", unschedulable=message)
 
-    def see(self, now_ms, offered=(), message=REFUSED):
+    def see(self, now_ms, offered=(), message=REFUSED, *, native=True):
         if offered:
             reservation = self.state.reservations_on[NodeName("n0")][self.uid]
-            self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
+            self.found.suspect(
+                self.cluster.view(), reservation, now_ms, offered=offered, native=native
+            )
             return
         self.set_message(message)
         self.listen(now_ms)
@@ -150,6 +152,20 @@ def test_a_node_that_is_not_offered_any_more_is_suspected_in_every_domain():
     assert not scene.believed(3 * RESTLESS_MS)
     scene.see(3 * RESTLESS_MS, offered=[NodeName("n2")])
     assert scene.believed(4 * RESTLESS_MS)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_call_for_another_domain_before_the_one_for_the_planned_domain(native):
+    """kube-scheduler may begin with another domain, and take its time: with its own group scheduling on."""
+    scene = Scene(topo="rack")
+    for now_ms in range(6):
+        scene.see(now_ms, offered=[NodeName("n2")], native=native)
+    assert scene.believed(SETTLED_MS) == (not native)
+    assert scene.believed(RESTLESS_MS) == native
+    scene = Scene(topo="rack")
+    scene.see(0, offered=[NodeName("n2")], native=native)
+    scene.see(SETTLED_MS - 1, offered=[NodeName("n1")], native=native)
+    assert scene.believed(2 * SETTLED_MS), "the planned domain without the planned node"
 
 
 def test_a_change_on_the_node_asks_for_another_sight():
