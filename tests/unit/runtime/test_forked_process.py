@@ -20,7 +20,8 @@ from extender.runtime.forked_process import ForkedProcess
 from extender.runtime.worker_process import WorkerProcess
 
 def work(options):
-    print(options.decode(), os.getpid(), os.getsid(0) == os.getpid(), flush=True)
+    own_session = os.getsid(0) == os.getpid()
+    os.write(1, f"{options.decode()} {os.getpid()} {own_session}\\n".encode())  # in one piece: its parent writes too
     if options == b"sleep":
         signal.pause()
     sys.exit(int(options))
@@ -120,7 +121,7 @@ def test_it_ends_when_its_parent_is_killed(begins):
         worker.fork()
         if {begins}:
             forked.begin(b"sleep")
-        print("forked", forked.pid, worker.pid, flush=True)
+        os.write(1, f"forked {{forked.pid}} {{worker.pid}}\\n".encode())
         signal.pause()
     """
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
