@@ -78,7 +78,7 @@ def test_closed_it_has_ended_whether_it_worked_or_not():
             try:
                 os.kill(forked.pid, 0)
             except ProcessLookupError:
-                print("ended", os.listdir("/proc/self/fd").__len__())
+                print("ended", len(os.listdir("/proc/self/fd")))
     """)
     ended = [words[at + 1] for at, word in enumerate(words) if word == "ended"]
     assert len(ended) == 2
