@@ -103,6 +103,28 @@ def test_no_file_has_a_banned_word():
     assert found == {}, "replace these words"
 
 
+# --- tests
+
+# Its number of examples is what the caller gives.
+OWN_EXAMPLES = {
+    "tests/support/hypothesis_profile.py",
+    "tests/acceptance/test_openapi_conformance.py",
+}
+
+
+def test_numbers_of_examples_come_from_the_profile():
+    """No hypothesis test has `settings` of its own: the same number in `make test` and in `make test-full` is too large or too small."""
+    found = {
+        _name(path)
+        for path in OURS
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")
+        for node in ast.walk(_parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "hypothesis"
+        if any(alias.name == "settings" for alias in node.names)
+    }
+    assert found - OWN_EXAMPLES == set(), "use `examples` of tests/support/hypothesis_profile.py"
+
+
 # --- events
 
 

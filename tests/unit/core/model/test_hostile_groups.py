@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
@@ -42,6 +42,7 @@ from extender.core.model.pod_groups import (
     leaf_key,
 )
 from extender.core.model.pods import Pod, PodShape
+from tests.support.hypothesis_profile import examples
 
 NS = "a"
 
@@ -267,7 +268,7 @@ def depth(root: GroupKey, groups: Mapping[GroupKey, Group]) -> int:
     return deepest
 
 
-@settings(max_examples=300)
+@examples(3_000, quick=150)
 @given(st.lists(any_group, max_size=14, unique_by=lambda g: g.key))
 def test_any_graph_of_parents_is_what_each_group_finds_on_its_way_up(some) -> None:
     """Cycles, chains, orphans, groups that name themselves, parents that are missing or going, two namespaces."""
@@ -286,7 +287,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@examples(2_000, quick=100)
 @given(steps, st.integers(1, 4), st.sampled_from([1, 2, CHILDREN_MAX]))
 def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once, max_children) -> None:
     """Groups come, go and move, alone or several between two looks, also more than a parent may have."""

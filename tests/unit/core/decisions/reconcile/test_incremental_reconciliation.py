@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.admit.node_rejections import RejectionEvidence
@@ -17,6 +17,7 @@ from extender.core.log.events import DriftDetected, GangScheduled, MemberTermina
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName
+from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
@@ -180,7 +181,7 @@ def in_order(drafts):
     return sorted(msgspec.json.encode(draft) for draft in drafts)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(4_000, quick=80)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
 def test_the_same_events_as_a_comparison_of_everything(looks):
     """Pods, nodes and groups come, go and change, Bindings are sent, time passes; events are folded or lost."""
@@ -282,7 +283,7 @@ def altered(before, walk):
     return found, shown
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2_000, quick=80)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
 def test_nominations_and_wanting_members_are_those_of_a_fresh_look(looks):
     """Altered nominations, messages of nominated members, and whether a tree has members to place."""

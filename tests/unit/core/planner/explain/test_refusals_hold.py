@@ -25,14 +25,14 @@ def _explained(request) -> None:
     assert not found, f"{found}\n{verdict}\nrequest = {request}"
 
 
-@examples(1500, quick=200, **SEEDED)
+@examples(1500, quick=100, **SEEDED)
 @given(refused_requests())
 def test_refusals_hold(request_):
     """Selectors, taints, cordons, topologies, host ports, claims, bound members, reservations and node rejections."""
     _explained(request_)
 
 
-@examples(800, quick=100, **SEEDED)
+@examples(800, quick=60, **SEEDED)
 @given(refused_requests(ruled=True))
 def test_refusals_with_rules_between_pods_hold(request_):
     """The same with affinity, anti-affinity and spread."""

@@ -103,7 +103,7 @@ def test_agrees_with_brute_force(request_):
     _agree(request_)
 
 
-@examples(1000, quick=100, suppress_health_check=list(HealthCheck), derandomize=True)
+@examples(1000, quick=50, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(full_clusters())
 def test_no_set_is_cheaper_where_gangs_fill_the_cluster(request_):
     """Whole groups, gangs evicted pod by pod, extras, budgets, reservations: every proof holds against all other sets."""
