@@ -194,7 +194,8 @@ class Stand:
         await execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
         (self.folder / name).mkdir()
         database = database_of(url, name)
-        self.service = Service(self.plane, self.folder / name, database, **settings)
+        folder = self.folder / name
+        self.service = Service(self.plane, folder, database, forked=False, **settings)
         await self.service.start()
         self._started_s = time.monotonic()
 

@@ -12,6 +12,7 @@ where other tasks of the loop must go on meanwhile (`wait=False`, then `wait_for
 
 from __future__ import annotations
 
+import functools
 import json
 import ssl
 import subprocess
@@ -410,9 +411,12 @@ def answers(url: str, *, token: str | None = None, ca_file: Path | None = None) 
         return False
 
 
+@functools.cache
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    tls = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    """Return what a server is asked with; reading the certificates of the system costs more than the question."""
     if ca_file is None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
-    return tls
+        return tls
+    return ssl.create_default_context(cafile=str(ca_file))

@@ -1,4 +1,4 @@
-"""Our service as a child process, as the Deployment runs it: RBAC of deploy/, a real Postgres."""
+"""Our service as a process of its own, as the Deployment runs it: RBAC of deploy/, a real Postgres."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from deploy.demo.ports import free_port
 from extender.cli.certificates.certificate_folder import CertificateFolder
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.support.certificates import client_context, tls_settings
+from tests.support.service import fork_server
+from tests.support.service.fork_server import ForkedCommand
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_WITHIN_S = 120  # a busy machine needs its time to start it
@@ -37,6 +39,7 @@ class Service:
         *,
         api_url: str = "",
         certificates: CertificateFolder | None = None,
+        forked: bool = True,
         **settings: str,
     ) -> None:
         """Prepare it; nothing runs yet.
@@ -47,10 +50,12 @@ class Service:
             database_url: Its database.
             api_url: Of a proxy in front of kube-apiserver; empty: none.
             certificates: With which it is called; None: without TLS, all on one port of loopback.
+            forked: Whether a process that has imported the product forks it; else it is started as users start it.
             settings: More settings.
         """
         self._plane = plane
         self.certificates = certificates
+        self._forked = forked
         self.folder = folder
         self.database_url = database_url
         self.verbs_url = self.url = f"http://127.0.0.1:{free_port()}"
@@ -81,7 +86,7 @@ class Service:
                 **settings,
             }
         self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedCommand | None = None
         self.starts = 0
 
     async def start(self) -> None:
@@ -91,14 +96,17 @@ class Service:
             async with self._plane.api() as api:
                 await api.delete("/api/v1/namespaces/gang-extender/configmaps")
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "extender", "serve"],
-                cwd=ROOT,
-                env=self._environ,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # as a pod: its own share of the CPUs, not that of its parent
-            )
+            if self._forked:
+                self._process = fork_server.run(["serve"], self._environ, log)
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "extender", "serve"],
+                    cwd=ROOT,
+                    env=self._environ,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # as a pod: its own share of the CPUs, not that of its parent
+                )
         self.starts += 1
         deadline = time.monotonic() + READY_WITHIN_S
         while not await self.ready():

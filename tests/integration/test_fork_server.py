@@ -1,0 +1,63 @@
+"""A command that the fork server of the tests starts runs as one that is started with `python -m extender`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.demo.ports import free_port
+from tests.support.service import fork_server
+
+WITHIN_S = 60
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--version"], 0), (["gangs", "--server", "http://127.0.0.1:1"], 2), (["nonsense"], 2)],
+)
+def test_output_and_exit_code_are_those_of_the_program(words, code, tmp_path):
+    """Of a success, of a service that does not answer, and of a wrong word."""
+    started = subprocess.run(
+        [sys.executable, "-m", "extender", *words],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    with (tmp_path / "output").open("wb") as output:
+        forked = fork_server.run(words, os.environ, output)
+    assert forked.wait(WITHIN_S) == forked.poll() == code
+    assert (tmp_path / "output").read_bytes() == started.stdout + started.stderr
+    assert started.returncode == code
+
+
+def test_it_has_its_own_environment_and_session_and_ends_by_a_signal(tmp_path):
+    """It warns about a variable that is no setting; SIGKILL is seen in the exit code, as with any child."""
+    log = tmp_path / "log"
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
+    environ |= {
+        "GANG_EXTENDER_LISTEN": f"127.0.0.1:{free_port()}",
+        "GANG_EXTENDER_NONSENSE": "1",
+        "GANG_EXTENDER_CLUSTER": str(tmp_path),
+        "GANG_EXTENDER_DATABASE_URL": f"postgresql://127.0.0.1:{free_port()}/none",
+    }
+    with log.open("wb") as output:
+        forked = fork_server.run(["serve"], environ, output)
+    try:
+        deadline = time.monotonic() + WITHIN_S
+        while "GANG_EXTENDER_NONSENSE" not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "GANG_EXTENDER_NONSENSE" in log.read_text()
+        with pytest.raises(subprocess.TimeoutExpired):
+            forked.wait(0.01)
+        assert os.getsid(forked.pid) == forked.pid
+        assert Path(f"/proc/{forked.pid}/cwd").resolve() == fork_server.ROOT
+    finally:
+        forked.kill()
+    assert forked.wait(WITHIN_S) == -signal.SIGKILL
+    assert not Path(f"/proc/{forked.pid}").exists()
