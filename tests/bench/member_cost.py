@@ -67,10 +67,11 @@ class Cost(msgspec.Struct, frozen=True):
 class Stand:
     """The stand-ins and one service on an empty database."""
 
-    def __init__(self, folder: Path, source: Path, *, tls: bool) -> None:
+    def __init__(self, folder: Path, source: Path, *, tls: bool, http2: bool) -> None:
         self.folder = folder
         self.source = source  # of the service: another checkout can be compared
         self.tls = tls
+        self.http2 = http2
         self.certificates = certificate_folder(folder / "certs")
         self.api: ApiServer | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -89,7 +90,7 @@ class Stand:
         verbs = f"http{'s' if self.tls else ''}://127.0.0.1:{free_port()}"
         probes = f"https://127.0.0.1:{free_port()}" if self.tls else verbs
         context = client_context(self.certificates) if self.tls else None
-        api.scheduler = Scheduler(verbs, context)
+        api.scheduler = Scheduler(verbs, context, http2=self.http2)
         work = asyncio.create_task(api.scheduler.run())
         self._start(url, database_url, verbs, probes)
         try:
@@ -202,12 +203,12 @@ def filter_times(log: Path, skip: str) -> tuple[float, ...]:
 
 async def measure(
     database_url: str, size: int, *, source: Path = ROOT, tls: bool = True, profile: str = "",
-    per_s: float = CREATES_PER_S, writes_per_s: float = WRITES_PER_S,
+    http2: bool = True, per_s: float = CREATES_PER_S, writes_per_s: float = WRITES_PER_S,
 ) -> Cost:  # fmt: skip
     """Bind trees of one size after each other, and return what the service used for them."""
     trees = max(1, MEMBERS_MIN // size)
     with tempfile.TemporaryDirectory(prefix="gxc-") as folder:
-        stand = Stand(Path(folder), source, tls=tls)
+        stand = Stand(Path(folder), source, tls=tls, http2=http2)
         async with stand.running(database_url, 1000, writes_per_s) as api:
             await stand.bind("warm", 20, per_s)
             await asyncio.sleep(0.5)
@@ -315,12 +316,13 @@ def main() -> None:
         "--source", type=Path, nargs="+", default=[ROOT], help="checkouts, measured in turns"
     )
     parser.add_argument("--plain", action="store_true", help="verbs without TLS")
+    parser.add_argument("--http1", action="store_true", help="verbs over HTTP/1.1, with TLS")
     parser.add_argument("--profile", default="", help="file for samples of py-spy")
     parser.add_argument("--per-s", type=float, default=CREATES_PER_S)
     parser.add_argument("--writes-per-s", type=float, default=WRITES_PER_S)
     given = parser.parse_args()
     found = run_rounds(
-        given.sizes, given.source, given.rounds, tls=not given.plain, profile=given.profile,
+        given.sizes, given.source, given.rounds, tls=not given.plain, http2=not given.http1, profile=given.profile,
         per_s=given.per_s, writes_per_s=given.writes_per_s,
     )  # fmt: skip
     for (source, size), costs in found.items():

@@ -2,8 +2,8 @@
 
 It answers over TLS what kube-apiserver answers, in the same sizes: whole pods with managedFields after a PATCH, watch
 events in chunks. A member whose gate is removed is filtered on one kept connection, one after the other, as in the
-scheduling cycle of kube-scheduler; each bind call is sent on its own task, on a pool of which two connections stay idle
-(EXTENDER 1.1). Writes are answered after a pause, so that changes arrive one by one as those of a real server do.
+scheduling cycle of kube-scheduler; each bind call is sent on its own task. With TLS all calls go over one connection of
+HTTP/2, as those of Go; over HTTP/1.1 on a pool of which two connections stay idle (EXTENDER 1.1). Writes are answered after a pause, so that changes arrive one by one as those of a real server do.
 
 Note: it validates nothing and keeps no history, so it shows what the service costs and not whether it is right.
 """
@@ -21,11 +21,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tests.controlplane.objects import BIND, GATE, MEMBER
+from tests.support.service.http2_client import Http2Client
 
 Object = dict[str, Any]
 NAMESPACE = "ours"
 GROUP = "gang-extender.dev/v1alpha1"
 CHUNKED_FROM = 2048  # bytes: net/http of Go knows the length of what fits into its buffer
+OK = 200
 IDLE_MAX = 2  # connections of kube-scheduler that stay open without a call
 SERVED = {
     GROUP: ("podgroups", "compositepodgroups"),
@@ -91,10 +93,15 @@ class _Client(Exchange):
 class Scheduler:
     """Filters members one by one and binds each on a task of its own."""
 
-    def __init__(self, url: str, context: ssl.SSLContext | None) -> None:
+    def __init__(self, url: str, context: ssl.SSLContext | None, *, http2: bool = True) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname, parts.port
         self._context = context
+        if context is not None and http2:
+            context.set_alpn_protocols(["h2", "http/1.1"])
+        self._http2 = context is not None and http2
+        self._connections: list[Http2Client] = []
+        self._opens = asyncio.Lock()
         self._queue: asyncio.Queue[tuple[bytes, Object]] = asyncio.Queue()
         self._idle: list[_Client] = []
         self._binds: set[asyncio.Task[None]] = set()
@@ -130,6 +137,10 @@ class Scheduler:
         assert not answer["Error"], answer
 
     async def _call(self, verb: str, body: bytes) -> bytes:
+        if self._http2:
+            answer = await (await self._connection()).ask(f"/scheduler/{verb}", body)
+            assert answer.status == OK, answer
+            return answer.body
         client = self._idle.pop() if self._idle else await self._connect()
         # as net/http of Go writes it
         head = (
@@ -144,6 +155,21 @@ class Scheduler:
             assert client.transport is not None
             client.transport.close()
         return answer
+
+    async def _connection(self) -> Http2Client:
+        """Return a connection of HTTP/2 that takes another request, as Go does: a further one when the others are full."""
+        async with self._opens:
+            found = next(
+                (one for one in self._connections if not one.full and not one.ended.is_set()), None
+            )
+            if found is None:
+                reader, writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._context, server_hostname="gang-extender"
+                )
+                found = Http2Client(reader, writer)
+                await found.begin()
+                self._connections.append(found)
+            return found
 
     async def _connect(self) -> _Client:
         _, client = await asyncio.get_running_loop().create_connection(

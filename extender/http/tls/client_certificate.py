@@ -37,6 +37,9 @@ class ClientCertificate(msgspec.Struct):
 
 def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
     """Return the certificate of the peer; None without TLS, and for a peer that has presented none."""
+    known: ClientCertificate | None = transport.get_extra_info("client_certificate")
+    if known is not None:  # of a stream: that of its connection
+        return known
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     found: Mapping[str, Any] | None = transport.get_extra_info("peercert")
     if connection is None or not found:

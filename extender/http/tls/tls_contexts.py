@@ -160,7 +160,8 @@ def _server_context(*, asks: bool) -> ssl.SSLContext:
     # no resumption: a resumed session would not verify the client again
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    context.set_alpn_protocols(["http/1.1"])
+    # callers with certificates are those of the verbs; browsers and commands need no second version
+    context.set_alpn_protocols(["h2", "http/1.1"] if asks else ["http/1.1"])
     if asks:
         context.verify_mode = ssl.CERT_REQUIRED
         # as in Go: each certificate of the file is trusted by itself

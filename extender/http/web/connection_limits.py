@@ -14,12 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
 from aiohttp import web
 
+from extender.http.http2.http2_connection import ALPN, Http2Connection
+from extender.http.http2.stream_transport import StreamTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
 from extender.http.web.direct_requests import (
     BYTES_MAX,
@@ -68,6 +71,7 @@ class ConnectionLimits:
                 extra={"connections": self._max, "open_files": files},
             )
         self._gates: dict[asyncio.BaseTransport, _Gate] = {}
+        self._http2: dict[asyncio.BaseTransport, Http2Connection] = {}  # their streams have gates
         self._peers: Counter[str] = Counter()
         # answers usual calls; None: aiohttp answers all
         self.direct: DirectAnswers | None = None
@@ -82,17 +86,18 @@ class ConnectionLimits:
         self.stopping = True
         deadline_s = asyncio.get_running_loop().time() + grace_s
         while True:
-            calling = [gate for gate in tuple(self._gates.values()) if gate.close_unless_calling()]
+            found: list[_Gate | Http2Connection] = [*self._gates.values(), *self._http2.values()]
+            calling = [one for one in found if one.close_unless_calling()]
             if not calling or asyncio.get_running_loop().time() >= deadline_s:
                 break
             await asyncio.sleep(LOOK_S)
-        for gate in calling:
-            gate.close()
+        for one in calling:
+            one.close()
 
-    def admit(self, gate: _Gate, transport: asyncio.Transport) -> str:
+    def admit(self, connection: _Gate | Http2Connection, transport: asyncio.Transport) -> str:
         """Count a new connection and return an empty string, or return why it is refused."""
         peer = _peer(transport)
-        if len(self._gates) >= self._max:
+        if len(self._gates) + len(self._http2) >= self._max:
             METRICS.http_requests_refused.labels("connections").inc()
             return f"{self._max} connections are open already; try again"
         if self._peers[peer] >= self._per_peer_max:
@@ -100,14 +105,18 @@ class ConnectionLimits:
             return (
                 f"{self._per_peer_max} connections of {peer} are open already; close some of them"
             )
-        self._gates[transport] = gate
+        if isinstance(connection, Http2Connection):
+            self._http2[transport] = connection
+        else:
+            self._gates[transport] = connection
         self._peers[peer] += 1
         METRICS.http_connections.inc()
         return ""
 
     def release(self, transport: asyncio.Transport, peer: str) -> None:
         """Count a connection that was admitted no more."""
-        del self._gates[transport]
+        if self._gates.pop(transport, None) is None:
+            del self._http2[transport]
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
@@ -171,6 +180,11 @@ class _Gate(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if _speaks_http2(self._transport):  # each of its streams has a gate
+            protocol = Http2Connection(self._limits, self._limits.gated(self._make))
+            self._transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return
         refused = self._limits.admit(self, self._transport)
         if refused:
             self._transport.write(
@@ -359,6 +373,14 @@ class _Gate(asyncio.Protocol):
             )
         else:
             self.close()  # a connection that was opened and not used
+
+
+def _speaks_http2(transport: asyncio.Transport) -> bool:
+    """Return whether the handshake has chosen HTTP/2; never for a stream of it."""
+    if isinstance(transport, StreamTransport):
+        return False
+    connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    return connection is not None and connection.selected_alpn_protocol() == ALPN
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:

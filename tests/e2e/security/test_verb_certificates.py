@@ -111,6 +111,7 @@ async def test_only_the_right_certificate_gets_in(
         "broken pipe",
         "server closed idle connection",
         "remote error: tls: ",
+        "http2: client conn could not be established",
     )
     handshakes, requests = "tls_handshakes_failed", "http_requests_refused"
     # files, changes of tlsConfig, what kube-scheduler writes on the pod, and what we count
@@ -143,6 +144,41 @@ async def test_only_the_right_certificate_gets_in(
     await call_with(story, good)
     await story.until_bound(2 * len(cases))
     await story.check_events()
+
+
+async def test_bind_calls_that_wait_share_a_few_connections(
+    story: Story, certificates: LiveFolder
+) -> None:
+    """600 members wait for one another at the barrier, 250 on each connection of HTTP/2; over HTTP/1.1 each has its own."""
+    members, port = 600, int(story.service.verbs_url.rpartition(":")[2])
+    await story.create(*(a_node(f"n{i}", cpu="64") for i in range(20)))
+    await call_with(story, files_of(certificates))
+    most = {"connections": 0, "waiting": 0.0}
+
+    async def look() -> None:
+        while True:
+            most["connections"] = max(most["connections"], established(port))
+            waiting = await story.service.metric("gang_extender_http_connections")
+            most["waiting"] = max(most["waiting"], waiting)
+            await asyncio.sleep(0.1)
+
+    looking = asyncio.create_task(look())
+    await story.create(*a_gang("large", pods=members, requests={"cpu": "10m"}))
+    await story.until_bound(members)
+    looking.cancel()
+    print(most)
+    assert most["waiting"] > members / 2  # streams count as connections
+    assert most["connections"] < 12
+    assert failed_attempts(await asyncio.to_thread(story.plane.scheduler_metrics)) == 0
+    await story.check_events()
+
+
+def established(port: int) -> int:
+    """Return the number of open TCP connections to a port of this machine."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(
+        line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines
+    )
 
 
 async def test_renewal_under_load_loses_no_call(story: Story, certificates: LiveFolder) -> None:

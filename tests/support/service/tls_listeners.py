@@ -18,8 +18,9 @@ FILTER, BIND = "/scheduler/filter", "/scheduler/bind"
 class Listening:
     """What `listening` yields."""
 
-    def __init__(self, served, ports):
+    def __init__(self, served, ports, runners=()):
         self.served = served
+        self.runners = runners
         self.ports = ports  # of the verbs, of the API
 
     @property
@@ -48,7 +49,7 @@ async def listening(made, **settings):
     await served.ready()
     runners = [await listen(app, served.stage.settings) for app in served.apps]
     try:
-        yield Listening(served, [runner.addresses[0][1] for runner in runners])
+        yield Listening(served, [runner.addresses[0][1] for runner in runners], runners)
     finally:
         for runner in runners:
             await runner.cleanup()

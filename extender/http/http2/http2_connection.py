@@ -1,0 +1,347 @@
+"""A connection of HTTP/2: kube-scheduler sends all its calls over one.
+
+Over HTTP/1.1 it keeps two idle connections per extender, and the bind calls of a gang wait for one another: nearly each
+of them has a connection with a TLS handshake of its own. It offers HTTP/2 by ALPN, as Go does (EXTENDER 1.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+import h2.settings
+from h2.errors import ErrorCodes
+from hyperframe.frame import GoAwayFrame
+
+from extender.http.http2.stream_transport import Headers, MalformedRequest, StreamTransport
+from extender.http.tls.client_certificate import ClientCertificate, certificate_of
+
+log = logging.getLogger(__name__)
+
+ALPN: Final = "h2"
+# h2 looks through the open streams for each new one; above it, Go opens another connection.
+STREAMS_MAX: Final = 250
+STREAM_WINDOW_BYTES: Final = 1 << 20
+CONNECTION_WINDOW_BYTES: Final = 1 << 24
+HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, unpacked
+FRAME_BYTES_MAX: Final = (
+    64 * 1024
+)  # that arrive without the end of a frame, or of headers in several
+STREAM_ID_MAX: Final = 2**31 - 1
+# A deadline that is noticed later than this has passed while the machine was stopped; see `connection_limits`.
+LATE_S: Final = 0.25
+
+
+class Connections(Protocol):
+    """The limits of the listener."""
+
+    header_timeout_s: float
+    keepalive_timeout_s: float
+
+    def admit(self, gate: Any, transport: asyncio.Transport) -> str:  # noqa: ANN401
+        """Count a connection, or return why it is refused."""
+        ...
+
+    def release(self, transport: asyncio.Transport, peer: str) -> None:
+        """Count it no more."""
+        ...
+
+
+class Http2Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        limits: How many connections there may be, and how long they may be idle.
+        make: Makes the protocol of a connection of HTTP/1.1, for each stream.
+    """
+
+    def __init__(self, limits: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+        self._limits = limits
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._admitted = False
+        self._streams: dict[int, StreamTransport] = {}
+        self._certificate: ClientCertificate | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unparsed_bytes = 0
+        self._part = False  # some bytes of a frame have arrived
+        self._goes_away = False
+        self._flushes = False
+        self._h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(
+                client_side=False,
+                header_encoding=None,
+                # what is sent was written by aiohttp and by us
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
+        codes = h2.settings.SettingCodes
+        self._h2.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                codes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                codes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+                codes.MAX_HEADER_LIST_SIZE: HEADER_BYTES_MAX,
+            },
+        )
+
+    # -- protocol -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, and send the settings."""
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self._peer = name[0] if isinstance(name, tuple) else ""
+        if self._limits.admit(self, self._transport):
+            self._transport.close()
+            return
+        self._admitted = True
+        self._certificate = certificate_of(transport)
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(CONNECTION_WINDOW_BYTES)
+        self._flush()
+        self._wait(self._limits.header_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the frames that have arrived, and give each request what came of it in one piece."""
+        if not self._admitted:
+            return
+        try:
+            events = self._h2.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            log.warning(
+                "a connection of HTTP/2 is ended", extra={"peer": self._peer, "error": str(error)}
+            )
+            self._flush()  # with the reason for the caller
+            self.close()
+            return
+        self._unparsed_bytes = 0 if events else self._unparsed_bytes + len(data)
+        if (
+            self._unparsed_bytes > FRAME_BYTES_MAX
+        ):  # h2 looks at the size of a frame when all of it has arrived
+            self.close()
+            return
+        self._note_progress(events)
+        touched: dict[int, StreamTransport] = {}
+        for event in events:
+            if (stream := self._take(event)) is not None:
+                touched[stream.stream_id] = stream
+        for stream in touched.values():
+            stream.deliver()
+        self._flush()
+
+    def eof_received(self) -> bool | None:
+        """Close the connection: no request can come any more, and none that is open gets its rest."""
+        return None
+
+    def pause_writing(self) -> None:
+        """Let the streams wait."""
+        for stream in tuple(self._streams.values()):
+            stream.hold(writing=False)
+
+    def resume_writing(self) -> None:
+        """Let the streams go on."""
+        for stream in tuple(self._streams.values()):
+            stream.hold(writing=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all streams."""
+        self._stop_waiting()
+        for stream in tuple(self._streams.values()):
+            stream.lose(exc or ConnectionResetError("the connection is closed"))
+        if self._admitted and self._transport is not None:
+            self._limits.release(self._transport, self._peer)
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _take(self, event: h2.events.Event) -> StreamTransport | None:
+        """Handle an event; return the stream that has something to deliver."""
+        match event:
+            case h2.events.RequestReceived(stream_id=int(number), headers=list(headers)):
+                return self._open(number, headers, event.stream_ended is None)
+            case h2.events.DataReceived(stream_id=int(number)):
+                size = event.flow_controlled_length or 0
+                if (stream := self._streams.get(number)) is None:  # it was reset by us
+                    self.consumed(number, size)
+                    return None
+                stream.arrive(event.data or b"", size)
+                return stream
+            case h2.events.StreamEnded(stream_id=int(number)):
+                if (stream := self._streams.get(number)) is not None:
+                    stream.end_request()
+                return stream
+            case _:
+                self._note(event)
+                return None
+
+    def _note(self, event: h2.events.Event) -> None:
+        """Handle an event that brings nothing of a request."""
+        match event:
+            case h2.events.StreamReset(stream_id=int(number)):
+                if (stream := self._streams.get(number)) is not None:
+                    stream.lose(ConnectionResetError("the caller has reset the stream"))
+            case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
+                for stream in tuple(self._streams.values()):
+                    if stream.unsent:
+                        self.send_body(stream)
+            case h2.events.ConnectionTerminated():  # h2 sends nothing more either
+                self.close()
+            case _:  # pings and settings are answered by h2
+                pass
+
+    def _open(self, number: int, headers: Headers, has_body: bool) -> StreamTransport | None:  # noqa: FBT001
+        try:
+            stream = StreamTransport(self, number, headers, has_body=has_body)
+        except MalformedRequest as error:
+            log.warning(
+                "a request of HTTP/2 is refused", extra={"peer": self._peer, "error": str(error)}
+            )
+            self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
+            return None
+        self._streams[number] = stream
+        self._stop_waiting()
+        stream.attach(self._make())
+        return stream
+
+    # -- what a stream asks for -----------------------------------------------------------------
+
+    def extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 -- as in asyncio
+        """Return what the transport knows, and the certificate, which is parsed once for all streams."""
+        if name == "client_certificate":
+            return self._certificate
+        assert self._transport is not None
+        return self._transport.get_extra_info(name, default)
+
+    def send_head(self, stream_id: int, headers: Headers, *, ends: bool) -> None:
+        """Send the headers of a response."""
+        if self._is_open():
+            self._h2.send_headers(stream_id, headers, end_stream=ends)
+            self._flush_soon()
+
+    def send_body(self, stream: StreamTransport) -> None:
+        """Send what the windows of flow control let through; the rest is sent when the caller opens them."""
+        number, unsent = stream.stream_id, stream.unsent
+        while self._is_open() and (unsent or stream.complete):
+            window = self._h2.local_flow_control_window(number)
+            size = min(window, self._h2.max_outbound_frame_size, len(unsent))
+            if size <= 0 and unsent:
+                break
+            ends = stream.complete and size == len(unsent)
+            self._h2.send_data(number, bytes(unsent[:size]), end_stream=ends)
+            del unsent[:size]
+            if ends:
+                stream.sent()
+                break
+        self._flush_soon()
+
+    def reset(self, stream_id: int) -> None:
+        """End a stream: after a whole response without an error, else as one that failed."""
+        stream = self._streams.get(stream_id)
+        whole = stream is not None and stream.complete
+        code = ErrorCodes.NO_ERROR if whole else ErrorCodes.INTERNAL_ERROR
+        # its end may have arrived in the bytes that are being looked at
+        with contextlib.suppress(h2.exceptions.StreamClosedError):
+            if self._is_open():
+                self._h2.reset_stream(stream_id, code)
+                self._flush_soon()
+
+    def consumed(self, stream_id: int, size: int) -> None:
+        """Let the caller send so many bytes more."""
+        if size and self._is_open():
+            self._h2.acknowledge_received_data(size, stream_id)
+            self._flush_soon()
+
+    def forget(self, stream: StreamTransport) -> None:
+        """Drop a stream; without any, the connection is idle."""
+        self._streams.pop(stream.stream_id, None)
+        if not self._streams:
+            self._wait(self._limits.keepalive_timeout_s)
+            self._close_if_done()
+
+    def end_after_response(self) -> None:
+        """Have the caller open another connection for its next requests; those that are open go on.
+
+        h2 sends nothing more after its own GOAWAY, so the frame is written here. It names no stream as the last one:
+        a request that crosses it is answered as well (RFC 9113, 6.8).
+        """
+        if self._goes_away or not self._is_open():
+            return
+        assert self._transport is not None
+        self._goes_away = True
+        self._flush()
+        self._transport.write(GoAwayFrame(stream_id=0, last_stream_id=STREAM_ID_MAX).serialize())
+        self._loop.call_soon(self._close_if_done)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def close_unless_calling(self) -> bool:
+        """Take no new requests; return whether there are open ones."""
+        self.end_after_response()
+        return bool(self._streams)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _close_if_done(self) -> None:
+        if self._goes_away and not self._streams:
+            self._flush()
+            self.close()
+
+    # -- bytes and time -------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        """Send what is to be sent in one piece with what else is written in this turn of the loop."""
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        data = self._h2.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _note_progress(self, events: list[h2.events.Event]) -> None:
+        """Set the deadline of a frame that has begun to arrive, where no request is open."""
+        if self._streams:
+            return
+        if events:
+            self._part = False
+            if self._timer is None:
+                self._wait(self._limits.keepalive_timeout_s)
+        elif not self._part:
+            self._part = True
+            self._wait(self._limits.header_timeout_s)
+
+    def _wait(self, within_s: float) -> None:
+        self._stop_waiting()
+        self._timer = self._loop.call_later(within_s, self._due)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        late_s = self._loop.time() - (self._timer.when() if self._timer is not None else 0.0)
+        if late_s > LATE_S:  # what was on its way meanwhile may still arrive
+            self._wait(LATE_S)
+            return
+        self._timer = None
+        self.end_after_response()
+        self.close()

@@ -1,0 +1,249 @@
+"""kube-scheduler calls over one connection of HTTP/2, and each call is answered as over HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import h2.exceptions
+import pytest
+
+from extender.http.http2 import http2_connection
+from extender.http.web import connection_limits
+from tests.integration.http.test_direct_calls import bodies
+from tests.support.certificates import certificate_folder
+from tests.support.service.fakes import until
+from tests.support.service.http2_client import http2_client
+from tests.support.service.tls_listeners import BIND, FILTER, client, listening
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return certificate_folder(tmp_path_factory.mktemp("certificates"))
+
+
+def bind_body(listening_, name):
+    stage = listening_.served.stage
+    ref = stage.ref(name)
+    return {"PodName": ref.name, "PodNamespace": ref.namespace, "PodUID": ref.uid, "Node": stage.reserved_node(name)}  # fmt: skip
+
+
+async def test_every_answer_is_that_of_http_1_1(made):
+    """Status, headers and body, of usual calls and of those that aiohttp answers; only the date may differ."""
+    async with (
+        listening(made) as service,
+        client(made) as one,
+        http2_client(made, service.ports[0]) as two,
+    ):
+        calls = [
+            ("POST", f"/scheduler/{verb}", body) for verb, body in bodies(service.served).values()
+        ]
+        calls += [
+            ("GET", "/scheduler/filter", b""), ("POST", "/scheduler/nonsense", b"{}"), ("GET", "/livez", b""),
+            ("POST", "/scheduler/preempt", b"{}"), ("POST", FILTER, b"x" * 600_000),
+        ]  # fmt: skip
+        for method, path, body in calls:
+            url = f"https://127.0.0.1:{service.ports[0]}{path}"
+            headers = {"Content-Type": "application/json", "User-Agent": "Go"}
+            async with one.request(method, url, data=body, headers=headers) as reply:
+                old = (reply.status, await reply.read())
+                expected = {name.lower(): value for name, value in reply.headers.items()}
+            new = await two.ask(path, body, method=method, user_agent="Go")
+            assert (new.status, new.body) == old, (method, path)
+            for headers in (new.headers, expected):
+                headers.pop("date", None), headers.pop("connection", None)
+            assert new.headers == expected, (method, path)
+
+
+async def test_calls_that_wait_do_not_hold_up_others(made):
+    """The first bind waits for the second at the barrier; 200 calls of filter are answered meanwhile."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        first = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
+        body = json.dumps(service.filter_body()).encode()
+        numbers = [caller.start(FILTER, body) for _ in range(200)]
+        assert {(await caller.answer(number)).status for number in numbers} == {200}
+        assert not caller.has_answer(first)
+        second = await caller.ask(BIND, bind_body(service, "g-1"))
+        for answer in (second, await caller.answer(first)):
+            assert (answer.status, json.loads(answer.body)) == (200, {"Error": ""})
+
+
+async def test_a_large_answer_waits_for_the_window_of_the_caller(made):
+    """A caller that takes 1,000 bytes at a time gets all of it; the body of its request is large as well."""
+    names = [f"node-{number:05}" for number in range(5_000)]
+    async with (
+        listening(made) as service,
+        http2_client(made, service.ports[0], window=1_000) as caller,
+    ):
+        body = service.filter_body() | {"NodeNames": names}
+        del body["Pod"]["metadata"]["labels"]
+        body["Pod"]["metadata"]["uid"] = "unknown"
+        answer = await caller.ask(FILTER, body)
+        assert answer.status == 200
+        assert len(answer.body) > 50_000
+        assert answer.body.startswith(b"{")
+        json.loads(answer.body)
+
+
+async def test_a_body_without_a_length_is_read_to_its_end(made):
+    """As HTTP/2 permits; aiohttp gets it in chunks."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        body = json.dumps(service.filter_body()).encode()
+        number = caller.start(FILTER, body[:100], ends=False, content_length=None)
+        await asyncio.sleep(0.01)
+        caller.h2.send_data(number, body[100:], end_stream=True)
+        caller.flush()
+        answer = await caller.answer(number)
+        assert (answer.status, json.loads(answer.body)["NodeNames"]) == (200, ["n0"])
+
+
+BAD = {
+    "a line break in a value": {"x_other": "a\r\nhost: elsewhere"},
+    "a line break in a name": {"x\r\nhost": "elsewhere"},
+    "a header of a connection": {"transfer_encoding": "chunked"},
+    "no path": {":path": None},
+    "a space in the path": {":path": "/scheduler/filter HTTP/1.1"},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_malformed_request_reaches_no_handler(name, made, monkeypatch):
+    """It could become two requests, or another one; the next connection is as good as before."""
+    received = []
+    monkeypatch.setattr(connection_limits._Gate, "_receive", lambda _, data: received.append(data))
+    async with listening(made) as service:
+        async with http2_client(made, service.ports[0]) as caller:
+            with pytest.raises(ConnectionError):
+                await caller.ask(FILTER, service.filter_body(), **BAD[name])
+        assert received == []
+        monkeypatch.undo()
+        async with http2_client(made, service.ports[0]) as other:
+            assert (await other.ask(FILTER, service.filter_body())).status == 200
+
+
+@pytest.mark.parametrize(
+    "bytes_",
+    [(9).to_bytes(3) + b"\6\0\0\0\0\0" + bytes(9), b"\xff" * 100_000],
+    ids=["a ping of nine bytes", "a frame of 16 MiB"],
+)
+async def test_what_is_not_http2_ends_the_connection(bytes_, made):
+    """Also where a call is open on it; others are answered."""
+    async with listening(made, header_timeout_s=60.0) as service:
+        async with http2_client(made, service.ports[0]) as caller, asyncio.timeout(30):
+            caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
+            assert (await caller.ask(FILTER, service.filter_body())).status == 200
+            caller.writer.write(bytes_)
+            await caller.ended.wait()
+        async with http2_client(made, service.ports[0]) as other:
+            assert (await other.ask(FILTER, service.filter_body())).status == 200
+
+
+def random_frame(chance):
+    """Return a frame of a random type and stream, with random flags and bytes, often of the right length."""
+    kind = chance.choice([*range(10), 255])
+    size = {2: 5, 3: 4, 4: 6 * chance.randrange(3), 6: 8, 7: 8, 8: 4}.get(
+        kind, chance.randrange(40)
+    )
+    payload = chance.randbytes(size if chance.random() < 0.8 else chance.randrange(60))
+    head = len(payload).to_bytes(3) + bytes([kind, chance.choice([0, 1, 4, 5, 8, 32, 255])])
+    return head + chance.choice([0, 1, 3, 5, 2, 2**31 - 1]).to_bytes(4) + payload
+
+
+async def test_random_frames_do_not_disturb_others(made):
+    """100 connections with some random frames each, between real calls; nothing fails unexpectedly in the event loop."""
+    chance, failures = random.Random(5), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with listening(made) as service, http2_client(made, service.ports[0]) as good:
+        for _ in range(100):
+            async with http2_client(made, service.ports[0]) as caller:
+                caller.start(FILTER, b"{", ends=False, content_length="9")
+                for _ in range(chance.randrange(1, 6)):
+                    caller.writer.write(random_frame(chance))
+                    caller.writer.write(caller.h2.data_to_send())
+                await asyncio.sleep(0)
+            assert (await good.ask(FILTER, service.filter_body())).status == 200
+    assert failures == []
+
+
+async def test_an_unused_and_an_idle_connection_are_closed(made):
+    """One that sends no request after `header_timeout_s`, one between requests after `keepalive_timeout_s`, with GOAWAY."""
+    async with listening(made, header_timeout_s=0.3, keepalive_timeout_s=1.0) as service:
+        async with http2_client(made, service.ports[0]) as unused, asyncio.timeout(30):
+            await unused.ended.wait()
+        async with http2_client(made, service.ports[0]) as idle, asyncio.timeout(30):
+            await idle.ask(FILTER, service.filter_body())
+            await asyncio.sleep(0.6)
+            await idle.ask(FILTER, service.filter_body())
+            await idle.ended.wait()
+            assert idle.going_away.is_set()
+
+
+async def test_a_body_that_does_not_arrive_is_a_408(made):
+    """Only its stream ends with an error; a call that waits on the same connection is answered."""
+    async with (
+        listening(made, body_timeout_s=0.3) as service,
+        http2_client(made, service.ports[0]) as caller,
+    ):
+        waiting = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
+        number = caller.start(FILTER, b"{", ends=False, content_length="100")
+        answer = await caller.answer(number)
+        assert answer.status == 408
+        assert b"body is not complete" in answer.body
+        async with http2_client(made, service.ports[0]) as other:
+            await other.ask(BIND, bind_body(service, "g-1"))
+        assert (await caller.answer(waiting)).status == 200
+
+
+async def test_streams_count_as_connections(made):
+    """`max_connections_per_peer` is a limit of open calls for whichever version."""
+    async with (
+        listening(made, max_connections_per_peer=3) as service,
+        http2_client(made, service.ports[0]) as caller,
+    ):
+        held = [caller.start(FILTER, b"{", ends=False, content_length="9") for _ in range(2)]
+        refused = await caller.ask(FILTER, service.filter_body())
+        assert (refused.status, b"3 connections of 127.0.0.1" in refused.body) == (503, True)
+        for number in held:
+            caller.reset(number)
+
+
+async def test_a_caller_that_resets_a_bind_call_is_seen_to_be_gone(made):
+    """As one that closes its connection of HTTP/1.1: its member does not count as arrived."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        barriers = service.served.stage.barriers._barriers
+        number = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
+        await until(lambda: any(barrier.arrivals for barrier in barriers.values()))
+        ((arrival,),) = [tuple(barrier.arrivals.values()) for barrier in barriers.values()]
+        assert arrival.alive()
+        caller.reset(number)
+        await until(lambda: not arrival.alive())
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
+
+
+async def test_a_stop_answers_what_is_open_and_says_goaway(made):
+    """The rest of the gang may still come over another connection, as from a kube-scheduler that reads GOAWAY."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        first = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
+        await caller.ask(FILTER, service.filter_body())
+        stopping = asyncio.create_task(service.runners[0].cleanup())
+        async with asyncio.timeout(30):
+            await caller.going_away.wait()
+        second = await caller.ask(BIND, bind_body(service, "g-1"))  # it has crossed the GOAWAY
+        assert [second.status, (await caller.answer(first)).status] == [200, 200]
+        async with asyncio.timeout(30):
+            await caller.ended.wait()
+        await stopping
+
+
+async def test_a_connection_has_so_many_open_calls_only(made):
+    """h2 looks through all of them for each that is new; one more is refused, as one that may be sent again."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        count = http2_connection.STREAMS_MAX
+        held = [caller.start(FILTER, b"{", ends=False, content_length="9") for _ in range(count)]
+        with pytest.raises(h2.exceptions.TooManyStreamsError):  # the client knows the setting
+            caller.start(FILTER)
+        caller.reset(held[0])
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
