@@ -125,10 +125,9 @@ class Http2Connection(asyncio.Protocol):
             self._flush()  # with the reason for the caller
             self.close()
             return
+        # h2 looks at the size of a frame when all of it has arrived
         self._unparsed_bytes = 0 if events else self._unparsed_bytes + len(data)
-        if (
-            self._unparsed_bytes > FRAME_BYTES_MAX
-        ):  # h2 looks at the size of a frame when all of it has arrived
+        if self._unparsed_bytes > FRAME_BYTES_MAX:
             self.close()
             return
         self._note_progress(events)
