@@ -35,6 +35,9 @@ FRAME_BYTES_MAX: Final = (
     64 * 1024
 )  # that arrive without the end of a frame, or of headers in several
 STREAM_ID_MAX: Final = 2**31 - 1
+LINGER_S: Final = (
+    1.0  # between GOAWAY and the end of a connection without requests; Go closes it at once
+)
 # A deadline that is noticed later than this has passed while the machine was stopped; see `connection_limits`.
 LATE_S: Final = 0.25
 
@@ -264,8 +267,7 @@ class Http2Connection(asyncio.Protocol):
         """Drop a stream; without any, the connection is idle."""
         self._streams.pop(stream.stream_id, None)
         if not self._streams:
-            self._wait(self._limits.keepalive_timeout_s)
-            self._close_if_done()
+            self._wait(LINGER_S if self._goes_away else self._limits.keepalive_timeout_s)
 
     def end_after_response(self) -> None:
         """Have the caller open another connection for its next requests; those that are open go on.
@@ -279,24 +281,20 @@ class Http2Connection(asyncio.Protocol):
         self._goes_away = True
         self._flush()
         self._transport.write(GoAwayFrame(stream_id=0, last_stream_id=STREAM_ID_MAX).serialize())
-        self._loop.call_soon(self._close_if_done)
+        if not self._streams:
+            self._wait(LINGER_S)
 
     # -- the end --------------------------------------------------------------------------------
 
     def close_unless_calling(self) -> bool:
-        """Take no new requests; return whether there are open ones."""
+        """Say that the connection ends; return whether it is open still, for its calls or for those that cross that."""
         self.end_after_response()
-        return bool(self._streams)
+        return self._is_open()
 
     def close(self) -> None:
         """Close the connection."""
         if self._transport is not None:
             self._transport.close()
-
-    def _close_if_done(self) -> None:
-        if self._goes_away and not self._streams:
-            self._flush()
-            self.close()
 
     # -- bytes and time -------------------------------------------------------------------------
 
@@ -323,7 +321,7 @@ class Http2Connection(asyncio.Protocol):
             self._part = False
             if self._timer is None:
                 self._wait(self._limits.keepalive_timeout_s)
-        elif not self._part:
+        elif not self._part and not self._goes_away:
             self._part = True
             self._wait(self._limits.header_timeout_s)
 
@@ -342,5 +340,9 @@ class Http2Connection(asyncio.Protocol):
             self._wait(LATE_S)
             return
         self._timer = None
-        self.end_after_response()
-        self.close()
+        if not self._goes_away:
+            self.end_after_response()
+        elif self._is_open():
+            self._h2.close_connection()  # names the last request: what comes later may be sent again
+            self._flush()
+            self.close()

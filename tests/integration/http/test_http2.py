@@ -181,6 +181,19 @@ async def test_an_unused_and_an_idle_connection_are_closed(made):
             assert idle.going_away.is_set()
 
 
+async def test_a_call_that_crosses_the_goaway_of_an_idle_connection_is_answered(made):
+    """kube-scheduler would not send it again: no frame says that it was not handled."""
+    async with (
+        listening(made, keepalive_timeout_s=0.3) as service,
+        http2_client(made, service.ports[0]) as caller,
+        asyncio.timeout(30),
+    ):
+        await caller.ask(FILTER, service.filter_body())
+        await caller.going_away.wait()
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
+        await caller.ended.wait()
+
+
 async def test_a_body_that_does_not_arrive_is_a_408(made):
     """Only its stream ends with an error; a call that waits on the same connection is answered."""
     async with (
