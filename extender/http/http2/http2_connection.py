@@ -287,7 +287,7 @@ class Http2Connection(asyncio.Protocol):
     # -- the end --------------------------------------------------------------------------------
 
     def close_unless_calling(self) -> bool:
-        """Say that the connection ends; return whether it is open still, for its calls or for those that cross that."""
+        """Announce the end of the connection; return whether it is open still, for its calls or for those that cross that."""
         self.end_after_response()
         return self._is_open()
 

@@ -127,7 +127,7 @@ class StreamTransport(asyncio.Transport):
                 self._protocol.connection_lost(error)
 
     def hold(self, *, writing: bool) -> None:
-        """Tell the protocol whether the connection takes more bytes."""
+        """Pass on to the protocol whether the connection takes more bytes."""
         if self._protocol is not None and not self._closed:
             if writing:
                 self._protocol.resume_writing()

@@ -182,7 +182,7 @@ async def test_an_unused_and_an_idle_connection_are_closed(made):
 
 
 async def test_a_call_that_crosses_the_goaway_of_an_idle_connection_is_answered(made):
-    """kube-scheduler would not send it again: no frame says that it was not handled."""
+    """kube-scheduler would not send it again: no frame shows that it was not handled."""
     async with (
         listening(made, keepalive_timeout_s=0.3) as service,
         http2_client(made, service.ports[0]) as caller,
@@ -236,7 +236,7 @@ async def test_a_caller_that_resets_a_bind_call_is_seen_to_be_gone(made):
         assert (await caller.ask(FILTER, service.filter_body())).status == 200
 
 
-async def test_a_stop_answers_what_is_open_and_says_goaway(made):
+async def test_a_stop_answers_what_is_open_and_sends_goaway(made):
     """The rest of the gang may still come over another connection, as from a kube-scheduler that reads GOAWAY."""
     async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
         first = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
