@@ -31,14 +31,13 @@ STREAMS_MAX: Final = 250
 STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 1 << 24
 HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, unpacked
-FRAME_BYTES_MAX: Final = (
-    64 * 1024
-)  # that arrive without the end of a frame, or of headers in several
+# That arrive without the end of a frame, or of headers in several.
+FRAME_BYTES_MAX: Final = 64 * 1024
 STREAM_ID_MAX: Final = 2**31 - 1
-LINGER_S: Final = (
-    1.0  # between GOAWAY and the end of a connection without requests; Go closes it at once
-)
-# A deadline that is noticed later than this has passed while the machine was stopped; see `connection_limits`.
+# Between GOAWAY and the end of a connection without requests; Go closes it at once.
+LINGER_S: Final = 1.0
+# A deadline that is noticed later than this has passed while the process did not run: its machine was stopped, or moved.
+# What was on its way then may still arrive, for the same time.
 LATE_S: Final = 0.25
 
 

@@ -21,7 +21,7 @@ from typing import cast
 
 from aiohttp import web
 
-from extender.http.http2.http2_connection import ALPN, Http2Connection
+from extender.http.http2.http2_connection import ALPN, LATE_S, Http2Connection
 from extender.http.http2.stream_transport import StreamTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
 from extender.http.web.direct_requests import (
@@ -37,9 +37,6 @@ log = logging.getLogger(__name__)
 
 PART_S = 0.05  # so long the rest of a usual call may take; then aiohttp waits for it
 LOOK_S = 0.02
-# A deadline that is noticed later than this has passed while the process did not run: its machine was stopped, or moved.
-# What was on its way then may still arrive, for the same time.
-LATE_S = 0.25
 FILES_KEPT = 256  # of the file descriptors of the process: database, API server, logs
 
 
