@@ -1,7 +1,7 @@
 """Reconciliation of what changed since the last one; its result is that of `decide_reconcile`.
 
 Kept is what was compared last, and the roots that had differences then. A root is compared again if its state, its
-tree, its group, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a tree of which
+tree, a group that it names, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a tree of which
 only pods changed, only those members are compared, as long as they are unbound, or bound as reserved; every other
 difference concerns the whole tree.
 """
@@ -38,7 +38,7 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import changed_keys
-from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
 
 _MEMBER_FIELDS = frozenset({"reservations", "bound"})
@@ -59,6 +59,51 @@ class _Compared(msgspec.Struct, frozen=True):
         return None if root_key is None else self.forest.trees[root_key]
 
 
+class _RootsByGroup:
+    """The roots in the log by the groups that they name: their root group, and those of their admission."""
+
+    def __init__(self) -> None:
+        self._gangs: Map[GangUid, GangState] = Map()  # as of the last call
+        self._named: dict[GangUid, frozenset[GroupKey]] = {}
+        self._roots: dict[GroupKey, set[GangUid]] = {}
+
+    def naming(
+        self, groups: Iterable[GroupKey], gangs: Map[GangUid, GangState]
+    ) -> frozenset[GangUid]:
+        """Return the roots that name one of some groups.
+
+        Args:
+            groups: The groups.
+            gangs: The roots in the log as it is now.
+        """
+        before, self._gangs = self._gangs, gangs
+        for uid in changed_keys(before, gangs):
+            root = gangs.get(uid)
+            self._name(uid, _named_by(root) if root is not None else frozenset())
+        return frozenset(uid for key in groups for uid in self._roots.get(key, ()))
+
+    def _name(self, uid: GangUid, named: frozenset[GroupKey]) -> None:
+        before = self._named.get(uid, frozenset())
+        for key in before - named:
+            roots = self._roots[key]
+            roots.discard(uid)
+            if not roots:
+                del self._roots[key]
+        for key in named - before:
+            self._roots.setdefault(key, set()).add(uid)
+        if named:
+            self._named[uid] = named
+        else:
+            self._named.pop(uid, None)
+
+
+def _named_by(root: GangState) -> frozenset[GroupKey]:
+    """Return the groups that `root_differences` looks up for a root."""
+    key = group_key_of(root)
+    admitted = {GroupKey(key.namespace, g.name, kind_of(g.kind)) for g in root.groups}
+    return frozenset(admitted | {key})
+
+
 class _Changes:
     """What differs from what was compared last.
 
@@ -71,8 +116,15 @@ class _Changes:
         trees: Roots of changed trees.
     """
 
-    def __init__(self, last: _Compared, here: _Compared, unsettled: Collection[GangUid]) -> None:
+    def __init__(
+        self,
+        last: _Compared,
+        here: _Compared,
+        unsettled: Collection[GangUid],
+        roots_by_group: _RootsByGroup,
+    ) -> None:
         self._both = (last, here)
+        self._roots_by_group = roots_by_group
         before, now = last.now, here.now
         self.moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
         self.members: dict[GangUid, set[PodUid]] = {}
@@ -120,19 +172,15 @@ class _Changes:
                 self.whole |= {reservation.gang_uid for reservation in held.values()}
 
     def _add_groups(self) -> None:
-        """Add the roots in the namespaces of groups that came, went or are being deleted, and those of changed trees."""
+        """Add the roots that name groups which came, went or are being deleted, and those of changed trees."""
         last, here = self._both
-        namespaces = {
-            key.namespace
+        moved = [
+            key
             for key in changed_groups(last.view, here.view)
             if _place(last.view, key) != _place(here.view, key)
-        }
-        if namespaces:
-            self.whole |= {
-                root.uid
-                for root in here.state.gangs.values()
-                if root.gang.partition("/")[0] in namespaces
-            }
+        ]
+        if moved:
+            self.whole |= self._roots_by_group.naming(moved, here.state.gangs)
         # roots that the log does not have any more: their pods may run
         self.trees |= {
             group_key_of(last.state.gangs[uid])
@@ -151,6 +199,7 @@ class IncrementalReconciliation:
 
     def __init__(self) -> None:
         self._last: _Compared | None = None
+        self._roots_by_group = _RootsByGroup()
         # Roots with differences at the last comparison: their members, None for the whole tree.
         self._open: dict[GangUid, frozenset[PodUid] | None] = {}
 
@@ -164,7 +213,7 @@ class IncrementalReconciliation:
             drafts = decide_reconcile(view, state, forest, now)
             self._open = {draft.gang_uid: None for draft in drafts}
             return drafts
-        changes = _Changes(last, here, self._open.keys())
+        changes = _Changes(last, here, self._open.keys(), self._roots_by_group)
         if unknown := {uid for uid in self._open if uid not in state.gangs}:
             changes.trees |= {
                 key for key, tree in forest.populated.items() if tree.root.uid in unknown

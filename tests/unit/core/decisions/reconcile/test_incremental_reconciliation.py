@@ -13,21 +13,34 @@ from extender.core.decisions.reconcile import incremental_reconciliation
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
-from extender.core.log.events import DriftDetected, GangScheduled, MemberTerminated, PodBound
+from extender.core.log.events import (
+    AssignmentRecord,
+    DriftDetected,
+    GangAdmitted,
+    GangObserved,
+    GangScheduled,
+    GroupRecord,
+    MemberTerminated,
+    PodBound,
+    ReservationReleased,
+)
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import NodeName, PlanId
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
-from tests.unit.core.decisions.support import fold_drafts
+from tests.unit.core.decisions.support import fold_drafts, folded
 
 NODES = ("n0", "n1", "n2")
 PLACES = {
     "g": {"g-0": "n0", "g-1": "n1", "g-2": "n2"},
     "h": {"h-0": "n0", "h-1": "n1"},
+    "t": {"i-0": "n0", "j-0": "n2"},  # a tree of the leaves i and j
 }
+LEAVES = {"i": "i-0", "j": "j-0"}
+GROUPS = [*PLACES, *LEAVES]
 MEMBERS = [name for places in PLACES.values() for name in places]
 PODS = [*MEMBERS, "a", "b"]
 CHANGES = st.one_of(
@@ -56,10 +69,11 @@ CHANGES = st.one_of(
         st.sampled_from(NODES),
     ),
     st.tuples(
-        st.sampled_from(["delete group", "end group", "status", "start"]), st.sampled_from("gh")
+        st.sampled_from(["delete group", "end group", "make group", "status", "start"]),
+        st.sampled_from(GROUPS),
     ),
-    st.tuples(st.just("admit"), st.sampled_from("gh")),
-    st.tuples(st.just("lose history"), st.sampled_from("gh")),
+    st.tuples(st.just("admit"), st.sampled_from(list(PLACES))),
+    st.tuples(st.just("lose history"), st.sampled_from(list(PLACES))),
     st.tuples(
         st.sampled_from(["expire", "lose answer", "another pod", "another group"]), st.just("")
     ),
@@ -67,13 +81,15 @@ CHANGES = st.one_of(
 
 
 class Walk:
-    """Two gangs and two ordinary pods on three nodes; what changes between two looks."""
+    """Two gangs, a tree and two ordinary pods on three nodes; what changes between two looks."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster(
-            *(a_node(name, gpu=3) for name in NODES),
+            *(a_node(name, gpu=4) for name in NODES),
             *a_gang("g", pods=3, requests={GPU: 1}),
             *a_gang("h", pods=2, requests={GPU: 1}),
+            *map(self._group, ("t", *LEAVES)),
+            *(a_pod(pod, leaf, requests={GPU: 1}) for leaf, pod in LEAVES.items()),
             a_pod("a", requests={GPU: 1}),
             a_pod("b", requests={GPU: 2}),
         )
@@ -81,7 +97,7 @@ class Walk:
         self.states = {}  # before each gang was admitted, and now
         for gang, places in PLACES.items():
             self.states[gang] = self.state
-            self.state = admitted(self.state, self.cluster, gang, places)
+            self.state = self._admitted(gang, places)
         self.forest = forest_of(self.cluster.seen)
         self.now = ReconcileContext(actor="test", cause="test", replacement_hold_us=1_000)
         self.fresh = 0
@@ -105,11 +121,47 @@ class Walk:
         elif what == "another group":
             self.fresh += 1
             self.cluster.add(a_group(f"other-{self.fresh}", gang=1))
-        elif name in ("", "g", "h"):
+        elif name in ("", *GROUPS):
             self._change_group(what, name)
         else:
             self._change_pod(what, name)
         self.forest = forest_after(before, self.forest, self.cluster.seen)
+
+    @staticmethod
+    def _group(name):
+        if name == "t":
+            return a_group(name, gang=len(LEAVES), composite=True)
+        if name in LEAVES:
+            return a_group(name, gang=1, parent="t")
+        return a_group(name, gang=len(PLACES[name]))
+
+    def _admitted(self, name, places):
+        if name != "t":
+            return admitted(self.state, self.cluster, name, places)
+        uids = {key.name: group.uid for key, group in self.cluster.seen.groups.items()}
+        leaves = [
+            GroupRecord(kind="PodGroup", name=leaf, parent="t", uid=uids[leaf]) for leaf in LEAVES
+        ]
+        root = GroupRecord(kind="CompositePodGroup", name="t", minimum=2, uid=uids["t"])
+        event = GangAdmitted(
+            plan=PlanId("plan-t"),
+            kind="CompositePodGroup",
+            priority=0,
+            groups=(root, *leaves),
+            shapes=({GPU: 1, "cpu": 1000, "pods": 1},),
+            assignments=tuple(
+                AssignmentRecord(
+                    pod=f"default/{pod}",
+                    uid=self.cluster.pod(pod).uid,
+                    group=leaf,
+                    node=NodeName(places[pod]),
+                )
+                for leaf, pod in LEAVES.items()
+            ),
+        )
+        where = (uids["t"], "default/t")
+        observed = GangObserved(kind="CompositePodGroup")
+        return folded(self.state, (*where, observed), (*where, event))
 
     def full(self):
         return decide_reconcile(self.cluster.seen, self.state, self.forest, self.now)
@@ -135,6 +187,11 @@ class Walk:
             return
         group = next((g for g in self.cluster.seen.groups.values() if g.key.name == name), None)
         if group is None:
+            if what == "make group":
+                self.fresh += 1
+                again = self._group(name)
+                again["metadata"]["uid"] = f"{name}-{self.fresh}"
+                self.cluster.add(again)
             return
         if what == "delete group":
             self.cluster.delete_group(name)
@@ -145,9 +202,11 @@ class Walk:
         elif what == "start":
             self._now(started=self.now.started ^ {group.uid})
         elif what == "admit" and group.uid not in self.state.gangs:
-            there = {pod.name for pod in self.cluster.seen.pods.values()}
-            if there >= PLACES[name].keys():
-                self.state = admitted(self.state, self.cluster, name, PLACES[name])
+            pods = self.cluster.seen.pods.values()
+            there = {pod.name for pod in pods if pod.uid not in self.state.gang_of}
+            groups = {key.name for key in self.cluster.seen.groups}
+            if there >= PLACES[name].keys() and (name != "t" or groups >= LEAVES.keys()):
+                self.state = self._admitted(name, PLACES[name])
 
     def _change_pod(self, what, name) -> None:
         pod = next((p for p in self.cluster.seen.pods.values() if p.name == name), None)
@@ -229,6 +288,24 @@ def test_a_member_is_found_again_when_nothing_changed_but_its_node_that_is_back(
     assert [(type(data), data.pod) for data in look()] == [(PodBound, "default/h-1")]
 
 
+def test_a_leaf_that_is_made_again_releases_its_tree_and_no_other_is_compared(monkeypatch):
+    """In a namespace of three trees, of which none is running."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    assert look() == []
+    compared = []
+    inner = incremental_reconciliation.root_differences
+    monkeypatch.setattr(
+        incremental_reconciliation,
+        "root_differences",
+        lambda *args: compared.append(args[2].gang) or inner(*args),
+    )
+    walk.apply("delete group", "j")
+    walk.apply("make group", "j")
+    assert [type(draft.data) for draft in look()] == [ReservationReleased]
+    assert compared == ["default/t"]
+
+
 def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
     """One by one; the last of the minimum makes the gang scheduled, which concerns the whole tree."""
     walk, comparison = Walk(), IncrementalReconciliation()
@@ -259,8 +336,7 @@ def test_what_concerns_no_tree_compares_none(change, monkeypatch):
     walk, comparison = Walk(), IncrementalReconciliation()
     comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     monkeypatch.setattr(incremental_reconciliation, "decide_reconcile", None)  # not called
-    if change[0] != "another group":  # in the same namespace: its gangs are compared
-        monkeypatch.setattr(incremental_reconciliation, "root_differences", None)
+    monkeypatch.setattr(incremental_reconciliation, "root_differences", None)
     walk.apply(*change)
     assert comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now) == []
 
