@@ -28,6 +28,10 @@ class Clock(Protocol):
         """Return the time of a clock that never steps back, in milliseconds since an arbitrary start."""
         ...
 
+    def thread_cpu_us(self) -> int:
+        """Return the CPU time that the calling thread has used, in microseconds since an arbitrary start."""
+        ...
+
     def new_id(self) -> str:
         """Return a fresh UUID (version 7) as text."""
         ...

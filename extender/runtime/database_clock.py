@@ -87,6 +87,10 @@ class DatabaseClock:
         """Return the time of a clock that never steps back, in milliseconds."""
         return self._machine.monotonic_ms()
 
+    def thread_cpu_us(self) -> int:
+        """Return the CPU time that the calling thread has used, in microseconds."""
+        return self._machine.thread_cpu_us()
+
     def new_id(self) -> str:
         """Return a UUID version 7."""
         return self._machine.new_id()

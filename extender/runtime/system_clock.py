@@ -28,6 +28,10 @@ class SystemClock:
         """Return the time of a clock that never steps back, in milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
+    def thread_cpu_us(self) -> int:
+        """Return the CPU time that the calling thread has used, in microseconds."""
+        return time.thread_time_ns() // 1000
+
     def new_id(self) -> str:
         """Return a UUID version 7 (RFC 9562): 48 bits of milliseconds, then random bits, so that ids of one time are close in an index."""
         value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)

@@ -122,6 +122,11 @@ class Nominator:
         """Return the plan of each member whose stage has come; `sync` replaces the mapping."""
         return self._started
 
+    @property
+    def has_later_stages(self) -> bool:
+        """Return whether members with a reservation wait for others to be placed."""
+        return bool(self._later)
+
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue every reservation that has not been executed yet, tree after tree.
 

@@ -29,11 +29,11 @@ class AppendBatch:
         self._inputs = inputs
         self._clock = clock
         self._appends: list[Awaitable[tuple[RecordedEvent, ...]]] = []
-        self.waited_ms = 0  # for the log, in this pass
+        self.cpu_us_while_waiting = 0  # of other tasks, while this pass waited for the log
 
     def begin(self) -> None:
         """Begin a pass."""
-        self._appends, self.waited_ms = [], 0
+        self._appends, self.cpu_us_while_waiting = [], 0
 
     def append_nowait(
         self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
@@ -48,15 +48,15 @@ class AppendBatch:
     async def flush(self) -> None:
         """Wait until all appends of this pass have ended, then raise the first failure."""
         appends, self._appends = self._appends, []
-        begun_ms = self._clock.monotonic_ms()
+        begun_us = self._clock.thread_cpu_us()
         outcomes = await asyncio.gather(*appends, return_exceptions=True)
-        self.waited_ms += self._clock.monotonic_ms() - begun_ms
+        self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def append(self, drafts: Sequence[NewEvent]) -> None:
         """Append drafts and wait until they are durable."""
-        begun_ms = self._clock.monotonic_ms()
+        begun_us = self._clock.thread_cpu_us()
         await self._leader.append(drafts)
-        self.waited_ms += self._clock.monotonic_ms() - begun_ms
+        self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us

@@ -5,6 +5,9 @@ after some node has gained capacity. A plan is folded into the pending state at 
 while the next tree is planned. A long search runs in the planner process; before its answer is appended, the
 request is built again and compared. Each pass ends with one published result, which the verbs read. Searches go on
 between passes and while they run.
+
+A change wakes the loop within milliseconds, but for those that no member waits for: what the watches report of our own
+writes, and what the last pass appended. They are handled together, `EXPECTED_CHANGES_MS` after the first.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from itertools import chain
+from typing import NamedTuple
 
 from extender.control.loop.admission.pending_trees import PendingTrees
+from extender.control.loop.expected_changes import are_expected
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.decisions.capacity.hold_progress import hold_progress
+from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
@@ -28,14 +35,24 @@ from extender.runtime.wakeup import first_of
 log = logging.getLogger(__name__)
 
 SETTLE_MS = 2  # changes come in bursts; one pass handles a burst
-# After a pass the loop rests this many times as long as the pass took, without its waits for the log, ...
+# After a pass the loop rests this many times as long as the pass computed, ...
 REST_PER_PASS = 4
 REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
 # So much of the rest is due later: a few short passes follow one another at once, as when the members of a gang come.
 REST_LATER_MS = 40
 # Loading the solver takes a second of CPU time; a service that starts has other work.
 SOLVER_AFTER_MS = 10_000
+# So long after the first of them, changes are handled that carry out what is recorded; see `expected_changes`.
+EXPECTED_CHANGES_MS = 30
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
+
+
+class _Revisions(NamedTuple):
+    """What a pass depends on, as it was at one moment."""
+
+    view: ClusterView
+    state: int  # revision of the committed state and of the role
+    wakeups: int
 
 
 class ControlLoop:
@@ -74,18 +91,21 @@ class ControlLoop:
     async def _run_passes(self) -> None:
         rests = PassRests()
         while True:
-            seen, begun_ms, took_ms = self._seen(), self._clock.monotonic_ms(), 0
+            seen, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
+            after = seen
             try:
                 if not self._cluster.not_ready_reason() and self._leader.may_record():
                     await self.run_pass()
-                    took_ms = self._clock.monotonic_ms() - begun_ms - self._appends.waited_ms
+                    took_us = self._clock.thread_cpu_us() - begun_us
+                    took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
+                    after = seen._replace(state=self._leader.wakeup.revision)
                     await self.search(seen)
                 self._warm_up()
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
-            await self._next_change(seen)
+            await self._next_change(seen, after)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
@@ -100,9 +120,7 @@ class ControlLoop:
         async with self._pending_trees.searches.turn:
             await self._run_pass()
 
-    async def search(
-        self, seen: tuple[int, int, int] | None = None, *, within_s: float = TICK_S
-    ) -> None:
+    async def search(self, seen: _Revisions | None = None, *, within_s: float = TICK_S) -> None:
         """Run long searches until something changes after the revisions `seen`, or none is left.
 
         Args:
@@ -185,25 +203,42 @@ class ControlLoop:
             self._warm = True
             self._planner.warm()
 
-    def _seen(self) -> tuple[int, int, int]:
-        """Return the revisions that a pass depends on; read before the pass, so that no change is missed."""
-        view, state = self._cluster.view().revision, self._leader.wakeup.revision
-        return view, state, self._wakeup.revision
+    def _seen(self) -> _Revisions:
+        """Return what a pass depends on; read before the pass, so that no change is missed."""
+        return _Revisions(self._cluster.view(), self._leader.wakeup.revision, self._wakeup.revision)
 
     def _changes_after(
-        self, seen: tuple[int, int, int]
+        self, seen: _Revisions
     ) -> tuple[Callable[[], Coroutine[object, object, object]], ...]:
         """Return functions whose coroutines end with a change after the revisions `seen`."""
-        view, state, woken = seen
         return (
-            lambda: self._cluster.changed(view),
-            lambda: self._leader.wakeup.wait(state),
-            lambda: self._wakeup.wait(woken),
+            lambda: self._cluster.changed(seen.view.revision),
+            lambda: self._leader.wakeup.wait(seen.state),
+            lambda: self._wakeup.wait(seen.wakeups),
         )
 
-    async def _next_change(self, seen: tuple[int, int, int]) -> None:
-        """Wait for a change after the revisions `seen`, at most `TICK_S`."""
+    async def _next_change(self, seen: _Revisions, after: _Revisions) -> None:
+        """Wait for a change, at most `TICK_S`; then up to `EXPECTED_CHANGES_MS` while no member waits for what has changed.
+
+        Args:
+            seen: Before the last pass.
+            after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
+        """
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXPECTED_CHANGES_MS / 1000):
+                while self._can_wait(seen, now := self._seen(), after):
+                    changes = self._changes_after(now)
+                    await first_of(*(change() for change in changes), timeout_s=TICK_S)
+
+    def _can_wait(self, seen: _Revisions, now: _Revisions, after: _Revisions) -> bool:
+        """Return whether all changes after the last pass are its own appends, or carry out what is recorded."""
+        return (
+            now.wakeups == seen.wakeups
+            and now.state == after.state
+            and not self._nominator.has_later_stages
+            and are_expected(seen.view, now.view, self._leader.committed)
+        )
 
 
 class PassRests:
@@ -216,7 +251,8 @@ class PassRests:
         """Return how long to wait after a change before the next pass, in milliseconds.
 
         Args:
-            took_ms: How long the last pass took, without its waits for the log.
+            took_ms: CPU time of the last pass, without its waits for the log: on a busy machine it takes longer than that,
+                and the time that other programs had is no reason to rest.
             rested_ms: From the end of that pass to the change.
         """
         due_ms = min(self._due_ms + took_ms * REST_PER_PASS, REST_MS_MAX + REST_LATER_MS)

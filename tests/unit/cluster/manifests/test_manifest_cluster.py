@@ -35,6 +35,9 @@ class StoppedClock:
     def monotonic_ms(self) -> int:
         return 1
 
+    def thread_cpu_us(self) -> int:
+        return 1
+
     def new_id(self) -> str:
         return "id"
 
