@@ -339,7 +339,7 @@ class Service:
         self.reporter = StatusReporter(
             seen, self.leader, clock, show_names=settings.show_names_across_namespaces
         )
-        self.finalizers = FinalizerController(seen, self.leader)
+        self.finalizers = FinalizerController(seen, self.leader, clock)
         self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
         parts = loop_parts(
             cluster=seen,

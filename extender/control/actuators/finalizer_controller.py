@@ -1,7 +1,7 @@
 """Set our finalizer on groups when they are seen, and remove it from deleted groups that nothing needs any more.
 
 It runs in its own loop, so that a long plan does not delay deletions: while this process may act, a deleted group
-that nothing needs is gone within two seconds. The reservations of its members are released in the log first, so
+that nothing needs is gone within two seconds. A new finalizer gives way to members that are being placed. The reservations of its members are released in the log first, so
 that no Binding is in flight then. Only the last writes are kept in memory.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.decisions.reconcile.finalizer_rules import (
     FinalizerChange,
@@ -20,6 +21,7 @@ from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -31,9 +33,10 @@ TICK_S = 1.0
 class FinalizerController:
     """Writes our finalizer; no other code does."""
 
-    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+    def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._leader = leader
+        self._placement = PlacementPriority(leader, clock)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
 
     async def run(self) -> None:
@@ -57,6 +60,8 @@ class FinalizerController:
         for wanted in decide_protection(self._cluster.view(), self._held()):
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the informer has not seen the write yet
+            if not wanted.guard.deleting:
+                await self._placement.give_way()
             if not self._may_write():
                 return
             await self._write(wanted)

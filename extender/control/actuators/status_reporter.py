@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from immutables import Map
 
+from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gang_sentences import (
@@ -139,6 +140,7 @@ class StatusReporter:
         self._show_names = show_names
         self._cluster = cluster
         self._clock = clock
+        self._placement = PlacementPriority(leader, clock)
         # Conditions wait for `CONDITION_AFTER_S` in it.
         self._jobs: WorkQueue[_ConditionJob | K8sEvent] = WorkQueue(
             "status reports",
@@ -434,6 +436,7 @@ class StatusReporter:
         await self._jobs.run()
 
     async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
+        await self._placement.give_way()
         begun_ms = self._clock.monotonic_ms()
         try:
             if isinstance(job, K8sEvent):

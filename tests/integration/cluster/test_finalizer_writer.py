@@ -37,7 +37,7 @@ async def test_a_deleted_group_goes_when_its_last_bound_pod_has_ended(
     await cluster.start()
     await asyncio.wait_for(cluster.synced(), 10)
     async with await Stage().lead() as stage:
-        stage.start(FinalizerController(cluster, stage.leader).run())
+        stage.start(FinalizerController(cluster, stage.leader, stage.clock).run())
         group = fake.objects["podgroups"]["default", "g"]
         await until(lambda: group["metadata"].get("finalizers") == [FINALIZER])
         group["metadata"]["deletionTimestamp"] = DELETED

@@ -40,7 +40,7 @@ async def test_set_once_and_lifted_when_the_last_pod_goes():
     async with await Stage(*a_gang("g", pods=1)).lead() as stage:
         stage.cluster.change_pod("g-0", node="n0", gates=())
         guard(stage)
-        stage.start(FinalizerController(stage.cluster, stage.leader).run())
+        stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
         await until(lambda: written(stage) == [FINALIZER], "set")
         guard(stage, deleting=True, resource_version="2")
         await idle()
@@ -54,7 +54,7 @@ async def test_nothing_is_written_twice_for_one_version():
     async with await Stage(*a_gang("g", pods=1)).lead() as stage:
         stage.cluster.shows_finalizers = False
         guard(stage)
-        work = FinalizerController(stage.cluster, stage.leader)
+        work = FinalizerController(stage.cluster, stage.leader, stage.clock)
         for _ in range(3):
             await work.work()
         assert written(stage) == [FINALIZER]
@@ -67,7 +67,7 @@ async def test_only_inside_the_lease_and_from_a_view_that_counts():
     """A deposed replica writes nothing, nor one that does not see the cluster."""
     async with Stage(*a_gang("g", pods=1)) as stage:
         guard(stage)
-        work = FinalizerController(stage.cluster, stage.leader)
+        work = FinalizerController(stage.cluster, stage.leader, stage.clock)
         stage.start(work.run())
         await idle()
         assert not written(stage)
@@ -91,7 +91,7 @@ async def test_a_failure_is_tried_again_and_a_refusal_is_not():
 
         stage.cluster.fault = fault
         guard(stage)
-        stage.start(FinalizerController(stage.cluster, stage.leader).run())
+        stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
         await until(lambda: written(stage) == [FINALIZER], "set at last")
         assert len(asked) == 3
         stage.cluster.delete_pod("g-0")
@@ -140,7 +140,7 @@ async def test_a_group_whose_pods_were_never_bound_goes_and_their_events_have_th
         stage.start(stage.reporter.run())
         await stage.settled()
         delete(stage)
-        stage.start(FinalizerController(stage.cluster, stage.leader).run())
+        stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
         await until(lambda: gone(stage), "the group gone")
         await stage.settled()
         stage.later(2)
@@ -162,7 +162,7 @@ async def test_reservations_are_given_back_before_the_group_goes():
         await stage.settled()
         assert len(stage.where("g")) == 2
         delete(stage)
-        work = FinalizerController(stage.cluster, stage.leader)
+        work = FinalizerController(stage.cluster, stage.leader, stage.clock)
         await work.work()
         assert not written(stage), "reserved"
         await stage.one_pass()
@@ -181,7 +181,7 @@ async def test_who_runs_keeps_the_group_until_it_has_ended():
         await stage.settled()
         delete(stage)
         await stage.settled()
-        work = FinalizerController(stage.cluster, stage.leader)
+        work = FinalizerController(stage.cluster, stage.leader, stage.clock)
         await work.work()
         stage.cluster.change_pod("g-0", deleting=True)
         await stage.settled()

@@ -1,0 +1,49 @@
+"""Writes that no member waits for give way to those of members that are on their way to their nodes.
+
+Nominations, removals of gates and Bindings share the API server with finalizers and conditions of groups. On a small
+control plane each of the latter, sent in the moment in which a small tree is placed, delays that tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from extender.control.log.leader import Leader
+from extender.core.log.reservation_state import ReservationState
+from extender.ports.log_ports import Clock
+
+# A small tree is bound by then. Members that take longer wait for something else, such as kube-scheduler.
+FRESH_MS: Final = 300
+GIVE_WAY_S: Final = (
+    0.1  # the longest that one write waits: members may come one after another for hours
+)
+LOOK_EVERY_S: Final = 0.01
+
+
+class PlacementPriority:
+    """Knows whether members are being placed."""
+
+    def __init__(self, leader: Leader, clock: Clock) -> None:
+        self._leader = leader
+        self._clock = clock
+
+    async def give_way(self) -> None:
+        """Wait while members with a fresh reservation are not bound yet, at most `GIVE_WAY_S`."""
+        waited_s = 0.0
+        while waited_s < GIVE_WAY_S and self._are_being_placed():
+            await asyncio.sleep(LOOK_EVERY_S)
+            waited_s += LOOK_EVERY_S
+
+    def _are_being_placed(self) -> bool:
+        since_us = self._clock.recording_us() - FRESH_MS * 1000
+        return reserved_since(self._leader.committed, since_us)
+
+
+def reserved_since(state: ReservationState, at_us: int) -> bool:
+    """Return whether a member that is not bound yet got its reservation after a time, in microseconds since the epoch."""
+    return any(
+        reservation.at_us > at_us
+        for held in state.reservations_on.values()
+        for reservation in held.values()
+    )
