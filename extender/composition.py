@@ -146,7 +146,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
-        inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1)
+        inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,

@@ -21,7 +21,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.core.model.errors import CorruptLog, ExtenderError
+from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.store.engine import (
     COMMAND_TIMEOUT_S,
@@ -39,19 +39,27 @@ _NUMBERS = msgspec.json.Decoder(list[int])
 SETTINGS = {"synchronous_commit": "off"}
 FEW_PARTS = 16
 SMALL_BYTES = 1 << 16  # compressed in less time than another thread needs to begin
-# The mark of `retention`, and the part with the highest remembered number: an older copy of the database has another part
-# there, or none.
-_MARK = (
-    "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class'), "
-    "(SELECT digest FROM gx.decision_input_chunk WHERE id = $1)"
-)
 _PARTS = "SELECT digest, id FROM gx.decision_input_chunk WHERE digest = ANY($1::bytea[])"
 _ADD_PARTS = (
     "INSERT INTO gx.decision_input_chunk (digest, body) "
     "SELECT digest, body FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS given (digest, body, at) ORDER BY at "
     "ON CONFLICT DO NOTHING RETURNING digest, id"
 )
-_ADD_INPUTS = "INSERT INTO gx.decision_input (digest, parts) SELECT * FROM unnest($1::text[], $2::bytea[]) ON CONFLICT DO NOTHING"
+# Stored only if the numbers of the parts are right: the mark of `retention` is the known one, and so is the part with the
+# highest remembered number, where an older copy of the database has another part or none. A statement locks its tables
+# before it gets its snapshot, so what a removal does that holds the lock on decision_input is seen by the one that waited.
+_ADD_INPUTS = """
+WITH found AS (
+    SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class') AS mark,
+           (SELECT digest FROM gx.decision_input_chunk WHERE id = $3) AS part
+), stored AS (
+    INSERT INTO gx.decision_input (digest, parts)
+    SELECT given.digest, given.parts FROM unnest($1::text[], $2::bytea[]) AS given (digest, parts), found
+    WHERE found.mark IS NOT DISTINCT FROM $4 AND found.part IS NOT DISTINCT FROM $5
+    ON CONFLICT DO NOTHING
+)
+SELECT mark, part FROM found
+"""
 
 
 class _PartsRemoved(ExtenderError):
@@ -62,7 +70,7 @@ class PostgresDecisionInputs:
     """The `DecisionInputs` port on PostgreSQL.
 
     Args:
-        engine: A writing engine of `engine.create_engine`, with `SETTINGS`; never the connection that appends.
+        engine: A writing engine of `engine.create_engine`, with `SETTINGS` and without `ping`; never the connection that appends.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -111,9 +119,10 @@ class PostgresDecisionInputs:
                         done.cancel()
 
     async def _store(self, decisions: Sequence[DecisionInput]) -> None:
+        """Store inputs, again if parts were removed or the connection had been closed: saving again is harmless."""
         try:
             await self._store_once(decisions)
-        except _PartsRemoved:
+        except (_PartsRemoved, StoreUnavailable):
             await self._store_once(decisions)
 
     async def _store_once(self, decisions: Sequence[DecisionInput]) -> None:
@@ -124,19 +133,20 @@ class PostgresDecisionInputs:
             for digest, body in zip(hashes, parts, strict=True)
             if digest not in self._known
         }
-        async with _driver_transaction(self._engine, "saving inputs of decisions") as connection:
+        async with _driver_connection(self._engine, "saving inputs of decisions") as connection:
+            # Each statement commits: parts without an input, after a crash, are removed by `retention`.
             new = await _number(connection, bodies)
             numbers = ChainMap(new, self._known)
             lists = [_pack([numbers[digest] for digest in hashes]) for _, _, hashes in found]
-            await connection.execute(_ADD_INPUTS, [d.digest for d in decisions], lists)
-            # The lock on decision_input prevents removals between here and the commit.
             number, expected = self._highest or (0, None)
-            mark, there = await connection.fetchrow(_MARK, number)
+            digests = [decision.digest for decision in decisions]
+            mark, there = await connection.fetchrow(
+                _ADD_INPUTS, digests, lists, number, self._mark, expected
+            )
             if mark != self._mark or there != expected:
                 self._mark, self._highest = mark, None
                 self._known.clear()
                 raise _PartsRemoved("parts were removed meanwhile")
-        # After the commit: before it the numbers could be rolled back.
         if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:
             self._known.clear()
             self._highest = None
@@ -178,8 +188,8 @@ class PostgresDecisionInputs:
 
 
 @asynccontextmanager
-async def _driver_transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[asyncpg.Connection]:
-    """Run a block in one transaction of a connection of the driver, which costs half the CPU time of the engine's."""
+async def _driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[asyncpg.Connection]:
+    """Give a connection of the driver, without a transaction: it costs half the CPU time of the engine's."""
     with our_faults(doing):
         async with (
             asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S),
@@ -188,14 +198,12 @@ async def _driver_transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[
             raw = await pooled.get_raw_connection()
             connection: asyncpg.Connection = raw.driver_connection
             try:
-                async with connection.transaction():
-                    yield connection
+                yield connection
             except ExtenderError:
                 raise
             except BaseException:
-                await (
-                    pooled.invalidate()
-                )  # the pool knows nothing of this transaction, and would not end it
+                # the pool does not know that it was used, or in which state it is
+                await pooled.invalidate()
                 raise
 
 

@@ -132,6 +132,7 @@ def create_engine(
     settings: Mapping[str, str] | None = None,
     pool_size: int = POOL_SIZE,
     command_timeout_s: float = COMMAND_TIMEOUT_S,
+    ping: bool = True,
 ) -> AsyncEngine:
     """Return a small connection pool for SQLAlchemy Core; it connects at the first query.
 
@@ -141,6 +142,8 @@ def create_engine(
         settings: Session settings, by the server's names.
         pool_size: Connections at most.
         command_timeout_s: Limit on each command.
+        ping: Whether a connection is tried before each use, which costs a round trip; without it, the first use after a
+            restart of the server fails.
     """
     plain_url(url)  # raises for a bad URL now, not at the first query
 
@@ -153,7 +156,7 @@ def create_engine(
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
-        pool_pre_ping=True,
+        pool_pre_ping=ping,
     )
 
 

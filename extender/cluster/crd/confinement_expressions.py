@@ -33,19 +33,20 @@ def changed(field: str, allowed: Sequence[str]) -> str:
     kube-apiserver evaluates it for each write of the service, and nearly always nothing has changed. So equality comes
     first; and where as many names remain as there were, none was removed without one that was added, which is found.
     """
-    new, old = f"object.{field}", f"oldObject.{field}"
     keep = f" && !(key in {texts(allowed)})" if allowed else ""
+    # `now` and `old` are bound once, by lists of one item: looking up `object.spec` for each key costs more than comparing.
     return (
-        f"dyn({new}).filter(key, !(key in {old} && {new}[key] == {old}[key]){keep})\n"
-        f"+ ({_count(new, allowed)} == {_count(old, allowed)} ? []\n"
-        f": dyn({old}).filter(key, !(key in {new}){keep}))"
+        f"[dyn(object.{field})].map(now, [dyn(oldObject.{field})].map(old,\n"
+        f"now.filter(key, !(key in old && now[key] == old[key]){keep})\n"
+        f"+ ({_count('now', allowed)} == {_count('old', allowed)} ? []\n"
+        f": old.filter(key, !(key in now){keep})))[0])[0]"
     )
 
 
 def _count(thing: str, allowed: Sequence[str]) -> str:
     """Return the number of names in a map without the allowed ones."""
     return " - ".join(
-        [f"size(dyn({thing}))", *(f"({text(name)} in {thing} ? 1 : 0)" for name in allowed)]
+        [f"size({thing})", *(f"({text(name)} in {thing} ? 1 : 0)" for name in allowed)]
     )
 
 

@@ -196,3 +196,47 @@ async def test_an_older_copy_of_the_database_has_none_of_the_remembered_parts(da
         "lost"
     ).parts
     await engine.dispose()
+
+
+async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_saved_again(
+    database_url,
+):
+    """A save without new parts is one statement: it sees what the removal did that it waited for."""
+    engine = create_engine(database_url, name="test", ping=False)
+    inputs = PostgresDecisionInputs(engine)
+    first = an_input("first")
+    await inputs.save(first)
+    await inputs.save(first)  # the mark is known now
+    second = DecisionInput(digest=an_input("second").digest, head=first.head, parts=first.parts)
+    connection = await asyncpg.connect(database_url)
+    async with connection.transaction():
+        await connection.execute(
+            "LOCK TABLE gx.decision_input_chunk, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
+        )
+        saving = asyncio.create_task(inputs.save(second))
+        while not await connection.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'gx.decision_input'::regclass"
+        ):
+            await asyncio.sleep(0.01)
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute("DELETE FROM gx.decision_input")
+        await connection.execute("DELETE FROM gx.decision_input_chunk")
+        await connection.execute("COMMENT ON TABLE gx.decision_input_chunk IS 'removed'")
+    await saving
+    assert await PostgresDecisionInputs(engine).load(second.digest) == second
+    await connection.close()
+    await engine.dispose()
+
+
+async def test_an_input_is_saved_over_a_connection_that_the_server_has_closed(database_url):
+    """As after a restart of the server, without a failure that the control loop would see."""
+    engine = create_engine(database_url, name="test", ping=False)
+    inputs = PostgresDecisionInputs(engine)
+    await inputs.save(an_input("first"))
+    await execute(
+        database_url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gang-extender test'",
+    )
+    await inputs.save(an_input("second"))
+    assert (await inputs.load(an_input("second").digest)) is not None
+    await engine.dispose()
