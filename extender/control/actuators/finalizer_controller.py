@@ -1,8 +1,9 @@
 """Set our finalizer on groups when they are seen, and remove it from deleted groups that nothing needs any more.
 
 It runs in its own loop, so that a long plan does not delay deletions: while this process may act, a deleted group
-that nothing needs is gone within two seconds. A new finalizer gives way to members that are being placed. The reservations of its members are released in the log first, so
-that no Binding is in flight then. Only the last writes are kept in memory.
+that nothing needs is gone within two seconds. The reservations of its members are released in the log first, so
+that no Binding is in flight then. New groups get theirs after deletions, and after members that are being placed.
+Only the last writes are kept in memory.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 0.1  # changes come in bursts, and finalizers are not urgent
 TICK_S = 1.0
+ROUND_MS = (
+    500  # of writes for new groups, before it is looked for groups that were deleted meanwhile
+)
 
 
 class FinalizerController:
@@ -36,6 +40,7 @@ class FinalizerController:
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._leader = leader
+        self._clock = clock
         self._placement = PlacementPriority(leader, clock)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
 
@@ -54,7 +59,13 @@ class FinalizerController:
         return self._leader.may_act() and not self._cluster.not_ready_reason()
 
     async def work(self) -> None:
-        """Write the finalizers that differ from what the current view needs, one group after the other."""
+        """Write the finalizers that differ from what the view needs, one group after the other; deletions first."""
+        while await self._work_for(ROUND_MS):
+            pass
+
+    async def _work_for(self, round_ms: int) -> bool:
+        """Write for a time; return whether there is more to do, for which the view is looked at again."""
+        begun_ms, failed = self._clock.monotonic_ms(), False
         guards = self._cluster.view().guards
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
         for wanted in decide_protection(self._cluster.view(), self._held()):
@@ -63,25 +74,30 @@ class FinalizerController:
             if not wanted.guard.deleting:
                 await self._placement.give_way()
             if not self._may_write():
-                return
-            await self._write(wanted)
+                return False
+            failed |= not await self._write(wanted)
+            if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > round_ms:
+                return not failed
+        return False
 
     def _held(self) -> frozenset[GroupKey]:
         """Return the leaves with reservations in the committed or the pending state."""
         return held_leaves(self._leader.committed, self._leader.pending_state)
 
-    async def _write(self, wanted: FinalizerChange) -> None:
+    async def _write(self, wanted: FinalizerChange) -> bool:
+        """Write the finalizers of one group if the view still needs it; return whether the API server answered."""
         now = self._cluster.view()
         same = now.guards.get(wanted.group) is wanted.guard
         if not same or (
             wanted.guard.deleting and not may_remove_finalizer(now, wanted.group, self._held())
         ):
-            return  # changed meanwhile: the next run decides again
+            return True  # changed meanwhile: the next run decides again
         try:
             await self._cluster.set_finalizers(wanted)
         except RequestRejected as error:  # deleted or recreated: the informer will see it
             log.info("finalizer not written", extra={"error": str(error)})
         except ClusterUnavailable as error:
             log.warning("finalizer not written yet", extra={"error": str(error)})
-            return
+            return False
         self._written[wanted.group] = wanted.guard
+        return True

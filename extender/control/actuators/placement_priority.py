@@ -15,9 +15,8 @@ from extender.ports.log_ports import Clock
 
 # A small tree is bound by then. Members that take longer wait for something else, such as kube-scheduler.
 FRESH_MS: Final = 300
-GIVE_WAY_S: Final = (
-    0.1  # the longest that one write waits: members may come one after another for hours
-)
+# The longest that one write waits: members may come one after another for hours.
+GIVE_WAY_S: Final = 0.1
 LOOK_EVERY_S: Final = 0.01
 
 

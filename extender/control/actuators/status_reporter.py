@@ -139,13 +139,14 @@ class StatusReporter:
         """
         self._show_names = show_names
         self._cluster = cluster
+        self._leader = leader
         self._clock = clock
         self._placement = PlacementPriority(leader, clock)
         # Conditions wait for `CONDITION_AFTER_S` in it.
         self._jobs: WorkQueue[_ConditionJob | K8sEvent] = WorkQueue(
             "status reports",
             self._process,
-            leader.until_may_act,
+            self._until_its_turn,
             workers=1,
             policy=RETRIES,
             lane_of=_namespace_of,
@@ -435,8 +436,12 @@ class StatusReporter:
         """Write until cancelled; a rejected write is repeated when its value changes."""
         await self._jobs.run()
 
-    async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
+    async def _until_its_turn(self) -> None:
+        """Wait for members that are being placed, then until this process may act: nothing lies between that and the write."""
         await self._placement.give_way()
+        await self._leader.until_may_act()
+
+    async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
         begun_ms = self._clock.monotonic_ms()
         try:
             if isinstance(job, K8sEvent):

@@ -13,7 +13,7 @@ from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pods import PodEnd
 from tests.support.service.fakes import GATED, Stage, idle, until
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import a_gang, a_group, a_node
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +194,23 @@ async def test_who_runs_keeps_the_group_until_it_has_ended():
         stage.cluster.end_pod("g-0", PodEnd("deleted"))
         await work.work()
         assert written(stage) == [""]
+
+
+async def test_deletions_come_before_the_rest_of_many_new_groups(monkeypatch):
+    """A group that is deleted while others get their finalizer does not wait for all of them."""
+    monkeypatch.setattr(finalizer_controller, "ROUND_MS", -1)
+    names = [f"g{number}" for number in range(5)]
+    async with await Stage(*(a_group(name, gang=1) for name in ("old", *names))).lead() as stage:
+        guard(stage, name="old", finalizers=(FINALIZER,))
+        for name in names:
+            guard(stage, name=name)
+        inner = stage.cluster.set_finalizers
+
+        async def set_finalizers(change):
+            if not written(stage):
+                guard(stage, name="old", deleting=True)
+            await inner(change)
+
+        stage.cluster.set_finalizers = set_finalizers
+        await FinalizerController(stage.cluster, stage.leader, stage.clock).work()
+        assert written(stage) == [FINALIZER, "", *[FINALIZER] * 4]
