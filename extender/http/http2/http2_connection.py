@@ -75,7 +75,9 @@ class Http2Connection(asyncio.Protocol):
         self._certificate: ClientCertificate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unparsed_bytes = 0
-        self._part = False  # some bytes of a frame have arrived
+        self._idle_until: float | None = (
+            None  # while a part of a frame has arrived on an idle connection
+        )
         self._goes_away = False
         self._flushes = False
         self._h2 = h2.connection.H2Connection(
@@ -210,6 +212,7 @@ class Http2Connection(asyncio.Protocol):
             self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
             return None
         self._streams[number] = stream
+        self._idle_until = None
         self._stop_waiting()
         stream.attach(self._make())
         return stream
@@ -313,15 +316,15 @@ class Http2Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _note_progress(self, events: list[h2.events.Event]) -> None:
-        """Set the deadline of a frame that has begun to arrive, where no request is open."""
-        if self._streams:
+        """Limit the time of a frame that has begun to arrive where no request is open; the idle time goes on after it."""
+        if self._streams or self._goes_away or self._timer is None:
             return
-        if events:
-            self._part = False
-            if self._timer is None:
-                self._wait(self._limits.keepalive_timeout_s)
-        elif not self._part and not self._goes_away:
-            self._part = True
+        if events and self._idle_until is not None:
+            left_s = self._idle_until - self._loop.time()
+            self._idle_until = None
+            self._wait(max(left_s, 0.0))
+        elif not events and self._idle_until is None:
+            self._idle_until = self._timer.when()
             self._wait(self._limits.header_timeout_s)
 
     def _wait(self, within_s: float) -> None:

@@ -8,6 +8,7 @@ import random
 
 import h2.exceptions
 import pytest
+from hyperframe.frame import PingFrame
 
 from extender.http.http2 import http2_connection
 from extender.http.web import connection_limits
@@ -179,6 +180,25 @@ async def test_an_unused_and_an_idle_connection_are_closed(made):
             await idle.ask(FILTER, service.filter_body())
             await idle.ended.wait()
             assert idle.going_away.is_set()
+
+
+async def test_a_frame_in_two_pieces_does_not_end_an_idle_connection(made):
+    """Its rest comes in time; then the connection is idle as before. A frame without its rest ends it."""
+    async with (
+        listening(made, header_timeout_s=0.5, keepalive_timeout_s=60) as service,
+        http2_client(made, service.ports[0]) as caller,
+        asyncio.timeout(60),
+    ):
+        await caller.ask(FILTER, service.filter_body())
+        ping = PingFrame(stream_id=0, opaque_data=b"12345678").serialize()
+        caller.writer.write(ping[:5])
+        await asyncio.sleep(0.1)
+        caller.writer.write(ping[5:])
+        await asyncio.sleep(1.0)
+        assert not caller.going_away.is_set()
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
+        caller.writer.write(ping[:5])
+        await caller.ended.wait()
 
 
 async def test_a_call_that_crosses_the_goaway_of_an_idle_connection_is_answered(made):
