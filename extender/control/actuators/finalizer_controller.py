@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 0.1  # changes come in bursts, and finalizers are not urgent
 TICK_S = 1.0
-ROUND_MS = (
-    500  # of writes for new groups, before it is looked for groups that were deleted meanwhile
-)
+ROUND_MS = 500  # of writes for new groups; then groups are looked for that were deleted meanwhile
 
 
 class FinalizerController:
@@ -60,11 +58,11 @@ class FinalizerController:
 
     async def work(self) -> None:
         """Write the finalizers that differ from what the view needs, one group after the other; deletions first."""
-        while await self._work_for(ROUND_MS):
+        while await self._work_for_a_round():
             pass
 
-    async def _work_for(self, round_ms: int) -> bool:
-        """Write for a time; return whether there is more to do, for which the view is looked at again."""
+    async def _work_for_a_round(self) -> bool:
+        """Write for `ROUND_MS`; return whether there is more to do, for which the view is looked at again."""
         begun_ms, failed = self._clock.monotonic_ms(), False
         guards = self._cluster.view().guards
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
@@ -76,7 +74,7 @@ class FinalizerController:
             if not self._may_write():
                 return False
             failed |= not await self._write(wanted)
-            if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > round_ms:
+            if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > ROUND_MS:
                 return not failed
         return False
 

@@ -75,9 +75,8 @@ class Http2Connection(asyncio.Protocol):
         self._certificate: ClientCertificate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unparsed_bytes = 0
-        self._idle_until: float | None = (
-            None  # while a part of a frame has arrived on an idle connection
-        )
+        # While a part of a frame has arrived on an idle connection
+        self._idle_until: float | None = None
         self._goes_away = False
         self._flushes = False
         self._h2 = h2.connection.H2Connection(

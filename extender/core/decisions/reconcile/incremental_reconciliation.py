@@ -1,9 +1,9 @@
 """Reconciliation of what changed since the last one; its result is that of `decide_reconcile`.
 
 Kept is what was compared last, and the roots that had differences then. A root is compared again if its state, its
-tree, a group that it names, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a tree of which
-only pods changed, only those members are compared, as long as they are unbound, or bound as reserved; every other
-difference concerns the whole tree.
+tree, a group that it names, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a
+tree of which only pods changed, only those members are compared, as long as they are unbound, or bound as reserved;
+every other difference concerns the whole tree.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class _RootsByGroup:
 
     def __init__(self) -> None:
         self._gangs: Map[GangUid, GangState] = Map()  # as of the last call
-        self._named: dict[GangUid, frozenset[GroupKey]] = {}
         self._roots: dict[GroupKey, set[GangUid]] = {}
 
     def naming(
@@ -78,12 +77,10 @@ class _RootsByGroup:
         """
         before, self._gangs = self._gangs, gangs
         for uid in changed_keys(before, gangs):
-            root = gangs.get(uid)
-            self._name(uid, _named_by(root) if root is not None else frozenset())
+            self._move(uid, _named_by(before.get(uid)), _named_by(gangs.get(uid)))
         return frozenset(uid for key in groups for uid in self._roots.get(key, ()))
 
-    def _name(self, uid: GangUid, named: frozenset[GroupKey]) -> None:
-        before = self._named.get(uid, frozenset())
+    def _move(self, uid: GangUid, before: frozenset[GroupKey], named: frozenset[GroupKey]) -> None:
         for key in before - named:
             roots = self._roots[key]
             roots.discard(uid)
@@ -91,14 +88,12 @@ class _RootsByGroup:
                 del self._roots[key]
         for key in named - before:
             self._roots.setdefault(key, set()).add(uid)
-        if named:
-            self._named[uid] = named
-        else:
-            self._named.pop(uid, None)
 
 
-def _named_by(root: GangState) -> frozenset[GroupKey]:
-    """Return the groups that `root_differences` looks up for a root."""
+def _named_by(root: GangState | None) -> frozenset[GroupKey]:
+    """Return the groups that `root_differences` looks up for a root; none for a root that is not in the log."""
+    if root is None:
+        return frozenset()
     key = group_key_of(root)
     admitted = {GroupKey(key.namespace, g.name, kind_of(g.kind)) for g in root.groups}
     return frozenset(admitted | {key})

@@ -32,7 +32,6 @@ class Scene:
         )
         self.state = admitted(EMPTY, self.cluster, "g", {"g-0": "n0", "g-1": "n1"})
         self.before = self.cluster.seen
-        self.plan = next(iter(self.state.gangs.values())).plan
 
     def are_expected(self) -> bool:
         return are_expected(self.before, self.cluster.seen, self.state)

@@ -288,18 +288,24 @@ def test_a_member_is_found_again_when_nothing_changed_but_its_node_that_is_back(
     assert [(type(data), data.pod) for data in look()] == [(PodBound, "default/h-1")]
 
 
-def test_a_leaf_that_is_made_again_releases_its_tree_and_no_other_is_compared(monkeypatch):
-    """In a namespace of three trees, of which none is running."""
-    walk, comparison = Walk(), IncrementalReconciliation()
-    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
-    assert look() == []
-    compared = []
+def record_compared(monkeypatch) -> list[str]:
+    """Return a list that gets the name of each root that is compared as a whole from now on."""
+    compared: list[str] = []
     inner = incremental_reconciliation.root_differences
     monkeypatch.setattr(
         incremental_reconciliation,
         "root_differences",
         lambda *args: compared.append(args[2].gang) or inner(*args),
     )
+    return compared
+
+
+def test_a_leaf_that_is_made_again_releases_its_tree_and_no_other_is_compared(monkeypatch):
+    """In a namespace of three trees, of which none is running."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    assert look() == []
+    compared = record_compared(monkeypatch)
     walk.apply("delete group", "j")
     walk.apply("make group", "j")
     assert [type(draft.data) for draft in look()] == [ReservationReleased]
@@ -311,13 +317,7 @@ def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
     walk, comparison = Walk(), IncrementalReconciliation()
     look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     assert look() == []
-    whole = []
-    inner = incremental_reconciliation.root_differences
-    monkeypatch.setattr(
-        incremental_reconciliation,
-        "root_differences",
-        lambda *args: whole.append(args[2].gang) or inner(*args),
-    )
+    whole = record_compared(monkeypatch)
     for name in ("g-0", "g-1"):
         walk.apply("bind", name)
         found = look()
