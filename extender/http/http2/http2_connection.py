@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ALPN: Final = "h2"
 # h2 looks through the open streams for each new one; above it, Go opens another connection.
-STREAMS_MAX: Final = 250
+STREAMS_MAX: Final = 100
 STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 1 << 24
 HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, unpacked
@@ -83,6 +83,9 @@ class Http2Connection(asyncio.Protocol):
             h2.config.H2Configuration(
                 client_side=False,
                 header_encoding=None,
+                # `request_head` does it, once for all requests that have the same
+                validate_inbound_headers=False,
+                normalize_inbound_headers=False,
                 # what is sent was written by aiohttp and by us
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,

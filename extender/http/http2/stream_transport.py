@@ -7,9 +7,12 @@ implementation of calls, limits and checks, and both versions are answered alike
 from __future__ import annotations
 
 import asyncio
-import re
+import functools
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+import h2.exceptions
+import h2.utilities
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -19,7 +22,9 @@ NO_BODY: Final = (204, 304)
 OF_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-_ILLEGAL = re.compile(rb"[\0\r\n]")
+_OF_REQUEST: Final = h2.utilities.HeaderValidationFlags(
+    is_client=False, is_trailer=False, is_response_header=False, is_push_promise=False
+)
 
 
 class MalformedRequest(Exception):
@@ -79,8 +84,9 @@ class StreamTransport(asyncio.Transport):
         self.unsent = bytearray()  # of the body of the response
         self.complete = False  # nothing of the response is to come
         self._connection = connection
-        self._head, self._method, self._chunked = request_head(headers, has_body=has_body)
-        self._arrived: list[bytes] = [self._head]
+        head = request_head(tuple(headers), has_body=has_body)
+        self._method, self._chunked = head.method, head.chunked
+        self._arrived: list[bytes] = [head.text]
         self._request_ended = False
         self._protocol: asyncio.Protocol | None = None
         self._closed = False
@@ -259,31 +265,37 @@ class StreamTransport(asyncio.Transport):
         return True
 
 
-def request_head(headers: Headers, *, has_body: bool) -> tuple[bytes, bytes, bool]:
-    """Return the bytes of the head of a request, its method, and whether its body has to be sent in chunks.
+class RequestHead(NamedTuple):
+    """The head of a request of HTTP/1.1."""
+
+    text: bytes
+    method: bytes
+    chunked: bool  # its body has no length
+
+
+@functools.lru_cache(maxsize=256)  # kube-scheduler sends the same headers again and again
+def request_head(headers: tuple[tuple[bytes, bytes], ...], *, has_body: bool) -> RequestHead:
+    """Return the head of a request of HTTP/2 as one of HTTP/1.1.
 
     Raises:
-        MalformedRequest: A header is missing, belongs to a connection of HTTP/1.1, or has a byte that would end its line.
+        MalformedRequest: The headers are not those of a request (RFC 9113, 8.2 and 8.3), or HTTP/1.1 has no such request.
     """
+    try:
+        checked = list(h2.utilities.validate_headers(headers, _OF_REQUEST))
+    except h2.exceptions.ProtocolError as error:
+        raise MalformedRequest(str(error)) from error
     pseudo: dict[bytes, bytes] = {}
     lines: list[bytes] = []
     sized = False
-    for name, value in headers:
-        if _ILLEGAL.search(name) or _ILLEGAL.search(value):
-            raise MalformedRequest("a header has a line break or a null byte")
+    for name, value in checked:
         if name.startswith(b":"):
             pseudo[name] = value
-        elif name in OF_CONNECTION:
-            raise MalformedRequest(f"header {name.decode(errors='replace')} belongs to HTTP/1.1")
         elif name != b"host":
             sized = sized or name == b"content-length"
             lines.append(b"%b: %b\r\n" % (name, value))
         else:
             pseudo.setdefault(b":authority", value)
-    try:
-        method, path = pseudo[b":method"], pseudo[b":path"]
-    except KeyError as error:
-        raise MalformedRequest("method or path is missing") from error
+    method, path = pseudo[b":method"], pseudo.get(b":path", b"")
     if not method.isalpha() or not path or b" " in path:
         raise MalformedRequest("method or path is not usable")
     chunked = has_body and not sized
@@ -291,7 +303,7 @@ def request_head(headers: Headers, *, has_body: bool) -> tuple[bytes, bytes, boo
         lines.append(b"transfer-encoding: chunked\r\n")
     host = pseudo.get(b":authority", b"")
     first = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, path, host)
-    return first + b"".join(lines) + b"\r\n", method, chunked
+    return RequestHead(first + b"".join(lines) + b"\r\n", method, chunked)
 
 
 def response_head(text: bytes) -> tuple[int, Headers]:

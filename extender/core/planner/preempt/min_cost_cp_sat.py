@@ -21,6 +21,7 @@ from extender.core.planner.preempt.cost_bounds import Promising
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel
 from extender.core.planner.solve.cp_sat_placement import (
+    ROWS_PER_STEP,
     STEPS_PER_UNIT,
     PlacementModel,
     steps_of,
@@ -31,8 +32,8 @@ from extender.core.planner.solve.node_classes import NodeClass, make_node_classe
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-UNITS_MAX = 5_000  # beyond this the model takes too long
-PAIRS_MAX = 30_000  # pairs of a kind of pods and a node where units run
+# Of the budget, for building the model: one that takes more is too large to be solved with the rest
+BUILD_SHARE = 4
 COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the cost
 
 
@@ -74,25 +75,36 @@ def find_cheapest(
         eviction_view: The problem without any set of units.
         cost_model: The costs of sets.
         promising: The units that may be in it.
-        limit: Search nodes that may be spent.
+        limit: Search nodes that may be spent on building the model and solving it.
         wanted: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
     if promising.proved:
         return CheapestVictims(None, {}, proved=True, steps=0)
-    touched = np.unique(eviction_view.node[promising.units[eviction_view.unit]])
-    pairs = len(touched) * len(eviction_view.full.kinds)
-    if limit <= 0 or int(promising.units.sum()) > UNITS_MAX or pairs > PAIRS_MAX:
+    if limit <= 0:
         return CheapestVictims(None, {}, proved=False, steps=0)
-    model = _Model(eviction_view, cost_model, promising.units, wanted)
-    if not model.build(limit):
+    problem = eviction_view.problem(promising.units)
+    least = _least_size(eviction_view, problem, promising.units)
+    if least > limit // BUILD_SHARE:
         return CheapestVictims(None, {}, proved=False, steps=0)
-    return model.minimise(limit, hint)
+    model = _Model(eviction_view, problem, cost_model, promising.units, wanted)
+    fits = model.build(limit // BUILD_SHARE)
+    built = model.built()
+    if not fits:
+        return CheapestVictims(None, {}, proved=False, steps=min(built, limit))
+    cheapest = model.minimise(limit - built, hint)
+    cheapest.steps += built
+    return cheapest
 
 
 class _Model(PlacementModel):
     def __init__(
-        self, eviction_view: PostEvictionView, cost_model: CostModel, units: Bools, wanted: int
+        self,
+        eviction_view: PostEvictionView,
+        problem: PlacementProblem,
+        cost_model: CostModel,
+        units: Bools,
+        wanted: int,
     ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
@@ -100,7 +112,6 @@ class _Model(PlacementModel):
         self.wanted = wanted
         self.barriers = [b for b in eviction_view.barriers if units[b.unit]]
         self.rows: list[int] = np.flatnonzero(units[eviction_view.unit]).tolist()
-        problem = eviction_view.problem(units)
         barred = [np.flatnonzero(barrier.nodes) for barrier in self.barriers]
         touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
@@ -116,6 +127,8 @@ class _Model(PlacementModel):
                 for node in self.cells[number].nodes if self.cells[number].slots is None else ():
                     users.setdefault(node, []).append((kind, variable))
         self._node_capacities(users)
+        if self.built() > limit:
+            return False
         self._claims()
         self._barriers()
         if self.wanted:
@@ -301,6 +314,16 @@ class _Model(PlacementModel):
         for index in range(len(self.model.proto.variables)):
             variable = self.model.get_int_var_from_proto_index(index)
             self.model.add_hint(variable, solver.value(variable))
+
+
+def _least_size(view: PostEvictionView, problem: PlacementProblem, units: Bools) -> int:
+    """Return what building the model costs at least, in search nodes: its units, pods on their nodes, and capacities there."""
+    touched = np.unique(view.node[units[view.unit]])
+    possible = problem.counts[:, touched] > 0
+    axes = np.count_nonzero(problem.requests[:, : view.capacity.width].any(axis=0))
+    nodes = np.count_nonzero(possible.any(axis=0))
+    rows = np.count_nonzero(units) + np.count_nonzero(possible) + axes * nodes
+    return int(rows) // ROWS_PER_STEP
 
 
 def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
