@@ -73,7 +73,7 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Not in the lines; a third of the cost of a record ("Optimization" in Python's documentation of logging).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # type: ignore[attr-defined]  # noqa: SLF001 -- as documented there
+    logging._srcfile = None  # noqa: SLF001 -- as documented there
 
 
 class Metrics:

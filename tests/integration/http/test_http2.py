@@ -120,14 +120,13 @@ async def test_a_malformed_request_reaches_no_handler(name, made, monkeypatch):
     """It could become two requests, or another one; the others of its connection are answered."""
     received = []
     monkeypatch.setattr(connection_limits._Gate, "_receive", lambda _, data: received.append(data))
-    async with listening(made) as service:
-        async with http2_client(made, service.ports[0]) as caller:
-            for _ in range(2):  # what was refused is not remembered as right
-                with pytest.raises(ConnectionResetError, match="PROTOCOL_ERROR"):
-                    await caller.ask(FILTER, service.filter_body(), **BAD[name])
-            assert received == []
-            monkeypatch.undo()
-            assert (await caller.ask(FILTER, service.filter_body())).status == 200
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        for _ in range(2):  # what was refused is not remembered as right
+            with pytest.raises(ConnectionResetError, match="PROTOCOL_ERROR"):
+                await caller.ask(FILTER, service.filter_body(), **BAD[name])
+        assert received == []
+        monkeypatch.undo()
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
 
 
 @pytest.mark.parametrize(

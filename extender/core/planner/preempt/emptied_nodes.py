@@ -174,26 +174,24 @@ class EmptiedNodes:
         if self._bills_left <= 0:
             return None
         free = draft.free.get(node) or self._free[node]
+        missing = [(axis, ask - free[axis]) for axis, ask in asks if free[axis] < ask]
         chosen: list[int] = []
-        price = _NOTHING
+        prices: list[Price] = []
         lost: dict[int, int] = {}
-        units = iter(self._cheapest_first(node, draft))
-        while any(free[axis] < ask for axis, ask in asks):
-            found = next(units, None)
-            if found is None:
-                return None
-            unit, back = found
+        for unit, back in self._cheapest_first(node, draft) if missing else ():
             if unit in self._gone or unit in draft.gone:
                 continue
-            free = list(map(add, free, back))
             chosen.append(unit)
-            price = _added(price, self._price(unit, draft, lost))
-        return price, tuple(chosen)
+            prices.append(self._price(unit, draft, lost))
+            missing = [(axis, left - back[axis]) for axis, left in missing if left > back[axis]]
+            if not missing:
+                break
+        return None if missing else (_sum_of(prices), tuple(chosen))
 
     def _cheapest_first(self, node: int, draft: _Draft) -> list[tuple[int, list[int]]]:
         """Return the units of a node, those of broken gangs as if they were in none."""
         here = self._units.get(node, [])
-        if not draft.lost.keys() & {self._leaf[unit] for unit, _ in here}:
+        if not draft.lost or not draft.lost.keys() & {self._leaf[unit] for unit, _ in here}:
             return here
         return sorted(here, key=lambda row: self._price(row[0], draft, {}))
 
@@ -227,9 +225,12 @@ def _numbers(cost: VictimCost) -> Price:
     )
 
 
-def _added(one: Price, other: Price) -> Price:
-    """Return the sums of two prices; of the second field the larger one."""
-    return (one[0] + other[0], max(one[1], other[1]), *map(add, one[2:], other[2:]))
+def _sum_of(prices: list[Price]) -> Price:
+    """Return the sums of prices; of the second field the largest one."""
+    if not prices:
+        return _NOTHING
+    violations, highest, *others = zip(*prices, strict=True)
+    return (sum(violations), max(highest), *map(sum, others))
 
 
 def _leaf_of(unit: PlanUnit) -> int:
