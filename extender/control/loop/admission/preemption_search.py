@@ -93,7 +93,8 @@ class PreemptionSearch:
         view, state = self._cluster.view(), self._leader.pending_state
         if not self._policy.may_search(view, state, current.tree, complete=True):
             return False
-        if not preemption_still_holds(request, answer, self._requests.with_evictable(current)):
+        now = self._requests.with_evictable(current)
+        if not preemption_still_holds(request, answer, now, view):
             # the cluster has changed: the next pass searches again
             self._barriers.wakeup.wake()
             return False

@@ -127,20 +127,46 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     return msgspec.structs.replace(node, free=free, reserved=True)
 
 
-def preemption_still_holds(request: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
+def preemption_still_holds(
+    request: PlanRequest, found: PreemptionPlan, now: PlanRequest, view: ClusterView
+) -> bool:
     """Return whether an answer to `request` may be recorded with the input `now`.
 
-    Every unit must have the same pods in both, and the plan must fit without them: see `still_holds`.
+    Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
+    too, or someone else has deleted them. The plan must fit without the units: see `still_holds`.
+
+    Args:
+        request: What was searched for.
+        found: The answer.
+        now: The same request as it is now.
+        view: The cluster as it is now.
     """
+    source = now.evictable or Evictable(priority=0)
+    there = {_identity(unit): unit for unit in source.units}
+    for unit in (*found.victims, *found.superseded):
+        after = there.get(_identity(unit))
+        left = _places(after) if after is not None else frozenset()
+        missing = _places(unit) - left
+        if left - _places(unit) or (missing and unit.kind == "reservation"):
+            return False
+        if not all(_leaves(view, uid) for uid, _ in missing):
+            return False
     units = (*found.victims, *found.superseded)
-    there = {_identity(unit) for unit in (now.evictable or Evictable(priority=0)).units}
-    if not all(_identity(unit) in there for unit in units):
-        return False
     return still_holds(_made(request, units), found.plan, _made(now, units))
 
 
-def _identity(unit: PlanUnit) -> tuple[str, int, frozenset[tuple[str, str]]]:
-    return unit.name, unit.priority, frozenset((p.uid, p.node) for p in unit.pods)
+def _identity(unit: PlanUnit) -> tuple[str, str, str, int]:
+    return unit.kind, unit.name, unit.uid, unit.priority
+
+
+def _places(unit: PlanUnit) -> frozenset[tuple[PodUid, NodeName]]:
+    return frozenset((p.uid, p.node) for p in unit.pods)
+
+
+def _leaves(view: ClusterView, uid: PodUid) -> bool:
+    """Return whether a pod terminates, or is gone."""
+    pod = view.pods.get(uid)
+    return pod is None or pod.deleting
 
 
 def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:

@@ -32,8 +32,8 @@ from extender.core.planner.solve.node_classes import NodeClass, make_node_classe
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-# Of the budget, for building the model: one that takes more is too large to be solved with the rest
-BUILD_SHARE = 4
+# Fraction of the budget for building the model: one that takes more is too large to be solved with the rest.
+BUILD_SHARE = 2
 COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the cost
 
 

@@ -44,7 +44,7 @@ from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
 BUDGETS = 10  # a search for victims may cost as many times the budget of a plan: to evict the wrong pods costs more
-PROOF_SHARE = 100  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
+PROOF_SHARE = 300  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
 NoPreemptionCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
 

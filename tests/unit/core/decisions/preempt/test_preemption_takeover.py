@@ -62,13 +62,17 @@ class Two(Case):
         if not isinstance(found, PreemptionPlan):
             return found, []
         assert preemption_checker.faults(asked, found) == []
+        return found, self.record(name, asked, found)
+
+    def record(self, name, asked, found):
+        """Fold the preemption of a tree with the takeovers that it causes; return the events."""
         recipe = msgspec.structs.replace(RECIPE, plan=PlanId(f"for {name}"))
         *first, planned = decide_preemption(
             self.view, self.state, forest_of(self.view), self.tree(name), asked, found, recipe
         )
         drafts = [*first, *takeovers_by_plan(self.view, self.state, planned, KNOWN), planned]
         self.state = fold_drafts(self.state, drafts)
-        return found, drafts
+        return drafts
 
     def pending(self, name):
         return self.state.preemptions[self.tree(name).root.uid]
