@@ -316,7 +316,8 @@ class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     """The units that are evicted for a preemptor, and the nodes planned for it; durable before the first deletion.
 
-    The claims of pending preemptions are superseded in the same way as reservations.
+    The claims of pending preemptions are superseded in the same way as reservations. Units that are evicted for another
+    preemption as well are among the victims; pods of them may terminate, or be gone, already.
     """
 
     preemption: PlanId
