@@ -78,13 +78,13 @@ def has_lost_its_node(case):
     case.cluster.delete_node("n1")
 
 
-def room_is_taken(case):
+def capacity_is_taken(case):
     all_are_gone(case)
     case.cluster.add(a_pod("alone", node="n1", requests=ONE, priority=100))
 
 
 @pytest.mark.parametrize(
-    "change", [runs_elsewhere, is_more_important, has_lost_its_node, room_is_taken]
+    "change", [runs_elsewhere, is_more_important, has_lost_its_node, capacity_is_taken]
 )
 def test_other_changes_of_victims_or_nodes_need_a_new_search(change):
     """A unit with another pod is another unit; capacity that another pod has is not there for the tree."""
