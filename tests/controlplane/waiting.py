@@ -43,11 +43,13 @@ async def wait_until_bound(api: Api, pod: Object, *, timeout_s: float = TIMEOUT_
 
 
 async def create_priority_class(api: Api, name: str, value: int, **more: Any) -> None:
-    """Create a priority class and wait until pods and groups may name it.
-
-    Admission reads classes from a cache of its own, which is a moment late.
-    """
+    """Create a priority class and wait until pods and groups may name it."""
     await api.create(a_priority_class(name, value, **more))
+    await until_priority_class_known(api, name)
+
+
+async def until_priority_class_known(api: Api, name: str) -> None:
+    """Wait until pods and groups may name a priority class: admission reads them from a cache, which is a moment late."""
 
     async def known() -> bool:
         pod = a_pod("tries-priority-class", priorityClassName=name)

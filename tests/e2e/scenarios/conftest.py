@@ -28,7 +28,7 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, native_switches
-from tests.controlplane.waiting import TIMEOUT_S, eventually
+from tests.controlplane.waiting import TIMEOUT_S, eventually, until_priority_class_known
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
@@ -192,6 +192,8 @@ class Story:
                 await self.neighbours.move_in(thing)
             else:
                 await self.api.create(real(thing))
+            if thing["kind"] == "PriorityClass":
+                await until_priority_class_known(self.api, thing["metadata"]["name"])
 
     async def force(self, path: str) -> None:
         """Delete a group and take its finalizers off, as people do who do not want to wait (SPEC B15).
