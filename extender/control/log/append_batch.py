@@ -48,8 +48,6 @@ class AppendBatch:
     async def flush(self) -> None:
         """Wait until all appends of this pass have ended, then raise the first failure."""
         appends, self._appends = self._appends, []
-        if not appends:
-            return
         begun_us = self._clock.thread_cpu_us()
         outcomes = await asyncio.gather(*appends, return_exceptions=True)
         self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us
@@ -59,8 +57,6 @@ class AppendBatch:
 
     async def append(self, drafts: Sequence[NewEvent]) -> None:
         """Append drafts and wait until they are durable."""
-        if not drafts:
-            return
         begun_us = self._clock.thread_cpu_us()
         await self._leader.append(drafts)
         self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us

@@ -143,16 +143,20 @@ def preemption_still_holds(
     """
     source = now.evictable or Evictable(priority=0)
     there = {_identity(unit): unit for unit in source.units}
-    for unit in (*found.victims, *found.superseded):
-        after = there.get(_identity(unit))
-        left = _places(after) if after is not None else frozenset()
-        missing = _places(unit) - left
-        if left - _places(unit) or (missing and unit.kind == "reservation"):
-            return False
-        if not all(_leaves(view, uid) for uid, _ in missing):
-            return False
     units = (*found.victims, *found.superseded)
+    if not all(_is_as_it_was(unit, there.get(_identity(unit)), view) for unit in units):
+        return False
     return still_holds(_made(request, units), found.plan, _made(now, units))
+
+
+def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:
+    """Return whether a unit has the same pods, but for those that are leaving; None: it has none any more."""
+    before = _places(unit)
+    left = _places(after) if after is not None else frozenset()
+    missing = before - left
+    if not left <= before or (missing and unit.kind == "reservation"):
+        return False
+    return all(_is_leaving(view, uid) for uid, _ in missing)
 
 
 def _identity(unit: PlanUnit) -> tuple[str, str, str, int]:
@@ -163,7 +167,7 @@ def _places(unit: PlanUnit) -> frozenset[tuple[PodUid, NodeName]]:
     return frozenset((p.uid, p.node) for p in unit.pods)
 
 
-def _leaves(view: ClusterView, uid: PodUid) -> bool:
+def _is_leaving(view: ClusterView, uid: PodUid) -> bool:
     """Return whether a pod terminates, or is gone."""
     pod = view.pods.get(uid)
     return pod is None or pod.deleting

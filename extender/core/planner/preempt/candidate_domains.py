@@ -80,7 +80,7 @@ class CandidateDomains:
     # --- in which order ----------------------------------------------------------------------------
 
     def rankings(self, place: CandidateDomain) -> list[list[int]]:
-        """Return more orders in which the units of a domain can be tried, the first to evict first.
+        """Return more orders in which the units of a domain can be tried, the first to evict first; none twice.
 
         First those that free the most capacity at equal cost; then orders that empty one node after the
         other, the cheapest node first; then those that no disruption budget protects.
@@ -99,7 +99,11 @@ class CandidateDomains:
         ]
         if any(guarded):
             orders.append(by(lambda i: (guarded[i], self.prices[i].highest, -gain[i])))
-        return orders
+        known = [place.units]
+        for order in orders:
+            if order not in known:
+                known.append(order)
+        return known[1:]
 
     def _gains(self, place: CandidateDomain) -> list[int]:
         """Return the capacity that each unit frees in a domain: shares of the largest requests, in millionths."""

@@ -118,7 +118,7 @@ class Reprieve:
             (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, made)
         ]
         for number, (head, place) in enumerate(promising_sets):
-            orders = _distinct([place.units, *self.places.rankings(place)])[1:]
+            orders = self.places.rankings(place)
             steps = (len(promising_sets) - number) * (len(orders) + 1)
             self._allot_probes(steps)
             made.found.append(self._reduce(head, place))
@@ -291,8 +291,3 @@ class Reprieve:
             for barrier in self.eviction_view.barriers
             if any(barrier.nodes[sorted(placed[s])].any() for s in barrier.shapes & placed.keys())
         ]
-
-
-def _distinct(orders: list[list[int]]) -> list[list[int]]:
-    """Return orders without those that are like an earlier one."""
-    return [list(order) for order in dict.fromkeys(map(tuple, orders))]
