@@ -20,6 +20,9 @@ API_LISTEN = "127.0.0.1:8443"  # with TLS; where `api_listen` is unset
 SERVER_FILES = ("tls_cert_file", "tls_private_key_file", "client_ca_file")
 FORWARDING_FILES = ("tls_client_cert_file", "tls_client_private_key_file")
 PORT_MAX = 65535
+# A caller that names the server so (SNI) is offered HTTP/1.1 alone: calls that come one after the other cost half on one
+# connection that is kept (docs/explanation/design-decisions.md).
+HTTP1_SERVER_NAME = "http1.gang-extender"
 HELP = (
     "set --tls-cert-file, --tls-private-key-file and --client-ca-file (gang-extender certs makes them), "
     "or listen on 127.0.0.1, or set --insecure-plain-http if something else keeps strangers from this port"

@@ -2,8 +2,10 @@
 
 It answers over TLS what kube-apiserver answers, in the same sizes: whole pods with managedFields after a PATCH, watch
 events in chunks. A member whose gate is removed is filtered on one kept connection, one after the other, as in the
-scheduling cycle of kube-scheduler; each bind call is sent on its own task. With TLS all calls go over one connection of
-HTTP/2, as those of Go; over HTTP/1.1 on a pool of which two connections stay idle (EXTENDER 1.1). Writes are answered after a pause, so that changes arrive one by one as those of a real server do.
+scheduling cycle of kube-scheduler; each bind call is sent on its own task. With TLS the two verbs have connections of their
+own, as they are two extenders in the configuration of kube-scheduler, each with the version of HTTP that the service
+chooses. Of HTTP/1.1 two idle ones are kept (EXTENDER 1.1). Writes are answered after a pause, so that changes arrive
+one by one as those of a real server do.
 
 Note: it validates nothing and keeps no history, so it shows what the service costs and not whether it is right.
 """
@@ -20,6 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from extender.cli.certificates.certificate_folder import SERVER_NAME
+from extender.listener_settings import HTTP1_SERVER_NAME
 from tests.controlplane.objects import BIND, GATE, MEMBER
 from tests.support.service.http2_client import Http2Client
 
@@ -28,6 +32,7 @@ NAMESPACE = "ours"
 GROUP = "gang-extender.dev/v1alpha1"
 CHUNKED_FROM = 2048  # bytes: net/http of Go knows the length of what fits into its buffer
 OK = 200
+SERVER_NAMES = {"filter": HTTP1_SERVER_NAME, "bind": SERVER_NAME}
 IDLE_MAX = 2  # connections of kube-scheduler that stay open without a call
 SERVED = {
     GROUP: ("podgroups", "compositepodgroups"),
@@ -90,20 +95,79 @@ class _Client(Exchange):
         return body
 
 
+class _Caller:
+    """One extender in the configuration of kube-scheduler: the connections for one verb."""
+
+    def __init__(self, verb: str, url: str, context: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname, parts.port
+        self._path = f"/scheduler/{verb}"
+        self._context = context
+        self._server_name = SERVER_NAMES[verb] if context is not None else None
+        self._speaks_http2 = False  # once the service has chosen it
+        self._idle: list[_Client] = []
+        self._shared: list[Http2Client] = []
+        self._opens = asyncio.Lock()
+
+    async def call(self, body: bytes) -> bytes:
+        """Return the body of the answer."""
+        client = self._idle.pop() if self._idle else await self._connect()
+        if client is None:
+            answer = await (await self._shared_connection()).ask(self._path, body)
+            assert answer.status == OK, answer
+            return answer.body
+        # as net/http of Go writes it
+        head = (
+            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+            f"User-Agent: Go-http-client/1.1\r\nContent-Length: {len(body)}\r\n"
+            "Content-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\n"
+        )
+        answered = await client.call(head.encode() + body)
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(client)
+        else:
+            assert client.transport is not None
+            client.transport.close()
+        return answered
+
+    async def _connect(self) -> _Client | None:
+        """Return a connection of HTTP/1.1; None: the service has chosen HTTP/2."""
+        if self._speaks_http2:
+            return None
+        transport, client = await asyncio.get_running_loop().create_connection(
+            _Client, self._host, self._port, ssl=self._context, server_hostname=self._server_name
+        )
+        session = transport.get_extra_info("ssl_object")
+        self._speaks_http2 = session is not None and session.selected_alpn_protocol() == "h2"
+        if not self._speaks_http2:
+            return client
+        transport.close()
+        return None
+
+    async def _shared_connection(self) -> Http2Client:
+        """Return a connection of HTTP/2 that takes another request, as Go does: a further one when the others are full."""
+        async with self._opens:
+            found = next(
+                (one for one in self._shared if not one.full and not one.ended.is_set()), None
+            )
+            if found is None:
+                reader, writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._context, server_hostname=self._server_name
+                )
+                found = Http2Client(reader, writer)
+                await found.begin()
+                self._shared.append(found)
+            return found
+
+
 class Scheduler:
     """Filters members one by one and binds each on a task of its own."""
 
     def __init__(self, url: str, context: ssl.SSLContext | None, *, http2: bool = True) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname, parts.port
-        self._context = context
         if context is not None and http2:
             context.set_alpn_protocols(["h2", "http/1.1"])
-        self._http2 = context is not None and http2
-        self._connections: list[Http2Client] = []
-        self._opens = asyncio.Lock()
+        self._filter, self._bind = (_Caller(verb, url, context) for verb in ("filter", "bind"))
         self._queue: asyncio.Queue[tuple[bytes, Object]] = asyncio.Queue()
-        self._idle: list[_Client] = []
         self._binds: set[asyncio.Task[None]] = set()
         self.filter_ms: list[float] = []
 
@@ -118,14 +182,14 @@ class Scheduler:
         while True:
             body, pod = await self._queue.get()
             began_s = time.perf_counter()
-            answer = msgspec.json.decode(await self._call("filter", body))
+            answer = msgspec.json.decode(await self._filter.call(body))
             self.filter_ms.append((time.perf_counter() - began_s) * 1000)
             assert answer["NodeNames"], answer
-            task = asyncio.create_task(self._bind(pod, answer["NodeNames"][0]))
+            task = asyncio.create_task(self._bind_pod(pod, answer["NodeNames"][0]))
             self._binds.add(task)
             task.add_done_callback(self._binds.discard)
 
-    async def _bind(self, pod: Object, node: str) -> None:
+    async def _bind_pod(self, pod: Object, node: str) -> None:
         metadata = pod["metadata"]
         body = {
             "PodName": metadata["name"],
@@ -133,53 +197,8 @@ class Scheduler:
             "PodUID": metadata["uid"],
             "Node": node,
         }
-        answer = msgspec.json.decode(await self._call("bind", msgspec.json.encode(body)))
+        answer = msgspec.json.decode(await self._bind.call(msgspec.json.encode(body)))
         assert not answer["Error"], answer
-
-    async def _call(self, verb: str, body: bytes) -> bytes:
-        if self._http2:
-            answer = await (await self._connection()).ask(f"/scheduler/{verb}", body)
-            assert answer.status == OK, answer
-            return answer.body
-        client = self._idle.pop() if self._idle else await self._connect()
-        # as net/http of Go writes it
-        head = (
-            f"POST /scheduler/{verb} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
-            f"User-Agent: Go-http-client/1.1\r\nContent-Length: {len(body)}\r\n"
-            "Content-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\n"
-        )
-        answer = await client.call(head.encode() + body)
-        if len(self._idle) < IDLE_MAX:
-            self._idle.append(client)
-        else:
-            assert client.transport is not None
-            client.transport.close()
-        return answer
-
-    async def _connection(self) -> Http2Client:
-        """Return a connection of HTTP/2 that takes another request, as Go does: a further one when the others are full."""
-        async with self._opens:
-            found = next(
-                (one for one in self._connections if not one.full and not one.ended.is_set()), None
-            )
-            if found is None:
-                reader, writer = await asyncio.open_connection(
-                    self._host, self._port, ssl=self._context, server_hostname="gang-extender"
-                )
-                found = Http2Client(reader, writer)
-                await found.begin()
-                self._connections.append(found)
-            return found
-
-    async def _connect(self) -> _Client:
-        _, client = await asyncio.get_running_loop().create_connection(
-            _Client,
-            self._host,
-            self._port,
-            ssl=self._context,
-            server_hostname="gang-extender" if self._context else None,
-        )
-        return client
 
 
 class ApiServer:

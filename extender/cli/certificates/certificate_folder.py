@@ -29,6 +29,7 @@ from extender.cli.certificates.certificate_authority import (
     server_certificate,
 )
 from extender.core.model.errors import BadInput
+from extender.listener_settings import HTTP1_SERVER_NAME
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
@@ -43,7 +44,7 @@ CLIENTS = ("kube-scheduler", SERVER_NAME)
 # On the same machine, and by the Service of deploy/kubernetes/service.yaml.
 NAMES = (
     "localhost", "127.0.0.1", "::1",
-    SERVER_NAME, "gang-extender.gang-extender", "gang-extender.gang-extender.svc", "gang-extender.gang-extender.svc.cluster.local",
+    SERVER_NAME, HTTP1_SERVER_NAME, "gang-extender.gang-extender", "gang-extender.gang-extender.svc", "gang-extender.gang-extender.svc.cluster.local",
 )  # fmt: skip
 KEY_MODE, CERTIFICATE_MODE = 0o600, 0o644
 _CLIENT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
@@ -124,8 +125,8 @@ class CertificateFolder:
     ) -> list[WrittenCertificate]:
         """Issue the certificates of server and clients again, by the CA and for the keys that are there.
 
-        The server keeps its names and every client of the folder its own. A certificate is valid at most as long as the
-        CA. Because keys stay, each certificate is replaced in one step: no reader finds it with the key of another.
+        The server has `NAMES` and the names that it had, and every client of the folder keeps its own. A certificate is
+        valid at most as long as the CA. Because keys stay, each certificate is replaced in one step: no reader finds it with the key of another.
 
         Args:
             now: The current time, with offset.
@@ -143,7 +144,7 @@ class CertificateFolder:
             msg = f"{self.certificate(CA)}: this CA was valid until {end:%Y-%m-%d}; --force makes everything anew"
             raise BadInput(msg)
         path = self.certificate(SERVER)
-        there = names_of(read_certificate(path)) if path.exists() else NAMES
+        there = names_of(read_certificate(path)) if path.exists() else ()
         wanted = _clients(clients)
         for file in sorted(self.folder.glob("client-*.crt")):
             wanted.setdefault(file.stem, common_name_of(read_certificate(file)))
@@ -153,7 +154,7 @@ class CertificateFolder:
             for name in (SERVER, *wanted)
             if self.key(name).exists()
         }
-        issued = self._issue(authority, period, (*there, *names), wanted, keys)
+        issued = self._issue(authority, period, (*NAMES, *there, *names), wanted, keys)
         ours = _described(self, CA, authority, kept=True)
         return [ours, *self._write(issued)]
 

@@ -8,7 +8,7 @@ listener is closed, and a CA that was removed is no longer trusted, which adding
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,19 +19,21 @@ from extender.core.model.errors import BadInput
 from extender.http.tls.client_certificate import ClientCertificate
 from extender.http.tls.failed_handshakes import FailedHandshakes
 from extender.http.tls.reloaded_files import ReloadedFiles
-from extender.listener_settings import ListenerSettings
+from extender.listener_settings import HTTP1_SERVER_NAME, ListenerSettings
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import PeriodicTask
 from extender.telemetry import METRICS
 
 LOOK_S = 1.0
+HTTP1, HTTP2 = "http/1.1", "h2"  # as ALPN names them
 
 
 class ServerContexts(msgspec.Struct, frozen=True):
     """What was made from the files of the server."""
 
     verbs: ssl.SSLContext  # asks for a client certificate
-    api: ssl.SSLContext
+    verbs_http1: ssl.SSLContext  # the same, for callers of `HTTP1_SERVER_NAME`
+    api: ssl.SSLContext  # asks for none
     client_cas: tuple[x509.Certificate, ...]
 
 
@@ -60,8 +62,8 @@ class TlsContexts:
         )
         self._server = ReloadedFiles("server", server, lambda: self._server_contexts(*server))
         self._client = ReloadedFiles("client", client, lambda: self._client_context(*client))
-        self.verbs = _front(lambda: self._server.current.verbs, asks=True)
-        self.api = _front(lambda: self._server.current.api, asks=False)
+        self.verbs = _front(self._verbs_for, asks=True)
+        self.api = _front(lambda _: self._server.current.api, asks=False)
         for listener, context in (("verbs", self.verbs), ("api", self.api)):
             FailedHandshakes(listener, clock).observe(context)
 
@@ -76,7 +78,7 @@ class TlsContexts:
         Of an older connection only signatures of these CAs themselves count, not those of an intermediate CA.
         """
         current = self._server.current
-        if caller.verified_with is current.verbs:
+        if caller.verified_with in (current.verbs, current.verbs_http1):
             return True
         found = x509.load_der_x509_certificate(caller.encoded)
         if not any(_signed(found, ca) for ca in current.client_cas):
@@ -106,16 +108,27 @@ class TlsContexts:
         authorities = read_certificates("--client-ca-file", client_ca)
         if all(one.not_valid_after_utc.timestamp() < self.now_s() for one in authorities):
             raise BadInput(f"--client-ca-file: all CAs in {client_ca} have ended; renew them")
-        contexts = []
-        for asks in (True, False):
-            context = _server_context(asks=asks)
+
+        def made(*protocols: str, asks: bool) -> ssl.SSLContext:
+            context = _server_context(protocols, asks=asks)
             _load_pair(context, certificate, key, "--tls-cert-file", "--tls-private-key-file")
             if asks:
                 _load_authorities(context, client_ca, "--client-ca-file")
-            contexts.append(context)
+            return context
+
         self._show_end("server", ends)
         self._show_end("client-ca", max(one.not_valid_after_utc for one in authorities).timestamp())
-        return ServerContexts(contexts[0], contexts[1], authorities)
+        return ServerContexts(
+            verbs=made(HTTP2, HTTP1, asks=True),
+            verbs_http1=made(HTTP1, asks=True),
+            # browsers and commands need no second version
+            api=made(HTTP1, asks=False),
+            client_cas=authorities,
+        )
+
+    def _verbs_for(self, server_name: str | None) -> ssl.SSLContext:
+        current = self._server.current
+        return current.verbs_http1 if server_name == HTTP1_SERVER_NAME else current.verbs
 
     def _client_context(self, certificate: str, key: str, server_ca: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -154,14 +167,13 @@ def _signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     return True
 
 
-def _server_context(*, asks: bool) -> ssl.SSLContext:
+def _server_context(protocols: Sequence[str], *, asks: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # no resumption: a resumed session would not verify the client again
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    # callers with certificates are those of the verbs; browsers and commands need no second version
-    context.set_alpn_protocols(["h2", "http/1.1"] if asks else ["http/1.1"])
+    context.set_alpn_protocols(protocols)
     if asks:
         context.verify_mode = ssl.CERT_REQUIRED
         # as in Go: each certificate of the file is trusted by itself
@@ -169,13 +181,18 @@ def _server_context(*, asks: bool) -> ssl.SSLContext:
     return context
 
 
-def _front(current: Callable[[], ssl.SSLContext], *, asks: bool) -> ssl.SSLContext:
-    """Return a context without certificates that uses the current one at each handshake."""
+def _front(current: Callable[[str | None], ssl.SSLContext], *, asks: bool) -> ssl.SSLContext:
+    """Return a context without certificates that uses the current one at each handshake.
 
-    def swap(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = current()
+    Args:
+        current: Returns it for the name of the server that a client sends.
+        asks: As in the current one; OpenSSL keeps the verify mode of the context of the listener.
+    """
 
-    context = _server_context(asks=asks)
+    def swap(connection: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = current(name)
+
+    context = _server_context((HTTP1,), asks=asks)
     context.sni_callback = swap
     return context
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from datetime import UTC, datetime, timedelta
 
 import h2.exceptions
 import pytest
 from hyperframe.frame import PingFrame
 
+from extender.cli.certificates.certificate_folder import SERVER_NAME
 from extender.http.http2 import http2_connection
 from extender.http.web import connection_limits
+from extender.listener_settings import HTTP1_SERVER_NAME
 from tests.integration.http.test_direct_calls import bodies
-from tests.support.certificates import certificate_folder
+from tests.support.certificates import certificate_folder, client_context
 from tests.support.service.fakes import until
 from tests.support.service.http2_client import http2_client
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening
@@ -24,6 +27,39 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return certificate_folder(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize("name", [SERVER_NAME, HTTP1_SERVER_NAME])
+async def test_the_name_of_the_server_chooses_the_version_of_http(made, name):
+    """Both are in the certificate; the caller offers both versions, as kube-scheduler does; new files change nothing."""
+    context = client_context(made)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    chosen = "h2" if name == SERVER_NAME else "http/1.1"
+    async with listening(made) as service:
+        for _ in range(2):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", service.ports[0], ssl=context, server_hostname=name
+            )
+            assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
+            writer.close()
+            made.renew(datetime.now(UTC), timedelta(days=9))
+            service.reload()
+
+
+async def test_a_connection_for_http_1_1_stays_open_until_files_have_changed(made):
+    async with listening(made) as service, client(made) as session:
+
+        async def call():
+            async with session.post(
+                service.url(FILTER), json=service.filter_body(), server_hostname=HTTP1_SERVER_NAME
+            ) as reply:
+                assert reply.status == 200, await reply.text()
+                return reply.headers.get("Connection")
+
+        assert [await call(), await call()] == [None, None]
+        made.renew(datetime.now(UTC), timedelta(days=9))
+        service.reload()
+        assert [await call(), await call(), await call()] == ["close", None, None]
 
 
 def bind_body(listening_, name):

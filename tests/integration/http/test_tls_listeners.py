@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
+from extender.cli.certificates.certificate_folder import SERVER_NAME
 from extender.http.scheduler.leader_proxy import FORWARDED
+from extender.listener_settings import HTTP1_SERVER_NAME
 from extender.telemetry import METRICS
 from tests.support.certificates import certificate_folder, client_context
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening, old_protocol
@@ -42,8 +44,11 @@ async def test_kube_scheduler_calls_with_its_certificate(service, made):
                 assert reply.status == 404, path
 
 
+@pytest.mark.parametrize("server_name", [SERVER_NAME, HTTP1_SERVER_NAME])
 @pytest.mark.parametrize("kind", ["none", "of another CA", "of a server", "that has ended"])
-async def test_a_certificate_that_is_not_right_gets_no_connection(service, made, tmp_path, kind):
+async def test_a_certificate_that_is_not_right_gets_no_connection(
+    service, made, tmp_path, kind, server_name
+):
     """The handshake fails, so no handler is reached and nothing is answered."""
     other = certificate_folder(tmp_path / "other")
     if kind == "none":
@@ -68,19 +73,28 @@ async def test_a_certificate_that_is_not_right_gets_no_connection(service, made,
             client(made, context=context) as session,
         ):
             with pytest.raises(aiohttp.ClientError):
-                await session.post(trusting.url(FILTER), json=trusting.filter_body())
+                await session.post(
+                    trusting.url(FILTER), json=trusting.filter_body(), server_hostname=server_name
+                )
         return
     async with client(made, context=context) as session:
         with pytest.raises(aiohttp.ClientError):
-            await session.post(service.url(FILTER), json=service.filter_body())
+            await session.post(
+                service.url(FILTER), json=service.filter_body(), server_hostname=server_name
+            )
 
 
-async def test_a_name_that_is_not_allowed_is_a_403_with_name_and_setting(service, made):
+@pytest.mark.parametrize("server_name", [SERVER_NAME, HTTP1_SERVER_NAME])
+async def test_a_name_that_is_not_allowed_is_a_403_with_name_and_setting(
+    service, made, server_name
+):
     """Signed by the right CA; on every verb, and nothing is changed."""
     before = METRICS.http_requests_refused.labels("client-name")._value.get()
     async with client(made, "client-stranger") as session:
         for path in (FILTER, BIND, "/scheduler/preempt", "/scheduler/prioritize"):
-            async with session.post(service.url(path), json=service.filter_body()) as reply:
+            async with session.post(
+                service.url(path), json=service.filter_body(), server_hostname=server_name
+            ) as reply:
                 assert reply.status == 403
                 assert await reply.text() == (
                     "the client certificate is of 'stranger', and --allowed-client-names has "

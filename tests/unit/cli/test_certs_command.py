@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from extender.cli.certificates import certificate_folder as module
 from extender.cli.certificates.certificate_folder import (
     CertificateFolder,
     names_of,
@@ -99,9 +100,14 @@ def test_nothing_is_overwritten_by_mistake(tmp_path):
     assert (done.returncode, done.stderr) == (2, "gang-extender: --renew keeps the CA and --force replaces it; give one of them\n")  # fmt: skip
 
 
-def test_renewed_certificates_have_new_dates_and_the_old_ca_keys_and_names(tmp_path):
-    """So each is replaced in one step, and clients that trust the old ca.crt go on; a client may be added."""
-    made = certificate_folder(tmp_path, names=["10.0.0.7"], clients=["prometheus"])
+def test_renewed_certificates_have_new_dates_and_the_old_ca_keys_and_names(tmp_path, monkeypatch):
+    """So each is replaced in one step, and clients that trust the old ca.crt go on; a client may be added.
+
+    A certificate of a version that had fewer names has those of this one.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "NAMES", ("localhost",))
+        made = certificate_folder(tmp_path, names=["10.0.0.7"], clients=["prometheus"])
     stems = ("server", SCHEDULER, REPLICA, "client-prometheus")
     keys = {stem: made.key(stem).read_bytes() for stem in ("ca", *stems)}
     old = client_context(made)
@@ -114,7 +120,7 @@ def test_renewed_certificates_have_new_dates_and_the_old_ca_keys_and_names(tmp_p
         found = read_certificate(made.certificate(stem))
         assert found.serial_number != numbers[stem]
         assert found.not_valid_after_utc > datetime.now(UTC) + timedelta(days=89)
-    assert {"10.0.0.7", "10.0.0.8", "localhost"} <= set(names_of(read_certificate(made.certificate("server"))))  # fmt: skip
+    assert {"10.0.0.7", "10.0.0.8", *module.NAMES} == set(names_of(read_certificate(made.certificate("server"))))  # fmt: skip
     assert [one.kept for one in written] == [True, *[False] * 5]
     assert (tmp_path / "client-grafana.key").exists()
     assert handshake(strict_server(made), old, "10.0.0.8") == {"commonName": "system:kube-scheduler"}  # fmt: skip
