@@ -144,7 +144,12 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
         keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
         projecting = create_engine(
-            url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
+            url,
+            name="project",
+            settings=PROJECTING,
+            pool_size=2,
+            command_timeout_s=TIMEOUT_S,
+            ping=False,
         )
         inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
@@ -155,7 +160,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(inputs),
             audit=audit,
-            reference_index=PostgresReferenceIndex(writing),
+            reference_index=PostgresReferenceIndex(projecting),
             projection=PostgresIntervalProjection(projecting),
             as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,

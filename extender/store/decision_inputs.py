@@ -11,8 +11,7 @@ import asyncio
 import hashlib
 import zlib
 from collections import ChainMap
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -23,12 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
 from extender.ports.log_ports import DecisionInput, DecisionInputs
-from extender.store.engine import (
-    COMMAND_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
-    our_faults,
-    transaction,
-)
+from extender.store.engine import driver_connection, transaction
 from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 
 BATCH_MAX = 64  # inputs stored in one transaction
@@ -133,7 +127,7 @@ class PostgresDecisionInputs:
             for digest, body in zip(hashes, parts, strict=True)
             if digest not in self._known
         }
-        async with _driver_connection(self._engine, "saving inputs of decisions") as connection:
+        async with driver_connection(self._engine, "saving inputs of decisions") as connection:
             # Each statement commits: parts without an input, after a crash, are removed by `retention`.
             new = await _number(connection, bodies)
             numbers = ChainMap(new, self._known)
@@ -185,26 +179,6 @@ class PostgresDecisionInputs:
         except (KeyError, ValueError) as error:
             raise CorruptLog(f"input {digest}: part {error} is missing") from error
         return DecisionInput(digest=digest, head=head, parts=tuple(parts))
-
-
-@asynccontextmanager
-async def _driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[asyncpg.Connection]:
-    """Give a connection of the driver, without a transaction: it costs half the CPU time of the engine's."""
-    with our_faults(doing):
-        async with (
-            asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S),
-            engine.connect() as pooled,
-        ):
-            raw = await pooled.get_raw_connection()
-            connection: asyncpg.Connection = raw.driver_connection
-            try:
-                yield connection
-            except ExtenderError:
-                raise
-            except BaseException:
-                # the pool does not know that it was used, or in which state it is
-                await pooled.invalidate()
-                raise
 
 
 async def _number(

@@ -14,14 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
 from extender.ports.log_ports import IntervalProjection
-from extender.store.engine import transaction
+from extender.store.engine import driver_connection, transaction
 from extender.store.tables import PROJECTION
 
 # A projection lost in a crash is made again, so its commits need not be durable.
 SETTINGS = {"synchronous_commit": "off"}
 TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
 
-_PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
+_PROJECT = "SELECT gx.project($1, $2)"
 
 
 class PostgresIntervalProjection:
@@ -36,9 +36,8 @@ class PostgresIntervalProjection:
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
         """See `IntervalProjection.project`."""
-        values = {"upto": upto, "max_events": max_events}
-        async with transaction(self._engine, "projecting the log") as connection:
-            return Position((await connection.execute(_PROJECT, values)).scalar_one())
+        async with driver_connection(self._engine, "projecting the log") as connection:
+            return Position(await connection.fetchval(_PROJECT, upto, max_events))
 
     async def projected(self) -> Position:
         """See `IntervalProjection.projected`."""

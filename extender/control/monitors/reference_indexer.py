@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import StoreUnavailable
-from extender.ports.log_ports import ReferenceIndex
+from extender.ports.log_ports import START, ReferenceIndex
 from extender.runtime.periodic import PeriodicTask
 
 AT_ONCE = 500  # events; a few milliseconds of the database
@@ -17,6 +17,7 @@ class ReferenceIndexer:
     def __init__(self, leader: Leader, mentions: ReferenceIndex) -> None:
         self._leader = leader
         self._mentions = mentions
+        self._indexed = START  # up to here, as far as this process knows
 
     async def run(self) -> None:
         """Index until cancelled; retry when the database does not answer."""
@@ -35,6 +36,12 @@ class ReferenceIndexer:
         Raises:
             StoreUnavailable: No answer; try again.
         """
-        indexed = AT_ONCE
-        while indexed == AT_ONCE and self._leader.may_record():
-            indexed = await self._mentions.note(AT_ONCE)
+        end, has_indexed = self._leader.committed.position, False
+        while self._indexed != end and self._leader.may_record():
+            looked_at = await self._mentions.note(AT_ONCE)
+            has_indexed = has_indexed or looked_at > 0
+            if looked_at < AT_ONCE:
+                # where there was nothing, another replica may be at work still, and may fail
+                if has_indexed:
+                    self._indexed = end
+                return

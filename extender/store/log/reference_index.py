@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.ports.log_ports import ReferenceIndex
-from extender.store.engine import transaction
+from extender.store.engine import driver_connection
+
+_INDEX = "SELECT gx.index_references($1)"
 
 
 class PostgresReferenceIndex:
@@ -23,9 +24,8 @@ class PostgresReferenceIndex:
 
     async def note(self, most: int) -> int:
         """See `ReferenceIndex.note`."""
-        async with transaction(self._engine, "indexing the names in events") as connection:
-            looked_at = await connection.scalar(sa.select(sa.func.gx.index_references(most)))
-        return int(looked_at or 0)
+        async with driver_connection(self._engine, "indexing the names in events") as connection:
+            return int(await connection.fetchval(_INDEX, most))
 
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -170,6 +171,26 @@ async def test_bind_calls_that_wait_share_a_few_connections(
     assert most["waiting"] > members / 2  # streams count as connections
     assert most["connections"] < 12
     assert failed_attempts(await asyncio.to_thread(story.plane.scheduler_metrics)) == 0
+    await story.check_events()
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_only_bind_calls_come_over_http2(
+    story: Story, certificates: LiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the names of the server in the configuration want it; the HTTP library of Go writes which requests it sends over HTTP/2."""
+    monkeypatch.setenv("GODEBUG", "http2debug=1")
+    await story.create(*(a_node(f"n{i}", cpu="64") for i in range(2)))
+    await call_with(story, files_of(certificates))
+    log = story.plane.schedulers["scheduler"].log
+    written = len(log.read_text())
+    await story.create(*a_gang("g", pods=6, requests={"cpu": "10m"}))
+    await story.until_bound(6)
+    sent = re.findall(r'header ":path" = "/scheduler/(\w+)"', log.read_text()[written:])
+    assert sent == ["bind"] * 6
+    calls = [(line["verb"], line["pod"]) for line in story.service.lines("call")]
+    print(calls)
+    assert {verb for verb, _ in calls} >= {"filter", "bind"}
     await story.check_events()
 
 
