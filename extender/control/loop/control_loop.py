@@ -7,7 +7,8 @@ request is built again and compared. Each pass ends with one published result, w
 between passes and while they run.
 
 A change wakes the loop within milliseconds, but for those that no member waits for: what the watches report of our own
-writes, and what the last pass appended. They are handled together, `EXPECTED_CHANGES_MS` after the first.
+writes, members of groups that need more of them, and what the last pass appended. They are handled together,
+`EXPECTED_CHANGES_MS` after the first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between pa
 REST_LATER_MS = 40
 # Loading the solver takes a second of CPU time; a service that starts has other work.
 SOLVER_AFTER_MS = 10_000
-# So long after the first of them, changes are handled that carry out what is recorded; see `expected_changes`.
+# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`.
 EXPECTED_CHANGES_MS = 100
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
@@ -227,17 +228,18 @@ class ControlLoop:
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(EXPECTED_CHANGES_MS / 1000):
-                while self._can_wait(seen, now := self._seen(), after):
-                    changes = self._changes_after(now)
+                view = seen.view
+                while self._can_wait(view, now := self._seen(), after):
+                    view, changes = now.view, self._changes_after(now)
                     await first_of(*(change() for change in changes), timeout_s=TICK_S)
 
-    def _can_wait(self, seen: _Revisions, now: _Revisions, after: _Revisions) -> bool:
-        """Return whether all changes after the last pass are its own appends, or carry out what is recorded."""
+    def _can_wait(self, view: ClusterView, now: _Revisions, after: _Revisions) -> bool:
+        """Return whether the last pass itself has changed the state, and nothing can be admitted after what is new in the view."""
         return (
-            now.wakeups == seen.wakeups
+            now.wakeups == after.wakeups
             and now.state == after.state
             and not self._nominator.has_later_stages
-            and are_expected(seen.view, now.view, self._leader.committed)
+            and are_expected(view, now.view, self._leader.committed)
         )
 
 

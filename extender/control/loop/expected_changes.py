@@ -1,7 +1,7 @@
-"""Changes of the cluster that carry out what is recorded: they come in numbers, and no member waits for the pass after them.
+"""Changes of the cluster that come in numbers, and after which nothing can be admitted: no member waits for the pass after them.
 
-A nomination, the removal of our gate and the Binding of a member come back by the watch, as the resource version of a
-group does after a write. Nothing can be admitted because of them.
+They carry out what is recorded: a nomination, the removal of our gate and the Binding of a member come back by the watch,
+as the resource version of a group does after a write. Or they are the first members of a group that needs more.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ from typing import Final
 import msgspec
 
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
-from extender.core.log.reservation_state import Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView, changed_groups, changed_pods
+from extender.core.log.reservation_state import BoundMember, Reservation, ReservationState
+from extender.core.model.cluster_view import (
+    ClusterView,
+    changed_groups,
+    changed_pods,
+    groups_above,
+)
+from extender.core.model.ids import PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 
@@ -22,10 +27,10 @@ _UNCHANGED: Final = ("nodes", "blueprints", "budgets", "ends", "max_children")
 
 
 def are_expected(before: ClusterView, view: ClusterView, state: ReservationState) -> bool:
-    """Return whether all that changed between two views carries out what the log has.
+    """Return whether nothing can be admitted because of what changed between two views.
 
     Args:
-        before: As the last pass saw it.
+        before: An earlier view.
         view: As it is now.
         state: The committed state.
     """
@@ -35,7 +40,7 @@ def are_expected(before: ClusterView, view: ClusterView, state: ReservationState
         _is_status_of(before.groups.get(key), view.groups.get(key))
         for key in changed_groups(before, view)
     ) and all(
-        _carries_out(before.pods.get(uid), view.pods.get(uid), reservation_of(state, uid))
+        _is_expected(before.pods.get(uid), view.pods.get(uid), view, state)
         for uid in changed_pods(before, view)
     )
 
@@ -50,18 +55,50 @@ def _is_status_of(before: Group | None, group: Group | None) -> bool:
     return same == group
 
 
-def _carries_out(before: Pod | None, pod: Pod | None, reservation: Reservation | None) -> bool:
-    """Return whether a member was nominated, lost our gate or was bound as reserved, and nothing else happened to it."""
-    if before is None or pod is None or reservation is None:
+def _is_expected(
+    before: Pod | None, pod: Pod | None, view: ClusterView, state: ReservationState
+) -> bool:
+    if pod is None:
         return False
-    if pod.node not in (None, reservation.node) or pod.plan not in ("", reservation.plan):
+    if before is None:
+        return _leaves_incomplete(pod, view, state)
+    return _carries_out(before, pod, _recorded(state, pod.uid))
+
+
+def _leaves_incomplete(pod: Pod, view: ClusterView, state: ReservationState) -> bool:
+    """Return whether a new pod is a gated member of a tree that was never admitted, and its group needs more of them."""
+    groups = groups_above(view, pod.group)
+    if not groups or GATE not in pod.gates or pod.node is not None or pod.deleting:
         return False
-    if pod.nominated not in (None, reservation.node):
+    if len(view.members[groups[0].key]) >= groups[0].minimum:
+        return False
+    root = state.gangs.get(groups[-1].uid)
+    return root is None or not root.groups
+
+
+def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:
+    """Return where the log has a member: reserved or bound; None: nowhere."""
+    gang_uid = state.gang_of.get(uid)
+    root = state.gangs.get(gang_uid) if gang_uid is not None else None
+    return None if root is None else root.reservations.get(uid) or root.bound.get(uid)
+
+
+def _carries_out(before: Pod, pod: Pod, recorded: Reservation | BoundMember | None) -> bool:
+    """Return whether a member was nominated, lost our gate or was bound as recorded, and nothing else happened to it."""
+    if recorded is None:
+        return msgspec.structs.replace(before, resource_version=pod.resource_version) == pod
+    if pod.node not in (None, recorded.node) or pod.plan not in ("", recorded.plan):
+        return False
+    if pod.nominated not in (None, recorded.node):
         return False
     if set(before.gates) - set(pod.gates) - {GATE} or set(pod.gates) - set(before.gates):
         return False
+    labels = before.labels
+    if before.node is None and pod.node is not None and labels.items() <= pod.labels.items():
+        labels = pod.labels  # a pod that is bound gets those of its zone and region
     same = msgspec.structs.replace(
         before,
+        labels=labels,
         node=pod.node,
         plan=pod.plan,
         assigned_us=pod.assigned_us,

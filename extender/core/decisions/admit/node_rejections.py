@@ -195,6 +195,7 @@ class RejectionEvidence:
         """Remove a suspicion: kube-scheduler offered the planned node."""
         self._found.pop(reservation.uid, None)
         self._offered.pop(reservation.uid, None)
+        self._accepted.pop(reservation.uid, None)  # so that the oldest is the first
         self._accepted[reservation.uid] = (reservation.plan, now_ms)
 
     def hints(self, view: ClusterView) -> dict[PodUid, NodeName]:
@@ -217,9 +218,11 @@ class RejectionEvidence:
     ) -> tuple[Reservation, ...]:
         """Return the reservations with a confirmed rejection, and remove suspicions that are over."""
         found: list[Reservation] = []
-        for uid, (_, at_ms) in list(self._accepted.items()):
-            if now_ms - at_ms >= RESTLESS_MS:
-                del self._accepted[uid]
+        while self._accepted:
+            uid, (_, at_ms) = next(iter(self._accepted.items()))
+            if now_ms - at_ms < RESTLESS_MS:
+                break
+            del self._accepted[uid]
         for uid, suspicion in list(self._found.items()):
             gang_uid = state.gang_of.get(uid)
             root = state.gangs.get(gang_uid) if gang_uid is not None else None

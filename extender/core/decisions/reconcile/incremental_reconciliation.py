@@ -138,17 +138,19 @@ class _Changes:
         self.roots |= self.whole | self.members.keys()
 
     def _add_pods(self, uids: Iterable[PodUid]) -> None:
+        last, here = self._both
         for uid in uids:
+            moved = not _uses_the_same(last.view.pods.get(uid), here.view.pods.get(uid))
             for seen in self._both:
                 pod, gang_uid = seen.view.pods.get(uid), seen.state.gang_of.get(uid)
-                if pod is not None and pod.node is not None:
+                if moved and pod is not None and pod.node is not None:
                     self.nodes.add(pod.node)
                 if pod is not None and (tree := seen.tree_of(pod)) is not None:
                     self.members.setdefault(tree.root.uid, set()).add(uid)
                 if gang_uid is not None:
                     self.members.setdefault(gang_uid, set()).add(uid)
                     held = seen.state.gangs[gang_uid].reservations.get(uid)
-                    if held is not None:
+                    if moved and held is not None:
                         self.nodes.add(held.node)
 
     def _add_nodes(self, names: set[NodeName]) -> None:
@@ -263,6 +265,16 @@ class IncrementalReconciliation:
             if events:
                 self._open[root.uid] = frozenset(data.uid for data in events)
         return drafts, compared, left
+
+
+def _uses_the_same(before: Pod | None, pod: Pod | None) -> bool:
+    """Return whether a pod takes the same capacity as before: what it uses, and whether it needs its reservation."""
+    return (
+        before is not None
+        and pod is not None
+        and (before.node, before.deleting) == (pod.node, pod.deleting)
+        and before.shape == pod.shape
+    )
 
 
 def _concerns_all(last: _Compared, here: _Compared) -> bool:

@@ -1,4 +1,4 @@
-"""What a pass is not needed for at once: changes that carry out what is recorded."""
+"""What a pass is not needed for at once: changes that carry out what is recorded, and members of groups that need more."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import pytest
 from extender.control.loop import control_loop
 from extender.control.loop.expected_changes import are_expected
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.log.events import GangAdmitted, GangScheduled
+from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import NodeName, PlanId
 from tests.support.service.fakes import FakeCluster, Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
+from tests.unit.core.decisions.support import folded
 
 NEVER_S = 3600.0
 
 
 class Scene:
-    """A gang of two, admitted, with an ordinary pod and another gang that is not."""
+    """A gang of two, admitted, with an ordinary pod and another gang that is not, and needs three."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster(
             a_node("n0", gpu=4),
             a_node("n1", gpu=4),
             *a_gang("g", pods=2, schedulingGates=[{"name": GATE}, {"name": "other/gate"}]),
-            *a_gang("h", pods=2),
+            *a_gang("h", pods=1, minimum=3, schedulingGates=[{"name": GATE}]),
             a_pod("alone", requests={GPU: 1}),
         )
         self.state = admitted(EMPTY, self.cluster, "g", {"g-0": "n0", "g-1": "n1"})
@@ -42,6 +43,11 @@ EXPECTED = {
     "nominated": {"nominated": NodeName("n0")},
     "its gate removed": {"gates": ("other/gate",), "nominated": NodeName("n0")},
     "bound": {"node": NodeName("n0"), "assigned_us": 5, "gates": (), "plan": "plan-g"},
+    "bound, with the labels of its zone": {
+        "node": NodeName("n0"),
+        "gates": (),
+        "labels": {"gang-extender.dev/pod-group": "g", "topology.kubernetes.io/zone": "z0"},
+    },
 }
 
 
@@ -67,6 +73,8 @@ def test_a_member_that_goes_to_its_node_is_expected(change):
         ("g-0", {"deleting": True}),
         ("g-0", {"unschedulable": "0/2 nodes are available"}),
         ("g-0", {"priority": 5}),
+        ("g-0", {"labels": {"gang-extender.dev/pod-group": "g", "more": "x"}}),
+        ("g-0", {"labels": {}, "node": NodeName("n0")}),
         ("h-0", {"nominated": NodeName("n0")}),
         ("alone", {"node": NodeName("n0")}),
     ],
@@ -78,13 +86,76 @@ def test_anything_else_of_a_pod_is_not(pod, change):
     assert not scene.are_expected()
 
 
-def test_pods_that_come_and_go_are_not():
-    """Also members with a reservation."""
-    came, went = Scene(), Scene()
-    came.cluster.add(a_pod("h-2", "h", requests={GPU: 1}))
-    went.cluster.delete_pod("g-0")
-    assert not came.are_expected()
-    assert not went.are_expected()
+def test_what_follows_of_a_member_that_is_recorded_as_bound_is_expected():
+    """The pass has recorded it before the loop looks again; on another node it is not."""
+    for node, expected in (("n0", True), ("n1", False)):
+        scene = Scene()
+        pod = scene.cluster.pod("g-0")
+        bound = PodBound(plan=PlanId("plan-g"), pod="default/g-0", uid=pod.uid, node=NodeName("n0"))
+        scene.state = folded(scene.state, (scene.cluster.group("g").uid, "default/g", bound))
+        scene.cluster.change_pod("g-0", node=NodeName(node), resource_version="8")
+        assert scene.are_expected() is expected
+
+
+@pytest.mark.parametrize("name", ["g-0", "h-0", "alone"])
+def test_a_pod_in_whose_status_nothing_counts_is_expected(name):
+    """As of running pods, whose kubelets write it."""
+    scene = Scene()
+    scene.cluster.change_pod(name, resource_version="8")
+    assert scene.are_expected()
+
+
+def test_pods_that_go_are_not():
+    """Members with a reservation, and those that wait."""
+    for name in ("g-0", "h-0", "alone"):
+        scene = Scene()
+        scene.cluster.delete_pod(name)
+        assert not scene.are_expected()
+
+
+def a_waiting(name, group, **spec):
+    return a_pod(name, group, requests={GPU: 1}, **({"schedulingGates": [{"name": GATE}]} | spec))
+
+
+def test_members_that_come_are_until_their_group_has_enough():
+    """Whether the log has the tree already or not."""
+    for observed in (False, True):
+        scene = Scene()
+        if observed:
+            group = scene.cluster.group("h")
+            scene.state = folded(scene.state, (group.uid, "default/h", GangObserved(kind="PodGroup")))  # fmt: skip
+        scene.cluster.add(a_waiting("h-1", "h"))
+        assert scene.are_expected()
+        scene.before = scene.cluster.seen
+        scene.cluster.add(a_waiting("h-2", "h"))
+        assert not scene.are_expected()
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_waiting("h-1", "h", schedulingGates=[]),  # kube-scheduler tries it
+        a_waiting("h-1", "h", nodeName="n0"),
+        a_waiting("x-0", "no-such-group"),
+        a_pod("other", requests={GPU: 1}),
+        a_waiting("g-2", "g"),
+    ],
+    ids=["ungated", "bound", "without its group", "ordinary", "of an admitted gang"],
+)
+def test_other_pods_that_come_are_not(pod):
+    scene = Scene()
+    scene.cluster.add(pod)
+    assert not scene.are_expected()
+
+
+def test_a_member_that_replaces_one_of_an_admitted_gang_is_not():
+    """Though its group has fewer than it needs."""
+    scene = Scene()
+    for name in ("g-0", "g-1"):
+        scene.cluster.delete_pod(name)
+    scene.before = scene.cluster.seen
+    scene.cluster.add(a_waiting("g-2", "g"))
+    assert not scene.are_expected()
 
 
 def test_of_groups_only_the_status_is():
