@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -226,20 +225,29 @@ class ControlLoop:
             after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
         """
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(EXPECTED_CHANGES_MS / 1000):
-                view = seen.view
-                while self._can_wait(view, now := self._seen(), after):
-                    view, changes = now.view, self._changes_after(now)
-                    await first_of(*(change() for change in changes), timeout_s=TICK_S)
+        now = self._seen()
+        if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
+            seen.view, now.view
+        ):
+            await first_of(
+                self._unexpected_change(now.view),
+                self._leader.wakeup.wait(after.state),
+                self._wakeup.wait(after.wakeups),
+                timeout_s=EXPECTED_CHANGES_MS / 1000,
+            )
 
-    def _can_wait(self, view: ClusterView, now: _Revisions, after: _Revisions) -> bool:
-        """Return whether the last pass itself has changed the state, and nothing can be admitted after what is new in the view."""
-        return (
-            now.wakeups == after.wakeups
-            and now.state == after.state
-            and not self._nominator.has_later_stages
-            and are_expected(view, now.view, self._leader.committed)
+    async def _unexpected_change(self, view: ClusterView) -> None:
+        """Wait for a change of the cluster after which a pass is needed at once."""
+        while True:
+            await self._cluster.changed(view.revision)
+            before, view = view, self._cluster.view()
+            if not self._can_wait(before, view):
+                return
+
+    def _can_wait(self, before: ClusterView, view: ClusterView) -> bool:
+        """Return whether nothing can be admitted after what changed between two views, and nothing is to be written."""
+        return not self._nominator.has_later_stages and are_expected(
+            before, view, self._leader.committed
         )
 
 
