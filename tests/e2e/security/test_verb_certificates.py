@@ -186,11 +186,9 @@ async def test_only_bind_calls_come_over_http2(
     written = len(log.read_text())
     await story.create(*a_gang("g", pods=6, requests={"cpu": "10m"}))
     await story.until_bound(6)
-    sent = re.findall(r'header ":path" = "/scheduler/(\w+)"', log.read_text()[written:])
+    sent = re.findall(r'":path\\" = \\"/scheduler/(\w+)', log.read_text()[written:])
     assert sent == ["bind"] * 6
-    calls = [(line["verb"], line["pod"]) for line in story.service.lines("call")]
-    print(calls)
-    assert {verb for verb, _ in calls} >= {"filter", "bind"}
+    assert len(story.service.calls("filter")) >= len(sent)
     await story.check_events()
 
 
