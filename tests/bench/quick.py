@@ -27,7 +27,7 @@ from tests.bench import latency, planner, preemption, victim_search
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import write_history
 from tests.bench.race import Case, Run, run_cases
-from tests.bench.sides import ANSWERS, COMPUTES, NATIVE, NATIVE_TREES, OURS, Shape, Side
+from tests.bench.sides import ANSWERS, CALLS, COMPUTES, NATIVE, NATIVE_TREES, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
 from tests.bench.store import server
 from tests.support.logs.postgres import fresh_database
@@ -48,6 +48,7 @@ CPU_MEMBERS_MIN = (
 )
 EVENTS = 100_000
 ONLY_ANSWERS = "with an extender that only answers"
+ONLY_CALLS = "with a service that only makes the calls"
 BOUNDS = {  # sides that show how near to the native gang an extender can come
     ANSWERS.name: ONLY_ANSWERS,
     COMPUTES.name: f"{ONLY_ANSWERS}, after {COMPUTES.computes_ms:.0f} ms of CPU per member",
@@ -431,11 +432,15 @@ def stream_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure the CPU of the service for trees of four sizes, and filter inside the service while the largest is placed."""
+    """Measure the CPU of the service for trees of four sizes, and filter inside the service while the largest is placed.
+
+    Beside it one that only makes the calls: what they cost in Python before anything is decided.
+    """
     sizes, nodes = ((4, 8), 40) if scale.quick else (CPU_SIZES, NODES)
     stand = a_stand()
     with asyncio.Runner() as runner:
-        used_ms, filter_ms = runner.run(_used_by_trees(stand, sizes, nodes))
+        used_ms, filter_ms = runner.run(_used_by_trees(stand, OURS, sizes, nodes))
+        calls_ms, _ = runner.run(_used_by_trees(stand, CALLS, sizes[:-1], nodes))
     yield [
         row(
             f"CPU of the service per member bound, trees of {size:,}",
@@ -445,6 +450,16 @@ def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
             "2 ms",
         )
         for size in sizes
+    ]
+    yield [
+        row(
+            f"CPU of the service per member bound, trees of {size:,}, {ONLY_CALLS}",
+            "ms",
+            "lower",
+            [calls_ms[size]],
+            "",
+        )
+        for size in calls_ms
     ]
     targets = {"p50": "0.4 ms", "p99": "2 ms"}
     yield [
@@ -460,12 +475,12 @@ def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 async def _used_by_trees(
-    stand: Stand, sizes: Sequence[int], nodes: int
+    stand: Stand, side: Side, sizes: Sequence[int], nodes: int
 ) -> tuple[dict[int, float], list[float]]:
     """Return CPU milliseconds per member by size, and those inside the service of filter calls for the last tree."""
     await stand.sweep()
     await stand.fleet(nodes, cpu=CPUS_MANY)
-    await stand.start(OURS, FAST)
+    await stand.start(side, FAST)
     used_ms: dict[int, float] = {}
     try:
         assert stand.service is not None

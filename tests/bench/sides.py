@@ -64,6 +64,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
     echo: bool = False  # kube-scheduler asks an extender that only answers (echo/main.go)
+    # of the service: another module in its place
+    command: tuple[str, ...] = ("extender", "serve")
     computes_ms: float = 0  # CPU time of that extender before each answer of filter
 
     @property
@@ -146,6 +148,8 @@ def _tree_gates(minor: str) -> Mapping[str, bool]:
 
 
 OURS = Side(name="ours", config=shipped_config, gates=_no_gates, service=True)
+# Another service in our place, that only makes the calls which each member needs
+CALLS = msgspec.structs.replace(OURS, command=("tests.bench.calls_only",))
 # The same without our gate: members reach kube-scheduler at once and are refused until their plan stands
 UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=True)
 # Flat gangs with what they need and no more: with topology and composites on as well, kube-scheduler

@@ -14,6 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -25,7 +26,7 @@ from deploy.demo.ports import free_port
 from extender.control.monitors.log_verifier import FIRST_AFTER_S
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import running
-from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
+from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, OURS, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import build_ours
@@ -187,15 +188,17 @@ class Stand:
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]
 
-    async def start_service(self, **settings: str) -> None:
-        """Start the service as a ServiceAccount, on an empty database."""
+    async def start_service(self, command: Sequence[str] = OURS.command, **settings: str) -> None:
+        """Start the service, or another module in its place, as a ServiceAccount, on an empty database."""
         name = f"bench_{next(self._numbers)}"
         url = self.postgres.url
         await execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
         (self.folder / name).mkdir()
         database = database_of(url, name)
         folder = self.folder / name
-        self.service = Service(self.plane, folder, database, forked=False, **settings)
+        self.service = Service(
+            self.plane, folder, database, forked=False, command=command, **settings
+        )
         await self.service.start()
         self._started_s = time.monotonic()
 
@@ -216,7 +219,7 @@ class Stand:
         if side.name == "writes":
             return
         if side.service:
-            await self.start_service(**settings)
+            await self.start_service(side.command, **settings)
         url = self.service.url if self.service is not None else ""
         if side.echo:
             url = self.start_echo(side.computes_ms)

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Service:
         api_url: str = "",
         certificates: CertificateFolder | None = None,
         forked: bool = True,
+        command: Sequence[str] = ("extender", "serve"),
         **settings: str,
     ) -> None:
         """Prepare it; nothing runs yet.
@@ -51,9 +53,11 @@ class Service:
             api_url: Of a proxy in front of kube-apiserver; empty: none.
             certificates: With which it is called; None: without TLS, all on one port of loopback.
             forked: Whether a process that has imported the product forks it; else it is started as users start it.
+            command: Another module in its place, with arguments; only where it is not forked.
             settings: More settings.
         """
         self._plane = plane
+        self._command = command
         self.certificates = certificates
         self._forked = forked
         self.folder = folder
@@ -100,7 +104,7 @@ class Service:
                 self._process = fork_server.run(["serve"], self._environ, log)
             else:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "extender", "serve"],
+                    [sys.executable, "-m", *self._command],
                     cwd=ROOT,
                     env=self._environ,
                     stdout=log,
