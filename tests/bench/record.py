@@ -122,6 +122,8 @@ def _opening(recorded: Sequence[Recorded]) -> list[str]:
         f"`make bench-quick`, {'; '.join(' on '.join(source) for source in sources)}. *Native* is kube-scheduler's own gang",
         "scheduling of the same version, measured in turns with ours on the same machine. *With an extender that only answers*: another",
         "extender in our place, that decides nothing, while the loader nominates and ungates: what any extender that does so takes at least.",
+        "*With a service that only makes the calls*: another service in our place, with our code for watches and writes, that plans and",
+        "records nothing, has no barrier, and answers each call at once: what the calls cost in Python.",
         "",
         verdict_markdown(figures),
         "",
