@@ -16,6 +16,7 @@ import pytest
 from extender.cli.certificates.certificate_folder import CertificateFolder
 from extender.core.log.anchors import Anchor, decode_anchors
 from extender.runtime.log_keys import LogKeys, parse_keys, public_blocks
+from tests.controlplane.api import ApiError
 from tests.e2e.scenarios.conftest import Story
 from tests.support.certificates import certificate_folder
 from tests.support.logs.tampering import tamper
@@ -78,8 +79,13 @@ class Auditor:
         return await asyncio.to_thread(self.verified)
 
     async def published(self) -> tuple[Anchor, ...]:
-        """Return the anchors in the ConfigMap."""
-        found = await self._story.api.get(CONFIG_MAP)
+        """Return the anchors in the ConfigMap; none before the first are published."""
+        try:
+            found = await self._story.api.get(CONFIG_MAP)
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            return ()
         return decode_anchors(json.dumps(found["data"]).encode())
 
     async def until_published(self) -> int:
@@ -88,7 +94,8 @@ class Auditor:
 
         async def whole() -> int:
             end = len(await story.service.events())
-            return end if (await self.published())[-1].position == end else 0
+            anchors = await self.published()
+            return end if anchors and anchors[-1].position == end else 0
 
         end: int = await story.until(whole)
         return end
