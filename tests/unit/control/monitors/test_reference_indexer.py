@@ -6,10 +6,9 @@ import pytest
 
 from extender.control.monitors import reference_indexer
 from extender.control.monitors.reference_indexer import ReferenceIndexer
-from extender.core.log.events import GangObserved, NewEvent
 from extender.core.model.errors import StoreUnavailable
-from extender.core.model.ids import GangUid
 from tests.support.service.fakes import Stage
+from tests.unit.control.monitors.test_read_model_projector import record
 
 
 class Index:
@@ -41,15 +40,6 @@ async def stage(monkeypatch):
 @pytest.fixture
 def index(stage):
     return Index(stage.leader)
-
-
-async def record(stage, count):
-    for number in range(count):
-        name = f"r{stage.leader.committed.position}-{number}"
-        event = GangObserved(kind="PodGroup")
-        await stage.leader.append(
-            [NewEvent(gang_uid=GangUid(name), gang=f"ns/{name}", data=event, actor="t")]
-        )
 
 
 async def test_all_events_in_batches_and_none_twice(stage, index):
