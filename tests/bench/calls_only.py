@@ -12,7 +12,6 @@ import itertools
 import os
 from typing import cast
 
-import msgspec
 import uvloop
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
@@ -21,6 +20,14 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
+from extender.http.scheduler.wire import (
+    ExtenderBindingResult,
+    ExtenderFilterResult,
+    decode_args,
+    decode_binding,
+    encode,
+    uid_of,
+)
 from extender.ports.cluster_ports import Binding, PodRef
 from extender.runtime.system_clock import SystemClock
 from tests.bench.stand_in import Exchange
@@ -29,35 +36,12 @@ PLAN = "01a21a17-e4c6-7eb5-8415-77e21516c684"  # an annotation of each bound mem
 WRITERS = 24  # as many calls to the API server at once as the service has
 
 
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _WirePod(msgspec.Struct):
-    metadata: _Metadata
-
-
-class _FilterArgs(msgspec.Struct):
-    Pod: _WirePod
-
-
-class _BindArgs(msgspec.Struct):
-    PodName: str
-    PodNamespace: str
-    PodUID: str
-    Node: str
-
-
-_filter_args = msgspec.json.Decoder(_FilterArgs)
-_bind_args = msgspec.json.Decoder(_BindArgs)
-
-
 class Calls:
     """Gives each gated pod the next node, removes its gate, and binds it when kube-scheduler asks for that."""
 
     def __init__(self, cluster: KubernetesCluster) -> None:
         self._cluster = cluster
-        self._nodes: dict[str, NodeName] = {}  # by UID of the pod
+        self._nodes: dict[PodUid, NodeName] = {}
         self._numbers = itertools.count()
         self._gated: asyncio.Queue[Pod] = asyncio.Queue()
 
@@ -88,16 +72,15 @@ class Calls:
 
     def filter(self, body: bytes) -> bytes:
         """Answer with the node of the pod."""
-        node = self._nodes[_filter_args.decode(body).Pod.metadata.uid]
-        answer = {"Nodes": None, "NodeNames": [node], "FailedNodes": {}, "Error": ""}
-        return msgspec.json.encode(answer)
+        node = self._nodes[uid_of(decode_args(body).pod)]
+        return encode(ExtenderFilterResult(node_names=[node]))
 
     async def bind(self, body: bytes) -> bytes:
         """Post the Binding."""
-        wanted = _bind_args.decode(body)
-        pod = PodRef(namespace=wanted.PodNamespace, name=wanted.PodName, uid=PodUid(wanted.PodUID))
-        await self._cluster.bind(Binding(pod=pod, node=NodeName(wanted.Node), plan=PlanId(PLAN)))
-        return b'{"Error":""}'
+        asked = decode_binding(body)
+        pod = PodRef(namespace=asked.pod_namespace, name=asked.pod_name, uid=asked.pod_uid)
+        await self._cluster.bind(Binding(pod=pod, node=asked.node, plan=PlanId(PLAN)))
+        return encode(ExtenderBindingResult(error=""))
 
 
 class _Connection(Exchange):

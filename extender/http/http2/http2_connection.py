@@ -25,7 +25,6 @@ from extender.http.tls.client_certificate import ClientCertificate, certificate_
 
 log = logging.getLogger(__name__)
 
-ALPN: Final = "h2"
 # h2 looks through the open streams for each new one; above it, Go opens another connection.
 STREAMS_MAX: Final = 100
 STREAM_WINDOW_BYTES: Final = 1 << 20

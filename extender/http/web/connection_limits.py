@@ -21,9 +21,10 @@ from typing import cast
 
 from aiohttp import web
 
-from extender.http.http2.http2_connection import ALPN, LATE_S, Http2Connection
+from extender.http.http2.http2_connection import LATE_S, Http2Connection
 from extender.http.http2.stream_transport import StreamTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
+from extender.http.tls.tls_contexts import HTTP2
 from extender.http.web.direct_requests import (
     BYTES_MAX,
     DirectAnswers,
@@ -377,7 +378,7 @@ def _speaks_http2(transport: asyncio.Transport) -> bool:
     if isinstance(transport, StreamTransport):
         return False
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    return connection is not None and connection.selected_alpn_protocol() == ALPN
+    return connection is not None and connection.selected_alpn_protocol() == HTTP2
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:
