@@ -61,7 +61,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
-    barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
+    barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait for the next member of their gang, until its whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
@@ -101,6 +101,15 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     def bind_post_within_ms(self) -> int:
         """Return the maximum age of a bind call when its Binding is posted (EXTENDER 3.6)."""
         return int((self.bind_timeout_s - min(10.0, self.bind_timeout_s / 4)) * 1000)
+
+    @property
+    def barrier_limit_s(self) -> float:
+        """Return how long the bind calls of a gang wait at most, while further members arrive.
+
+        A tenth of the time within which their Bindings are posted is left for posting them. The first to arrive are
+        posted first, so this does not depend on how many there are unless they are posted slower than they arrive.
+        """
+        return max(self.barrier_timeout_s, self.bind_post_within_ms * 0.0009)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

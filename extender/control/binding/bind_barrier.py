@@ -4,8 +4,9 @@ A barrier belongs to a root and the group with the minimum: the root, or below b
 It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
 arrive, because a started gang is completed. Members with volumes or claims pass filter last and count as arrived
 from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (DESIGN 9.7).
-After the deadline every waiting call gets an error and none is bound. Unless the gang has started, its
-reservations are released and the tree is planned again.
+Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
+after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
+none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
 
 Nothing here survives a restart: kube-scheduler calls again, and the informers show which pods are bound.
 """
@@ -34,7 +35,12 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.log.gang_phase import missing
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    STILL_ARRIVING,
+    GangState,
+    Reservation,
+    ReservationState,
+)
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,
@@ -54,6 +60,7 @@ RETRY_S_MAX = 1.0
 UNSURE_MS = (
     15_000  # after a Binding without an answer: by then the informers show whether the pod is bound
 )
+STILL_ARRIVING_S = 5.0  # since the last member
 TOO_LATE = "too late: kube-scheduler is about to give this call up"
 UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may have the name of its root
 
@@ -98,6 +105,7 @@ class _Barrier:
         self.opened = False
         self.unsure_until_ms = 0  # until then an unanswered Binding may show
         self.first_ms = 0
+        self.latest_s = 0.0  # when the latest member arrived, by the clock of the event loop
         self.missing_count = 0  # members that must still arrive before the next count
         self.timer: asyncio.Task[None] | None = None
 
@@ -114,7 +122,7 @@ class BindBarriers:
         self._settings = settings
         self._barriers: dict[tuple[GangUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[GangUid, int] = {}
-        self.prebinding = PreBindTracker(clock, settings.barrier_timeout_s)
+        self.prebinding = PreBindTracker(clock, settings.barrier_limit_s)
         self._slots = asyncio.Semaphore(API_REQUESTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self.wakeup = Wakeup()  # wakes the control loop
@@ -161,6 +169,7 @@ class BindBarriers:
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
+            barrier.latest_s = asyncio.get_running_loop().time()
             barrier.missing_count -= 1
             if barrier.missing_count <= 0:
                 self._evaluate(barrier)
@@ -226,6 +235,7 @@ class BindBarriers:
                 arrival.finish("superseded by a later call for another plan")
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
+            barrier.latest_s = asyncio.get_running_loop().time()
             barrier.missing_count -= 1
         # from here on its connection shows whether it waits
         self.prebinding.unmark(reservation.uid)
@@ -413,7 +423,7 @@ class BindBarriers:
     # -- the deadline ---------------------------------------------------------------------------
 
     async def _expire(self, barrier: _Barrier) -> None:
-        await asyncio.sleep(self._settings.barrier_timeout_s)
+        still_arriving = await self._deadline(barrier)
         barrier.timer = None
         self._drop_disconnected(barrier)
         self._evaluate(barrier)
@@ -421,12 +431,23 @@ class BindBarriers:
             return
         arrivals = dict(barrier.arrivals)
         barrier.arrivals.clear()
-        error = await self._record_expiry(barrier, arrivals)
+        error = await self._record_expiry(barrier, arrivals, still_arriving=still_arriving)
         for arrival in arrivals.values():
             arrival.finish(error)
         self.wakeup.wake()
 
-    async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
+    async def _deadline(self, barrier: _Barrier) -> bool:
+        """Wait as long as members arrive, up to the limit; return whether they still arrived then."""
+        now_s = asyncio.get_running_loop().time
+        timeout_s, limit_s = self._settings.barrier_timeout_s, self._settings.barrier_limit_s
+        first_s = now_s()
+        while (left_s := min(barrier.latest_s + timeout_s, first_s + limit_s) - now_s()) > 0:  # noqa: ASYNC110 - moves
+            await asyncio.sleep(left_s)
+        return now_s() - barrier.latest_s < min(timeout_s, STILL_ARRIVING_S)
+
+    async def _record_expiry(
+        self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival], *, still_arriving: bool
+    ) -> str:
         root = self._leader.pending_state.gangs.get(barrier.gang_uid)
         if root is None or not root.reservations:
             return "the gang was released while its members waited"
@@ -446,6 +467,7 @@ class BindBarriers:
                 waited_ms=waited_ms,
                 arrived=tuple(sorted(r.pod for uid, r in unit.items() if uid in came)),
                 missing=tuple(sorted(r.pod for uid, r in unit.items() if uid not in came)),
+                still_arriving=still_arriving,
             )
         ]
         started = barrier.posted or any(
@@ -466,7 +488,10 @@ class BindBarriers:
             await self._leader.append([self._draft(any_held, f, "bind barrier") for f in events])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning("expiry not recorded", extra={"gang": root.gang, "error": str(fault)})
-        return f"gang {root.gang}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
+        return (
+            f"gang {root.gang}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
+            f"{STILL_ARRIVING if still_arriving else ''}"
+        )
 
     def fail_waiting_calls(self) -> None:
         """Answer all waiting calls with an error, because this process does not lead any more."""

@@ -197,6 +197,7 @@ class BindBarrierTimedOut(EventData, frozen=True, kw_only=True):
     waited_ms: int
     arrived: tuple[str, ...]
     missing: tuple[str, ...]
+    still_arriving: bool = False  # the time that kube-scheduler gives a call was over first
 
 
 class NodeRejected(EventData, frozen=True, kw_only=True):

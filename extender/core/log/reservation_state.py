@@ -141,6 +141,12 @@ class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     preemptor_pods: int = 0  # pods that the plan places; 0: not known
 
 
+STILL_ARRIVING = (
+    "; members were still arriving: raise httpTimeout of the bind entry in the configuration of kube-scheduler, and "
+    "GANG_EXTENDER_BIND_TIMEOUT_S with it"
+)
+
+
 class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Why members with reservations were not bound: the bind barrier timed out, or a Binding was refused."""
 
@@ -153,6 +159,7 @@ class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     error: str = ""  # of the API server
     position: Position
     at_us: int
+    still_arriving: bool = False  # members still arrived when the barrier timed out
 
     def sentence(self) -> str:
         """Return it as text, without its time."""
@@ -161,7 +168,7 @@ class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
         more = f" and {self.missing - len(self.pods)} more" if self.missing > len(self.pods) else ""
         return (
             f"the bind barrier timed out: {counted(self.arrived, 'member')} waited, {self.missing} did not arrive: "
-            f"{', '.join(self.pods)}{more}"
+            f"{', '.join(self.pods)}{more}{STILL_ARRIVING if self.still_arriving else ''}"
         )
 
 

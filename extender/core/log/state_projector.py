@@ -748,6 +748,7 @@ def _bind_failure(event: RecordedEvent, data: BindBarrierTimedOut | PodBindFaile
         missing=len(data.missing),
         position=event.position,
         at_us=event.at_us,
+        still_arriving=data.still_arriving,
     )
 
 

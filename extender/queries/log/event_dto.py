@@ -41,6 +41,7 @@ from extender.core.log.events import (
     TreeRetired,
     VictimGone,
 )
+from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
@@ -139,6 +140,7 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return (
                 f"{counted(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
                 f"{len(data.missing)} did not arrive; no member was bound"
+                f"{STILL_ARRIVING if data.still_arriving else ''}"
             )
         case NodeRejected():
             return f"kube-scheduler rejected {data.node} for {data.pod}"

@@ -108,6 +108,27 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
 
 
 @pytest.mark.lived_in("long")
+@pytest.mark.settings(barrier_timeout_s="5")
+async def test_a_gang_may_take_longer_than_the_timeout_to_arrive(
+    intercept: Intercept, story: Story
+) -> None:
+    """kube-scheduler brings a member every 2.5 s, so the fourth comes after 7.5 s: they wait for it, and all are bound."""
+
+    async def one_after_the_other(
+        request: web.Request, body: dict[str, Any]
+    ) -> web.Response | None:
+        if request.path.endswith("/bind"):
+            await asyncio.sleep(2.5 * int(body["PodName"].rpartition("-")[2]))
+        return None
+
+    intercept.call = one_after_the_other
+    await story.create(*nodes(4), *gang("train", 4))
+    events = await whole(story, 4)
+    assert not of(events, "BindBarrierTimedOut")
+    assert len(of(events, "GangAdmitted")) == 1
+
+
+@pytest.mark.lived_in("long")
 async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, story: Story) -> None:
     """Seven wait when kube-scheduler is killed; an eighth that comes alone opens nothing."""
     alone = True

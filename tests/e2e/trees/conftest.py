@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from extender.core.decisions.admit.plan_request import GATE as ADMISSION_GATE
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.grove_player import install_grove, playing_grove
@@ -34,6 +35,7 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
     story,
 )
 from tests.e2e.trees.workloads import TREE, a_job
+from tests.support.service.manifest_builders import GROUP_LABEL
 
 WORKLOAD_MANIFESTS = ("tree-policies", "leaf-policy", "rbac")
 # Those on top first: what is below goes with them. Without Pod, which is swept by force.
@@ -154,7 +156,10 @@ def tree_site(
 
 @pytest.fixture
 async def tree_policies(tree_site: ControlPlane) -> None:
-    """The admission policies work: a Job is stamped, and admission knows the kinds of the definitions."""
+    """The admission policies work, each of which kube-apiserver begins to call at a time of its own.
+
+    A Job is stamped, a pod of it has its leaf and gate, and admission knows the kinds of the definitions.
+    """
     async with tree_site.api() as api:
 
         async def stamped() -> bool:
@@ -162,7 +167,13 @@ async def tree_policies(tree_site: ControlPlane) -> None:
             made = await api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
             return TREE in made["spec"]["template"]["metadata"].get("labels", {})
 
+        async def gated() -> bool:
+            made = await api.post("/api/v1/namespaces/default/pods", a_pod_of_a_job(), dryRun="All")
+            gates = [gate["name"] for gate in made["spec"].get("schedulingGates", ())]
+            return GROUP_LABEL in made["metadata"]["labels"] and ADMISSION_GATE in gates
+
         await eventually(stamped)
+        await eventually(gated)
         served = await served_versions(api)
         for version, kind in WORKLOADS:
             if version in served:
@@ -174,6 +185,22 @@ async def tree_policies(tree_site: ControlPlane) -> None:
                 }
                 path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
                 await until_admission_knows(api, path, probe)
+
+
+def a_pod_of_a_job() -> Object:
+    """Make a pod as the Job controller makes it of a template that is stamped."""
+    labels = {
+        TREE: "Job",
+        "batch.kubernetes.io/job-name": "probe",
+        "batch.kubernetes.io/controller-uid": "0f0e0d0c-0b0a-0908-0706-050403020100",
+    }
+    spec = a_job("probe", 1)["spec"]["template"]["spec"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "labels": labels},
+        "spec": spec,
+    }
 
 
 async def served_versions(api: Api) -> set[str]:

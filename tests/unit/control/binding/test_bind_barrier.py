@@ -31,7 +31,7 @@ async def admitted(*objects, **settings):
     return stage
 
 
-async def quiet(stage):
+async def quiet():
     """Let every task that can run have run."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_it_opens_exactly_when_the_minimum_is_there():
     """Three of four wait and nothing is posted; the fourth opens, all four are bound, each once."""
     async with await admitted(*a_gang("g", pods=4)) as stage:
         calls = [stage.bind(f"g-{n}") for n in range(3)]
-        await quiet(stage)
+        await quiet()
         assert stage.cluster.did("bind") == []
         assert not any(call.done() for call in calls)
         calls.append(stage.bind("g-3"))
@@ -68,7 +68,7 @@ async def test_equal_calls_join():
     """A second call for the same pod gets the same answer from one Binding, and counts once."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         twins = [stage.bind("g-0"), stage.bind("g-0")]
-        await quiet(stage)
+        await quiet()
         assert stage.cluster.did("bind") == []
         assert await asyncio.gather(*twins, stage.bind("g-1")) == ["", "", ""]
         assert len(stage.cluster.did("bind")) == 2
@@ -79,10 +79,10 @@ async def test_dead_callers_do_not_count():
     async with await admitted(*a_gang("g", pods=2)) as stage:
         connected = [True]
         gone = stage.bind("g-0", alive=lambda: connected[0])
-        await quiet(stage)
+        await quiet()
         connected[0] = False
         held = stage.bind("g-1")
-        await quiet(stage)
+        await quiet()
         assert not held.done()
         assert stage.cluster.did("bind") == []
         again = stage.bind("g-0")
@@ -111,10 +111,71 @@ async def test_the_deadline_binds_no_pod_and_is_recorded_first():
         (expired,) = stage.event_data(BindBarrierTimedOut)
         assert expired.arrived == ("default/g-0", "default/g-1")
         assert expired.missing == ("default/g-2",)
+        assert not expired.still_arriving
+        assert "still arriving" not in stage.root("g").bind_failure.sentence()
         (released,) = stage.event_data(ReservationReleased)
         assert (released.reason, len(released.pods)) == ("expired", 3)
         assert stage.cluster.did("bind") == []
         assert not stage.root("g").reservations
+
+
+@pytest.fixture
+async def pass_time(monkeypatch):
+    """Return a coroutine that lets seconds pass for everything that waits for the clock of the event loop."""
+    loop = asyncio.get_running_loop()
+    real_s, passed_s = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real_s() + passed_s[0])
+
+    async def passed(seconds):
+        await quiet()
+        passed_s[0] += seconds
+        await quiet()
+
+    return passed
+
+
+async def test_calls_wait_while_members_arrive(pass_time):
+    """The timeout is for the next member: three members that come 15 s apart are bound with a timeout of 20 s."""
+    async with await admitted(*a_gang("g", pods=3)) as stage:
+        assert stage.settings.barrier_timeout_s == 20
+        calls = [stage.bind("g-0")]
+        await pass_time(15)
+        calls.append(stage.bind("g-1"))
+        await pass_time(15)
+        again = stage.bind("g-1")  # not another member
+        await pass_time(4)
+        assert stage.cluster.did("bind") == []
+        assert await asyncio.gather(stage.bind("g-2"), again, *calls) == [""] * 4
+
+
+async def test_a_second_call_of_a_member_is_not_waited_for(pass_time):
+    """It lets the others wait no longer: the timeout counts from the latest member."""
+    async with await admitted(*a_gang("g", pods=3)) as stage:
+        calls = [stage.bind("g-0"), stage.bind("g-1")]
+        await pass_time(15)
+        calls.append(stage.bind("g-1"))
+        await pass_time(6)
+        assert all("not all of its minimum" in error for error in await asyncio.gather(*calls))
+
+
+async def test_the_time_for_the_bindings_is_left_however_slowly_members_arrive(pass_time):
+    """kube-scheduler gives a call up after its httpTimeout; the answer and the log name the settings to raise."""
+    async with await admitted(*a_gang("g", pods=5)) as stage:
+        assert stage.settings.barrier_limit_s == pytest.approx(45)
+        calls = [stage.bind("g-0")]
+        for name, after_s in (("g-1", 15), ("g-2", 15), ("g-3", 14)):
+            await pass_time(after_s)
+            calls.append(stage.bind(name))
+        await pass_time(0.5)
+        assert not any(call.done() for call in calls)
+        await pass_time(0.6)
+        errors = await asyncio.gather(*calls)
+        assert all("GANG_EXTENDER_BIND_TIMEOUT_S" in error for error in errors)
+        (expired,) = stage.event_data(BindBarrierTimedOut)
+        assert expired.still_arriving
+        assert expired.missing == ("default/g-4",)
+        failure = stage.root("g").bind_failure.sentence()
+        assert "were still arriving: raise httpTimeout of the bind entry" in failure
 
 
 async def test_after_a_deadline_the_tree_is_planned_again():
@@ -192,7 +253,7 @@ async def test_a_call_that_is_too_old_is_not_posted():
     """No Binding is posted near kube-scheduler's own timeout: it would forget the pod and bind it twice."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         old = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         stage.clock.advance(stage.settings.bind_post_within_ms / 1000 + 0.001)
         stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 1000
         assert await stage.bind("g-1") == ""
@@ -229,7 +290,7 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
         call = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         stage.cluster.delete_group("g")
         await stage.one_pass()
         assert stage.root("g") is None
@@ -260,7 +321,7 @@ async def test_a_released_reservation_is_not_bound():
     """When the tree is released while its members wait their calls are answered, and nothing is posted."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         call = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         stage.cluster.delete_pod("g-1")
         await stage.one_pass()
         assert "was released; it will be planned again" in await call
@@ -279,10 +340,10 @@ async def test_a_release_on_its_way_to_the_log_stops_the_posting():
 
         stage.log.append = late
         first = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         stage.cluster.change_node(stage.where("g")["g-1"], unschedulable=True)
         passing = stage.start(stage.one_pass())
-        await quiet(stage)
+        await quiet()
         answer = await stage.bind("g-1")
         assert "was released; it will be planned again" in answer
         assert stage.cluster.did("bind") == []
@@ -296,7 +357,7 @@ async def test_capacity_is_not_given_back_while_a_binding_is_on_its_way():
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
         call = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         stage.cluster.change_node(stage.where("g")["g-0"], unschedulable=True)
         await stage.one_pass()
         assert stage.event_data(ReservationReleased) == []
@@ -315,7 +376,7 @@ async def test_capacity_is_given_back_when_the_binding_did_not_get_through(error
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
         call = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         first = stage.where("g")["g-0"]
         stage.cluster.change_node(first, unschedulable=True)
         await stage.one_pass()
@@ -363,7 +424,7 @@ async def test_below_a_basic_root_each_child_has_its_own_barrier():
     """One child goes when it is whole; it waits for no sibling and opens no sibling's barrier."""
     async with await admitted(*BASIC) as stage:
         waiting = stage.bind("right-0")
-        await quiet(stage)
+        await quiet()
         assert await asyncio.gather(stage.bind("left-0"), stage.bind("left-1")) == ["", ""]
         await stage.settled()
         assert not waiting.done()
@@ -385,7 +446,7 @@ async def test_a_leaf_named_like_its_root_has_its_own_barrier():
         await stage.settled()
         assert composite_key("default", "serve") in stage.cluster.seen.groups
         held = stage.bind("serve-0")
-        await quiet(stage)
+        await quiet()
         assert not held.done()
         assert await asyncio.gather(held, stage.bind("serve-1")) == ["", ""]
 
@@ -395,7 +456,7 @@ async def test_a_gang_root_waits_for_all_its_children():
     tree = [a_group("root", gang=2, composite=True), *BASIC[1:]]
     async with await admitted(*tree) as stage:
         calls = [stage.bind(name) for name in ("left-0", "left-1", "right-0")]
-        await quiet(stage)
+        await quiet()
         assert stage.cluster.did("bind") == []
         assert await asyncio.gather(*calls, stage.bind("right-1")) == [""] * 4
 
@@ -404,7 +465,7 @@ async def test_two_gangs_do_not_open_each_other():
     """Interleaved calls of two gangs: each opens by its own members only."""
     async with await admitted(*a_gang("a", pods=2), *a_gang("b", pods=2)) as stage:
         held = [stage.bind("a-0"), stage.bind("b-0")]
-        await quiet(stage)
+        await quiet()
         assert await stage.bind("a-1") == ""
         assert await held[0] == ""
         assert not held[1].done()
@@ -414,7 +475,7 @@ async def test_stopping_answers_every_call():
     """A clean stop leaves no call without an answer."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         call = stage.bind("g-0")
-        await quiet(stage)
+        await quiet()
         await stage.barriers.stop()
         assert await call == "cannot answer now: stopping"
 
@@ -457,10 +518,10 @@ async def test_it_stays_shut_when_others_are_seen_in_the_capacity():
     """No pass has noticed yet: the last member comes, no pod is bound, and the next pass answers every call."""
     async with await admitted(*a_gang("g", pods=2, requests={GPU: 8})) as stage:
         calls = [stage.bind("g-0")]
-        await quiet(stage)
+        await quiet()
         stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-1"), requests={GPU: 8}))
         calls.append(stage.bind("g-1"))
-        await quiet(stage)
+        await quiet()
         assert not any(call.done() for call in calls)
         await stage.one_pass()
         assert all("was released" in text for text in await asyncio.gather(*calls))

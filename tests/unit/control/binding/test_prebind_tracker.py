@@ -127,7 +127,7 @@ async def test_an_offer_counts_no_longer_than_a_call_would_wait():
     async with await leading(group, *members, ttl_ms=3_600_000) as stage:
         await ungated(stage, "c-0", "c-1")
         offer(stage, "c-0")
-        stage.clock.advance(20)
+        stage.clock.advance(stage.settings.barrier_limit_s)
         call = stage.bind("c-1")
         await idle()
         assert not call.done()
