@@ -9,6 +9,7 @@ Only the last writes are kept in memory.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.log.leader import Leader
@@ -41,6 +42,8 @@ class FinalizerController:
         self._clock = clock
         self._placement = PlacementPriority(leader, clock)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
+        # the guards of the view when no finalizer was to be written, and no group was being deleted
+        self._protected: Mapping[GroupKey, Guard] | None = None
 
     async def run(self) -> None:
         """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
@@ -64,9 +67,15 @@ class FinalizerController:
     async def _work_for_a_round(self) -> bool:
         """Write for `ROUND_MS`; return whether there is more to do, for which the view is looked at again."""
         begun_ms, failed = self._clock.monotonic_ms(), False
-        guards = self._cluster.view().guards
+        view = self._cluster.view()
+        if view.guards is self._protected:
+            return False
+        guards = view.guards
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
-        for wanted in decide_protection(self._cluster.view(), self._held()):
+        changes = decide_protection(view, self._held)
+        if not changes and not any(guard.deleting for guard in guards.values()):
+            self._protected = guards
+        for wanted in changes:
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the informer has not seen the write yet
             if not wanted.guard.deleting:

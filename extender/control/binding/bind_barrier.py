@@ -108,6 +108,12 @@ class _Barrier:
         self.latest_s = 0.0  # when the latest member arrived, by the clock of the event loop
         self.missing_count = 0  # members that must still arrive before the next count
         self.timer: asyncio.Task[None] | None = None
+        self._synced: GangState | None = None
+
+    def is_synced(self, root: GangState | None) -> bool:
+        """Return whether the barrier still waits for members, and its root is the same as in the last call."""
+        before, self._synced = self._synced, root
+        return root is not None and root is before and self.missing_count > 0 and not self.opened
 
 
 class BindBarriers:
@@ -183,6 +189,8 @@ class BindBarriers:
         """Drop arrivals without a current reservation and barriers without reservations; evaluate the others."""
         for key, barrier in list(self._barriers.items()):
             root = state.gangs.get(barrier.gang_uid)
+            if barrier.is_synced(root) and barrier.arrivals:
+                continue  # each arrival was compared with this state when it came
             for uid, arrival in list(barrier.arrivals.items()):
                 current = root.reservations.get(uid) if root is not None else None
                 if not arrival.posting and (

@@ -8,7 +8,7 @@ between passes and while they run.
 
 A change wakes the loop within milliseconds, but for those that no member waits for: what the watches report of our own
 writes, members of groups that need more of them, and what the last pass appended. They are handled together,
-`EXPECTED_CHANGES_MS` after the first.
+`EXPECTED_CHANGES_MS` after the first, or later where a pass takes long.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between pa
 REST_LATER_MS = 40
 # Loading the solver takes a second of CPU time; a service that starts has other work.
 SOLVER_AFTER_MS = 10_000
-# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`.
+# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. A pass
+# over a large gang takes longer, so it waits for more changes: so many times as long as the last pass.
 EXPECTED_CHANGES_MS = 100
+EXPECTED_PER_PASS = 25
+EXPECTED_CHANGES_MS_MAX = 500
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -105,7 +108,7 @@ class ControlLoop:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
-            await self._next_change(seen, after)
+            await self._next_change(seen, after, took_ms)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
@@ -217,13 +220,17 @@ class ControlLoop:
             lambda: self._wakeup.wait(seen.wakeups),
         )
 
-    async def _next_change(self, seen: _Revisions, after: _Revisions) -> None:
-        """Wait for a change, at most `TICK_S`; then up to `EXPECTED_CHANGES_MS` while no member waits for what has changed.
+    async def _next_change(self, seen: _Revisions, after: _Revisions, took_ms: int) -> None:
+        """Wait for a change, at most `TICK_S`; then for further ones while no member waits for what has changed.
 
         Args:
             seen: Before the last pass.
             after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
+            took_ms: CPU time of the last pass.
         """
+        more_ms = max(
+            EXPECTED_CHANGES_MS, min(took_ms * EXPECTED_PER_PASS, EXPECTED_CHANGES_MS_MAX)
+        )
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
@@ -233,7 +240,7 @@ class ControlLoop:
                 self._unexpected_change(now.view),
                 self._leader.wakeup.wait(after.state),
                 self._wakeup.wait(after.wakeups),
-                timeout_s=EXPECTED_CHANGES_MS / 1000,
+                timeout_s=more_ms / 1000,
             )
 
     async def _unexpected_change(self, view: ClusterView) -> None:

@@ -1,7 +1,8 @@
 """Changes of the cluster that come in numbers, and after which nothing can be admitted: no member waits for the pass after them.
 
 They carry out what is recorded: a nomination, the removal of our gate and the Binding of a member come back by the watch,
-as the resource version of a group does after a write. Or they are the first members of a group that needs more.
+as the resource version of a group does after a write. Or they are groups that have no members yet, and the first members
+of a group that needs more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def are_expected(before: ClusterView, view: ClusterView, state: ReservationState
     if any(getattr(before, field) is not getattr(view, field) for field in _UNCHANGED):
         return False
     return all(
-        _is_status_of(before.groups.get(key), view.groups.get(key))
+        _is_expected_group(before.groups.get(key), view.groups.get(key), view)
         for key in changed_groups(before, view)
     ) and all(
         _is_expected(before.pods.get(uid), view.pods.get(uid), view, state)
@@ -45,10 +46,12 @@ def are_expected(before: ClusterView, view: ClusterView, state: ReservationState
     )
 
 
-def _is_status_of(before: Group | None, group: Group | None) -> bool:
-    """Return whether a group differs in nothing but its conditions."""
-    if before is None or group is None:
+def _is_expected_group(before: Group | None, group: Group | None, view: ClusterView) -> bool:
+    """Return whether a group differs in nothing but its conditions, or is a new PodGroup without the members that it needs."""
+    if group is None:
         return False
+    if before is None:
+        return group.key.kind == "PodGroup" and not group.basic and group.key not in view.members
     same = msgspec.structs.replace(
         before, conditions=group.conditions, resource_version=group.resource_version
     )

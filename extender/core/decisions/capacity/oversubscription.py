@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extender.core.log.reservation_state import ReplacementHold, Reservation
 from extender.core.model.ids import PodUid
@@ -10,7 +10,7 @@ from extender.core.model.nodes import Node
 
 
 def oversubscribed_pods(
-    node: Node, taken: Iterable[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
+    node: Node, taken: Sequence[Mapping[str, int]], wanted: Sequence[Reservation | ReplacementHold]
 ) -> Iterator[PodUid]:
     """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
 
@@ -19,6 +19,8 @@ def oversubscribed_pods(
         taken: Requests that are subtracted before all others.
         wanted: Reservations or holds on the node.
     """
+    if _fit_together(node, taken, wanted):
+        return
     free = dict(node.allocatable)
     for requests in taken:
         for resource, amount in requests.items():
@@ -26,6 +28,23 @@ def oversubscribed_pods(
     for one in sorted(wanted, key=lambda r: (-r.priority, r.at_us, r.pod)):
         if all(free.get(k, 0) >= v for k, v in one.requests.items()):
             for resource, amount in one.requests.items():
-                free[resource] -= amount
+                free[resource] = free.get(resource, 0) - amount
         else:
             yield one.uid
+
+
+def _fit_together(
+    node: Node, taken: Sequence[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
+) -> bool:
+    """Return whether all fit, as nearly always: their sum is compared, in no order."""
+    needed: dict[str, int] = {}
+    for one in wanted:
+        for resource, amount in one.requests.items():
+            needed[resource] = needed.get(resource, 0) + amount
+    for resource, amount in needed.items():
+        free = node.allocatable.get(resource, 0)
+        for requests in taken:
+            free -= requests.get(resource, 0)
+        if free < amount:
+            return False
+    return True

@@ -127,7 +127,7 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
         standing = (view.usage.get(name, NOTHING).requests, *waiting)
         taken.update(
             oversubscribed_pods(
-                node, standing, (v for v in holds.values() if not _occupied(view, v))
+                node, standing, [v for v in holds.values() if not _occupied(view, v)]
             )
         )
     return frozenset(taken)

@@ -10,7 +10,7 @@ for invalid ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -42,15 +42,16 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
 
 
 def decide_protection(
-    view: ClusterView, held: Collection[GroupKey] = frozenset()
+    view: ClusterView, held: Callable[[], Collection[GroupKey]] = frozenset
 ) -> tuple[FinalizerChange, ...]:
     """Return the changes: new groups get the finalizer, deleted ones that are not needed any more lose it.
 
     Args:
         view: The cluster.
-        held: The result of `held_leaves`.
+        held: Returns the result of `held_leaves`; called at most once, where a group is deleted.
     """
     parents: frozenset[GroupKey] | None = None
+    leaves: Collection[GroupKey] = ()
     found = []
     for key, guard in view.guards.items():
         ours = FINALIZER in guard.finalizers
@@ -58,8 +59,8 @@ def decide_protection(
             finalizers = (*guard.finalizers, FINALIZER)
         elif guard.deleting and ours:
             if parents is None:
-                parents = _parents(view)
-            if key in parents or _runs(view, key, held):
+                parents, leaves = _parents(view), held()
+            if key in parents or _runs(view, key, leaves):
                 continue
             finalizers = tuple(name for name in guard.finalizers if name != FINALIZER)
         else:

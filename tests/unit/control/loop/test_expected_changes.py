@@ -158,8 +158,27 @@ def test_a_member_that_replaces_one_of_an_admitted_gang_is_not():
     assert not scene.are_expected()
 
 
-def test_of_groups_only_the_status_is():
-    """A condition that was written; not a group that comes, changes or goes."""
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (a_group("new", gang=1), True),
+        (a_group("new"), False),  # without a minimum it counts for its parent as it is
+        (a_group("new", gang=1, composite=True), False),
+        (a_group("late", gang=1), False),  # its pod was there before
+    ],
+    ids=["gang", "basic", "composite", "with a member"],
+)
+def test_a_gang_without_members_is(group, expected):
+    """It can only be admitted with its members, which are still to come."""
+    scene = Scene()
+    scene.cluster.add(a_pod("early", "late", schedulingGates=[{"name": GATE}]))
+    scene.before = scene.cluster.seen
+    scene.cluster.add(group)
+    assert scene.are_expected() is expected
+
+
+def test_of_known_groups_only_the_status_is():
+    """A condition that was written; not a group that changes or goes, nor one that comes with a member."""
     scene = Scene()
     scene.cluster.change_group(
         "g", conditions=(("PodGroupScheduled", "True", "Scheduled", ""),), resource_version="9"
@@ -168,7 +187,7 @@ def test_of_groups_only_the_status_is():
     scene.cluster.change_group("g", minimum=1)
     assert not scene.are_expected()
     for change in (
-        lambda cluster: cluster.add(a_group("new", gang=1)),
+        lambda cluster: cluster.add(a_group("new", gang=1), a_pod("new-0", "new")),
         lambda cluster: cluster.delete_group("g"),
     ):
         scene = Scene()

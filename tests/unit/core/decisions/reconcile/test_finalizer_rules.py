@@ -77,7 +77,7 @@ def test_a_leaf_stays_while_a_member_holds_a_reservation():
         a_pod("q", "h", metadata={"uid": "q"}),
     )
     held = {leaf_key("default", "g")}
-    assert [p.group.name for p in decide_protection(made.view, held)] == ["h"]
+    assert [p.group.name for p in decide_protection(made.view, lambda: held)] == ["h"]
     assert not may_remove_finalizer(made.view, leaf_key("default", "g"), held)
     assert [p.group.name for p in decide_protection(made.view)] == ["g", "h"]
 
