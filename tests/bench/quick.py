@@ -1,8 +1,8 @@
-"""The table that `RESULTS.md` opens with: what a user notices, beside kube-scheduler's own gangs, in less than twenty minutes.
+"""The table that `RESULTS.md` opens with: what a user notices, beside kube-scheduler's own gangs.
 
 `make bench-quick` runs three rounds in turns, and where time or CPU is short one with another extender in our place that only
-answers, while the loader nominates and ungates: what any extender that does so takes at least. One start of a side serves all rows that can share it; sizes are
-those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and CPU seconds medians of the rounds.
+answers, while the loader nominates and ungates: what any extender that does so takes at least. One start of a side serves all
+rows that can share it; sizes are those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and CPU seconds medians of the rounds.
 """
 
 from __future__ import annotations

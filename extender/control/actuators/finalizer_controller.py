@@ -68,9 +68,9 @@ class FinalizerController:
         """Write for `ROUND_MS`; return whether there is more to do, for which the view is looked at again."""
         begun_ms, failed = self._clock.monotonic_ms(), False
         view = self._cluster.view()
-        if view.guards is self._protected:
-            return False
         guards = view.guards
+        if guards is self._protected:
+            return False
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
         changes = decide_protection(view, self._held)
         if not changes and not any(guard.deleting for guard in guards.values()):

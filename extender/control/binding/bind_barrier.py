@@ -108,12 +108,16 @@ class _Barrier:
         self.latest_s = 0.0  # when the latest member arrived, by the clock of the event loop
         self.missing_count = 0  # members that must still arrive before the next count
         self.timer: asyncio.Task[None] | None = None
-        self._synced: GangState | None = None
+        self.root: GangState | None = None  # with which the arrivals were compared last
 
-    def is_synced(self, root: GangState | None) -> bool:
-        """Return whether the barrier still waits for members, and its root is the same as in the last call."""
-        before, self._synced = self._synced, root
-        return root is not None and root is before and self.missing_count > 0 and not self.opened
+    def count_arrival(self) -> None:
+        """Count one more member that has arrived."""
+        self.latest_s = asyncio.get_running_loop().time()
+        self.missing_count -= 1
+
+    def waits(self) -> bool:
+        """Return whether members have arrived, and more must arrive before the barrier can open."""
+        return bool(self.arrivals) and self.missing_count > 0 and not self.opened
 
 
 class BindBarriers:
@@ -175,8 +179,7 @@ class BindBarriers:
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
-            barrier.latest_s = asyncio.get_running_loop().time()
-            barrier.missing_count -= 1
+            barrier.count_arrival()
             if barrier.missing_count <= 0:
                 self._evaluate(barrier)
         self.wakeup.wake()  # the next stage of gate removals may begin
@@ -189,8 +192,9 @@ class BindBarriers:
         """Drop arrivals without a current reservation and barriers without reservations; evaluate the others."""
         for key, barrier in list(self._barriers.items()):
             root = state.gangs.get(barrier.gang_uid)
-            if barrier.is_synced(root) and barrier.arrivals:
+            if root is not None and root is barrier.root and barrier.waits():
                 continue  # each arrival was compared with this state when it came
+            barrier.root = root
             for uid, arrival in list(barrier.arrivals.items()):
                 current = root.reservations.get(uid) if root is not None else None
                 if not arrival.posting and (
@@ -243,8 +247,7 @@ class BindBarriers:
                 arrival.finish("superseded by a later call for another plan")
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
-            barrier.latest_s = asyncio.get_running_loop().time()
-            barrier.missing_count -= 1
+            barrier.count_arrival()
         # from here on its connection shows whether it waits
         self.prebinding.unmark(reservation.uid)
         arrival.calls.append(call)

@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from extender.core.decisions.admit.plan_request import GATE as ADMISSION_GATE
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.grove_player import install_grove, playing_grove
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.objects import KINDS, a_node
+from tests.controlplane.objects import GATE, KINDS, a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually, until_admission_knows
 from tests.e2e.conftest import NEWEST
@@ -168,9 +167,15 @@ async def tree_policies(tree_site: ControlPlane) -> None:
             return TREE in made["spec"]["template"]["metadata"].get("labels", {})
 
         async def gated() -> bool:
-            made = await api.post("/api/v1/namespaces/default/pods", a_pod_of_a_job(), dryRun="All")
+            labels = {
+                TREE: "Job",
+                "batch.kubernetes.io/job-name": "probe",
+                "batch.kubernetes.io/controller-uid": "00000000-0000",
+            }
+            probe = a_pod("probe", metadata={"labels": labels})
+            made = await api.post(path_of(probe), probe, dryRun="All")
             gates = [gate["name"] for gate in made["spec"].get("schedulingGates", ())]
-            return GROUP_LABEL in made["metadata"]["labels"] and ADMISSION_GATE in gates
+            return GROUP_LABEL in made["metadata"]["labels"] and GATE in gates
 
         await eventually(stamped)
         await eventually(gated)
@@ -185,22 +190,6 @@ async def tree_policies(tree_site: ControlPlane) -> None:
                 }
                 path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
                 await until_admission_knows(api, path, probe)
-
-
-def a_pod_of_a_job() -> Object:
-    """Make a pod as the Job controller makes it of a template that is stamped."""
-    labels = {
-        TREE: "Job",
-        "batch.kubernetes.io/job-name": "probe",
-        "batch.kubernetes.io/controller-uid": "0f0e0d0c-0b0a-0908-0706-050403020100",
-    }
-    spec = a_job("probe", 1)["spec"]["template"]["spec"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe", "labels": labels},
-        "spec": spec,
-    }
 
 
 async def served_versions(api: Api) -> set[str]:
