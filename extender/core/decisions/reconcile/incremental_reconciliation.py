@@ -20,7 +20,6 @@ from extender.core.decisions.capacity.replacement_holds import (
 )
 from extender.core.decisions.reconcile.cluster_reconciliation import (
     Shared,
-    changed_group_texts,
     decide_reconcile,
     root_differences,
     victims_of,
@@ -104,7 +103,6 @@ class _Changes:
 
     Attributes:
         members: Changed pods that are, or were, of a root: in the log, or by the leaf that they name.
-        moments: Members whose Binding was sent, was accepted or has failed since.
         nodes: Nodes whose capacity, usage or reservations have changed.
         whole: Roots that are compared as a whole.
         roots: Roots of which something differs, also those in `whole`.
@@ -121,13 +119,14 @@ class _Changes:
         self._both = (last, here)
         self._roots_by_group = roots_by_group
         before, now = last.now, here.now
-        self.moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
+        moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
         self.members: dict[GangUid, set[PodUid]] = {}
         self.nodes = changed_keys(last.state.reservations_on, here.state.reservations_on)
         self.trees = changed_keys(last.forest.trees, here.forest.trees)
         self.whole: set[GangUid] = set(before.started ^ now.started)
         self.roots = changed_keys(last.state.gangs, here.state.gangs) | set(unsettled)
-        self._add_pods(changed_pods(last.view, here.view) | self.moments)
+        self._add_pods(changed_pods(last.view, here.view) | moments)
+        self._add_failed_bindings(before.binding - now.binding)
         self._add_nodes(changed_nodes(last.view, here.view))
         self._add_groups()
         for holds in here.state.replacement_holds_on.values():
@@ -152,6 +151,14 @@ class _Changes:
                     held = seen.state.gangs[gang_uid].reservations.get(uid)
                     if moved and held is not None:
                         self.nodes.add(held.node)
+
+    def _add_failed_bindings(self, uids: Iterable[PodUid]) -> None:
+        """Add the roots of members whose Binding has failed: while it is in flight, their reservations are not released."""
+        state = self._both[1].state
+        for uid in uids:
+            gang_uid = state.gang_of.get(uid)
+            if gang_uid is not None and uid in state.gangs[gang_uid].reservations:
+                self.whole.add(gang_uid)
 
     def _add_nodes(self, names: set[NodeName]) -> None:
         self.nodes |= names
@@ -256,7 +263,7 @@ class IncrementalReconciliation:
             if members is not None and root.uid not in changes.whole:
                 members |= changes.members.get(root.uid, set())
                 members |= unsettled.get(root.uid) or frozenset()
-                events = _member_differences(here, root, members, changes.moments)
+                events = _member_differences(here, root, members)
             if events is None:
                 left.append(root)
                 continue
@@ -315,7 +322,7 @@ def _changed_members(last: _Compared, here: _Compared, root: GangState) -> set[P
 
 
 def _member_differences(
-    here: _Compared, root: GangState, members: Iterable[PodUid], moments: Collection[PodUid]
+    here: _Compared, root: GangState, members: Iterable[PodUid]
 ) -> list[PodBound] | None:
     """Return the events of members that are bound as reserved; None where there is another difference."""
     view = here.view
@@ -335,8 +342,6 @@ def _member_differences(
                 data for data in bound_events(reservation, pod) if isinstance(data, PodBound)
             ]
     if waiting and unfit_pods(view, root, waiting):
-        return None
-    if any(uid in moments for uid in waiting) and changed_group_texts(view, root):
         return None
     done = root.phase in ("scheduled", "invalid")
     if not done and len(root.bound) + len(events) >= missing(root.groups, {}):

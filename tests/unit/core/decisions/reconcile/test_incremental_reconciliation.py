@@ -48,7 +48,9 @@ CHANGES = st.one_of(
     st.tuples(st.just("bind"), st.sampled_from(MEMBERS)),
     st.tuples(st.just("fold"), st.just("")),
     st.tuples(st.just("fold"), st.just("")),
-    st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(PODS)),
+    st.tuples(st.just("binding"), st.sampled_from(MEMBERS)),
+    st.tuples(st.sampled_from(NODES), st.sampled_from(["a", "b"])),
+    st.tuples(st.sampled_from(NODES), st.sampled_from(PODS)),
     st.tuples(
         st.sampled_from(
             [
@@ -250,6 +252,23 @@ def test_the_same_events_as_a_comparison_of_everything(looks):
             walk.apply(*change)
         found = comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
         assert in_order(found) == in_order(walk.full())
+
+
+def test_a_reservation_is_released_when_its_binding_fails_after_another_pod_took_its_capacity():
+    """A pod takes the node while a Binding is in flight, and nothing changes then but that the Binding is given up."""
+    walk, comparison = Walk(), IncrementalReconciliation()
+    look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    for name in ("i-0", "j-0"):
+        walk.apply("bind", name)
+    walk.state = fold_drafts(walk.state, look())
+    walk.apply("binding", "g-0")
+    walk.apply("binding", "h-0")
+    assert look() == []
+    walk.apply("n0", "b")  # of 4 devices: i-0, g-0, h-0 and 2 more
+    assert look() == []
+    walk.apply("binding", "h-0")
+    (found,) = look()
+    assert (found.gang, found.data.reason) == ("default/h", "superseded")
 
 
 def test_members_that_run_are_found_again_when_the_log_has_lost_their_admission():
