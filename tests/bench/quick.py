@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-import asyncpg
 import uvloop
 
 from extender.control.monitors.read_model_projector import project_all
@@ -230,21 +229,18 @@ async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]
     await write_history(url, events)
     engine = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
     rates: dict[str, list[float]] = {"project": [], "rebuild": []}
-    connection = await asyncpg.connect(url)
     try:
         async with PostgresEventLog(url) as log:
             end = (await log.head()).position
         projection = PostgresIntervalProjection(engine)
+        began_s = time.perf_counter()
+        assert await project_all(projection, end) == end
+        rates["project"].append(end / (time.perf_counter() - began_s))
         for _ in range(rounds):
-            await connection.execute("SELECT gx.reset_projection()")
-            began_s = time.perf_counter()
-            assert await project_all(projection, end) == end
-            rates["project"].append(end / (time.perf_counter() - began_s))
             began_s = time.perf_counter()
             assert await rebuild_projection(url) == end
             rates["rebuild"].append(end / (time.perf_counter() - began_s))
     finally:
-        await connection.close()
         await engine.dispose()
     return rates
 
@@ -333,73 +329,45 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     At the default rate the native gang is bound by that rate alone: more rounds would give the same.
     """
     gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
-    every = 1 if scale.quick else scale.rounds
-    targets = {FAST: "1.1 x", MIDDLE: "1.6 x", None: "8 x"}
-    alone: list[list[Run]] = []
-    for qps, rounds in ((FAST, every), (MIDDLE, every), (None, 1)):
-        case = Case(shape=gang, nodes=nodes, qps=qps)
-        bounds = (ANSWERS,) if qps == FAST else ()
-        runs = _raced([case], (OURS, NATIVE), rounds, bounds)
-        # Without a limit of kube-scheduler's client: an extender may bind with a client of its own.
-        alone = runs.get(ANSWERS.name) or alone
+    fast, middle, default = (Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None))
+    rounds = 1 if scale.quick else scale.rounds
+    runs = _raced([fast, middle], (OURS, NATIVE), rounds, (ANSWERS,), once=[default])
+    # Without a limit of kube-scheduler's client: an extender may bind with a client of its own.
+    alone = runs[ANSWERS.name][0]
+    for number, (case, target) in enumerate(((fast, "1.1 x"), (middle, "1.6 x"), (default, "8 x"))):
+        ours, native = (runs[side.name][number] for side in (OURS, NATIVE))
         yield [
-            _rate_row(case, f"{case}: last create to last bind", runs, targets[qps]),
+            _rate_row(f"{case}: last create to last bind", ours, native, target),
             _rate_row(
-                case,
                 f"{case}: first create to last bind",
-                runs,
+                ours,
+                native,
                 "",
                 lambda run: run.per_s_from_first,
             ),
             _rate_row(
-                case,
-                f"{case}: last create to last bind, {ONLY_ANSWERS} at QPS 5,000",
-                runs | {"ours": alone},
-                "",
+                f"{case}: last create to last bind, {ONLY_ANSWERS} at QPS 5,000", alone, native, ""
             ),
         ]
-        if qps == FAST:
-            cpu = {
-                side: [run.cpu_s["kube-apiserver"] / run.pods * 1e3 for run in of[0]]
-                for side, of in runs.items()
-            }
-            yield [
-                row(
-                    f"CPU of kube-apiserver per member bound, {case}",
-                    "ms",
-                    "lower",
-                    cpu["ours"],
-                    "1.2 x",
-                    cpu["native"],
-                ),
-                row(
-                    f"CPU of kube-apiserver per member bound, {case}, {ONLY_ANSWERS}",
-                    "ms",
-                    "lower",
-                    cpu["answers"],
-                    "",
-                    cpu["native"],
-                ),
-            ]
+    cpu = {
+        side: [run.cpu_s["kube-apiserver"] / run.pods * 1e3 for run in of[0]]
+        for side, of in runs.items()
+    }
+    what = f"CPU of kube-apiserver per member bound, {fast}"
+    yield [
+        row(what, "ms", "lower", cpu["ours"], "1.2 x", cpu["native"]),
+        row(f"{what}, {ONLY_ANSWERS}", "ms", "lower", cpu["answers"], "", cpu["native"]),
+    ]
 
 
-def composite_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure upstream's shapes for composites, and trees that come one after another, on the same starts."""
-    nodes, rounds = (40, 1) if scale.quick else (NODES, scale.rounds)
-    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
-    cases = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
-    runs = _raced(cases, (OURS, NATIVE_TREES), rounds)
-    for number, case in enumerate(cases):
-        what = f"{case}: last create to last bind"
-        yield [_rate_row(case, what, runs, "1 x", number=number)]
-
-
-def stream_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure trees of 2 x 2 that come one after another: 250 in three rounds."""
+def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure trees of 2 x 2 that come one after another, 250 in three rounds, and upstream's shapes for composites."""
     nodes, trees, rounds = (40, 5, 1) if scale.quick else (NODES, TREES_PER_ROUND, scale.rounds)
-    shape = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
-    case = Case(shape=shape, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
-    runs = _raced([case], (OURS, NATIVE_TREES), rounds, (COMPUTES,))
+    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
+    small = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
+    stream = Case(shape=small, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
+    composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
+    runs = _raced([stream, *composites], (OURS, NATIVE_TREES), rounds, (COMPUTES,))
     waits = {side: [s * 1e3 for run in of[0] for s in run.trees_s] for side, of in runs.items()}
     wanted = trees * rounds
     targets = {"p50": "1.3 x", "p99": "1.5 x"}
@@ -421,6 +389,8 @@ def stream_rows(scale: Scale) -> Iterator[list[Figure]]:
         for label, part in QUANTILES
     ]
     yield wait_rows(what, waits)
+    for case, ours, native in zip(composites, runs["ours"][1:], runs["native"][1:], strict=True):
+        yield [_rate_row(f"{case}: last create to last bind", ours, native, "1 x")]
 
 
 def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
@@ -492,7 +462,6 @@ async def _used_by_trees(
     finally:
         await stand.stop()
         await stand.sweep()
-        await stand.fleet(nodes)
     return used_ms, filter_ms
 
 
@@ -514,42 +483,58 @@ def _service_cpu_s(stand: Stand) -> float:
 
 
 def _raced(
-    cases: Sequence[Case], sides: Sequence[Side], rounds: int, bounds: tuple[Side, ...] = ()
+    cases: Sequence[Case],
+    sides: Sequence[Side],
+    rounds: int,
+    bounds: tuple[Side, ...] = (),
+    once: Sequence[Case] = (),
 ) -> dict[str, list[list[Run]]]:
-    """Run the sides in turns, and once those that bound them; return by side the runs of each case."""
+    """Run the sides in turns; return by side the runs of each case.
+
+    Args:
+        cases: Measured in every round, one after another on one start of a side.
+        sides: The competitors.
+        rounds: How many.
+        bounds: Sides that bound the others: the first case, in the first round.
+        once: Cases after the others, in the first round alone.
+    """
     stand = a_stand()
+    every = [*cases, *once]
     runs: dict[str, list[list[Run]]] = {
-        side.name: [[] for _ in cases] for side in (*sides, *bounds)
+        side.name: [[] for _ in every] for side in (*sides, *bounds)
     }
     with asyncio.Runner() as runner:
         runner.run(stand.fleet(cases[0].nodes))
         for number in range(rounds):
-            for side in (*in_turns(number, sides), *bounds_once(number, bounds)):
-                for at, run in enumerate(runner.run(run_cases(stand, side, cases))):
+            asked = cases if number else every
+            for side, its in (
+                *((side, asked) for side in in_turns(number, sides)),
+                *((side, cases[:1]) for side in bounds_once(number, bounds)),
+            ):
+                for at, run in enumerate(runner.run(run_cases(stand, side, its))):
                     runs[side.name][at].append(run)
                     rate = f"{run.per_s:.0f}/s" if run.finished else f"{len(run.bound_s)} bound"
-                    _progress(cases[at], number, side, f"{rate}; {_cpu_text(run)}")
+                    _progress(its[at], number, side, f"{rate}; {_cpu_text(run)}")
     return runs
 
 
 def _rate_row(
-    case: Case,
     what: str,
-    runs: dict[str, list[list[Run]]],
+    ours: Sequence[Run],
+    native: Sequence[Run],
     target: str,
     of: Callable[[Run], float] = lambda run: run.per_s,
-    number: int = 0,
 ) -> Figure:
-    done = {side: [of(r) for r in by[number] if r.finished] for side, by in runs.items()}
+    done, beside = ([of(run) for run in runs if run.finished] for runs in (ours, native))
     return row(
         what,
         "pods/s",
         "higher",
-        done["ours"],
+        done,
         target,
-        done["native"],
-        unfinished=len(runs["ours"][number]) - len(done["ours"]),
-        baseline_unfinished=len(runs["native"][number]) - len(done["native"]),
+        beside,
+        unfinished=len(ours) - len(done),
+        baseline_unfinished=len(native) - len(beside),
     )
 
 
@@ -571,8 +556,7 @@ FAMILIES: dict[str, Callable[[Scale], Iterator[list[Figure]]]] = {
     "rebuild": rebuild_rows,
     "gang of 8": small_gang_rows,
     "preemption": preemption_rows,
-    "composites": composite_rows,
-    "trees at 20/s": stream_rows,
+    "composites, trees at 20/s": tree_rows,
     "gang of 1,000": gang_rows,
     "cpu": cpu_rows,
 }

@@ -261,17 +261,22 @@ async def run_cases(stand: Stand, side: Side, cases: Sequence[Case]) -> list[Run
     Args:
         stand: Where.
         side: Who.
-        cases: All with the QPS of the first.
+        cases: What; where the QPS differs from the one before, kube-scheduler is started again.
     """
     await stand.sweep()
-    await stand.start(side, cases[0].qps)
+    qps = cases[0].qps
+    await stand.start(side, qps)
     runs = []
     try:
         for number, case in enumerate(cases):
             if number:
                 await stand.sweep()
                 await asyncio.sleep(SETTLED_S)
-            runs.append(await _run_case(stand, side, case, warm=not number))
+            warm = not number or case.qps != qps
+            if case.qps != qps:
+                qps = case.qps
+                stand.restart_scheduler(side, qps)
+            runs.append(await _run_case(stand, side, case, warm=warm))
     finally:
         await stand.stop()
         await stand.sweep()

@@ -67,6 +67,7 @@ class Stand:
         self.service: Service | None = None
         self._started_s = 0.0  # of the service
         self.echo: Process | None = None
+        self._url = ""  # of the service, or of the extender in its place
         self._stack = ExitStack()
         self._numbers = count(1)
         self._fleet = 0
@@ -220,13 +221,21 @@ class Stand:
             return
         if side.service:
             await self.start_service(side.command, **settings)
-        url = self.service.url if self.service is not None else ""
+        self._url = self.service.url if self.service is not None else ""
         if side.echo:
-            url = self.start_echo(side.computes_ms)
-        config = side.config(url)
+            self._url = self.start_echo(side.computes_ms)
+        self._start_scheduler(side, qps)
+        await self._until_warm()
+
+    def restart_scheduler(self, side: Side, qps: tuple[int, int] | None) -> None:
+        """Start kube-scheduler again with another limit of its client; the service or extender stays."""
+        self.plane.stop_scheduler()
+        self._start_scheduler(side, qps)
+
+    def _start_scheduler(self, side: Side, qps: tuple[int, int] | None) -> None:
+        config = side.config(self._url)
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
         self.plane.start_scheduler(config, gates=side.gates(self.minor))
-        await self._until_warm()
 
     def start_echo(self, computes_ms: float = 0) -> str:
         """Start the extender that only answers, after so much CPU time each, and give its URL."""
