@@ -334,8 +334,10 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     runs = _raced([fast, middle], (OURS, NATIVE), rounds, (ANSWERS,), once=[default])
     # Without a limit of kube-scheduler's client: an extender may bind with a client of its own.
     alone = runs[ANSWERS.name][0]
-    for number, (case, target) in enumerate(((fast, "1.1 x"), (middle, "1.6 x"), (default, "8 x"))):
-        ours, native = (runs[side.name][number] for side in (OURS, NATIVE))
+    cases, targets = (fast, middle, default), ("1.1 x", "1.6 x", "8 x")
+    for case, target, ours, native in zip(
+        cases, targets, runs["ours"], runs["native"], strict=True
+    ):
         yield [
             _rate_row(f"{case}: last create to last bind", ours, native, target),
             _rate_row(

@@ -264,19 +264,17 @@ async def run_cases(stand: Stand, side: Side, cases: Sequence[Case]) -> list[Run
         cases: What; where the QPS differs from the one before, kube-scheduler is started again.
     """
     await stand.sweep()
-    qps = cases[0].qps
-    await stand.start(side, qps)
+    await stand.start(side, cases[0].qps)
     runs = []
     try:
         for number, case in enumerate(cases):
+            started = number == 0 or case.qps != cases[number - 1].qps
             if number:
                 await stand.sweep()
                 await asyncio.sleep(SETTLED_S)
-            warm = not number or case.qps != qps
-            if case.qps != qps:
-                qps = case.qps
-                stand.restart_scheduler(side, qps)
-            runs.append(await _run_case(stand, side, case, warm=warm))
+                if started:
+                    stand.restart_scheduler(side, case.qps)
+            runs.append(await _run_case(stand, side, case, warm=started))
     finally:
         await stand.stop()
         await stand.sweep()

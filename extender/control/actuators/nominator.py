@@ -30,10 +30,10 @@ from extender.core.decisions.admit.gate_removal_order import (
 )
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.reservation_checks import unassigned
-from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST, reservation_of
+from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import CapacityClaim
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid

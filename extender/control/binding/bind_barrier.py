@@ -25,7 +25,6 @@ from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import unit_key
 from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on
-from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
 from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
@@ -40,6 +39,7 @@ from extender.core.log.reservation_state import (
     GangState,
     Reservation,
     ReservationState,
+    reservation_of,
 )
 from extender.core.model.errors import (
     ClusterUnavailable,

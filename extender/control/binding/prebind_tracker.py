@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.log_ports import Clock

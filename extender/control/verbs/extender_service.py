@@ -29,7 +29,6 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
     decide_filter,
     decide_prioritize,
     domain_scores,
-    reservation_of,
 )
 from extender.core.decisions.verbs.preempt_verb import (
     NodeCandidate,
@@ -41,6 +40,7 @@ from extender.core.decisions.verbs.preempt_verb import (
 from extender.core.decisions.verbs.preempt_verb_input import encode
 from extender.core.log.control_plane_features import features_summary, native_on
 from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
+from extender.core.log.reservation_state import reservation_of
 from extender.core.model.errors import (
     NotLeading,
     NotReady,

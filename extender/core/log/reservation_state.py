@@ -284,3 +284,10 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EMPTY = ReservationState()
+
+
+def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
+    """Return the reservation of a pod, or None."""
+    gang_uid = state.gang_of.get(uid)
+    root = state.gangs.get(gang_uid) if gang_uid is not None else None
+    return root.reservations.get(uid) if root is not None else None

@@ -26,10 +26,3 @@ class ChangedMembers:
             found |= changed_keys(before, state.reservations_on.get(node, NO_HOLDS))
         self._view, self._reservations_on = view, state.reservations_on
         return found
-
-
-def reservation_in(state: ReservationState, uid: PodUid) -> Reservation | None:
-    """Return the reservation of a pod, or None."""
-    gang_uid = state.gang_of.get(uid)
-    root = state.gangs.get(gang_uid) if gang_uid is not None else None
-    return root.reservations.get(uid) if root is not None else None

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.admit.changed_members import ChangedMembers, reservation_in
+from extender.core.decisions.admit.changed_members import ChangedMembers
 from extender.core.decisions.capacity.capacity_claims import claimed_under_victims
 from extender.core.decisions.capacity.free_capacity import used_capacity_on, used_requests
 from extender.core.log.events import (
@@ -38,7 +38,12 @@ from extender.core.log.events import (
     ReleasedPod,
     ReservationReleased,
 )
-from extender.core.log.reservation_state import RejectionKey, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    RejectionKey,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
 from extender.core.model.cluster_view import (
     NOTHING,
     ClusterView,
@@ -101,7 +106,7 @@ class RejectionEvidence:
         Call it after each admission, before the nominations are written: otherwise old messages cannot be recognized.
         """
         for uid in self._changed.since_last(view, state):
-            reservation, pod = reservation_in(state, uid), view.pods.get(uid)
+            reservation, pod = reservation_of(state, uid), view.pods.get(uid)
             self._refused.discard(uid)
             if reservation is None or pod is None or pod.node is not None:
                 self._messages.pop(uid, None)
@@ -133,7 +138,7 @@ class RejectionEvidence:
         """
         self.note_messages(view, state)
         for uid in self._refused:
-            reservation = reservation_in(state, uid)
+            reservation = reservation_of(state, uid)
             if reservation is not None and not at_bind(uid):
                 self._suspect(view, reservation, now_ms, dated=self._messages[uid].renewed)
 
@@ -224,9 +229,7 @@ class RejectionEvidence:
                 break
             del self._accepted[uid]
         for uid, suspicion in list(self._found.items()):
-            gang_uid = state.gang_of.get(uid)
-            root = state.gangs.get(gang_uid) if gang_uid is not None else None
-            reservation = root.reservations.get(uid) if root is not None else None
+            reservation = reservation_of(state, uid)
             pod = view.pods.get(uid)
             if reservation is None or pod is None or pod.node is not None:
                 del self._found[uid]

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.core.decisions.admit.changed_members import ChangedMembers, reservation_in
+from extender.core.decisions.admit.changed_members import ChangedMembers
 from extender.core.decisions.admit.plan_request import is_running
 from extender.core.log.events import (
     AnyEventData,
@@ -37,6 +37,7 @@ from extender.core.log.reservation_state import (
     GangState,
     Reservation,
     ReservationState,
+    reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
@@ -175,7 +176,7 @@ class NominationDrift:
         drafts: list[NewEvent] = []
         for uid in self._changed.since_last(view, state):
             shown = self._shown.pop(uid, None)
-            reservation, pod = reservation_in(state, uid), view.pods.get(uid)
+            reservation, pod = reservation_of(state, uid), view.pods.get(uid)
             if reservation is None or pod is None or pod.node is not None:
                 continue
             if pod.nominated == reservation.node:

@@ -28,7 +28,12 @@ from extender.core.decisions.reconcile.drift import ReconcileContext, bound_even
 from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on, unfit_pods
 from extender.core.log.events import NewEvent, PodBound
 from extender.core.log.gang_phase import missing
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
 from extender.core.model.cluster_view import (
     ClusterView,
     changed_groups,
@@ -156,9 +161,9 @@ class _Changes:
         """Add the roots of members whose Binding has failed: while it is in flight, their reservations are not released."""
         state = self._both[1].state
         for uid in uids:
-            gang_uid = state.gang_of.get(uid)
-            if gang_uid is not None and uid in state.gangs[gang_uid].reservations:
-                self.whole.add(gang_uid)
+            held = reservation_of(state, uid)
+            if held is not None:
+                self.whole.add(held.gang_uid)
 
     def _add_nodes(self, names: set[NodeName]) -> None:
         self.nodes |= names

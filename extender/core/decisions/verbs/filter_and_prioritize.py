@@ -24,7 +24,12 @@ from extender.core.decisions.capacity.capacity_holds import held_requests_agains
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import hold_requests_against
 from extender.core.log.gang_phase import PREEMPTING
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree
@@ -46,13 +51,6 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[NodeName, ...] = ()
     reason: str = ""  # for every refused node
     node: NodeName | None = None  # of the reservation, if there is one
-
-
-def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
-    """Return the reservation of a pod, or None."""
-    gang_uid = state.gang_of.get(uid)
-    root = state.gangs.get(gang_uid) if gang_uid is not None else None
-    return root.reservations.get(uid) if root is not None else None
 
 
 def decide_filter(

@@ -14,10 +14,9 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
     decide_prioritize,
     domain_scores,
     pending_reason,
-    reservation_of,
 )
 from extender.core.log.events import GangInvalid, GangObserved, GangUnschedulable
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, reservation_of
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
 from extender.core.planner.plan_types import GIVEN
