@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import asyncpg
 import msgspec
@@ -29,10 +29,13 @@ from extender.core.model.ids import Position
 from extender.ports.log_ports import START
 from extender.snapshots.state_loader import gc_paused
 from extender.store.engine import connect, our_faults
-from extender.store.log.log_reader import PAGE_EVENTS, read_pages, reading_connection
+from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.retention import BECOME_OWNER
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second
+EVENTS_AT_ONCE: Final = (
+    100  # some 2 ms, after which the event loop sends what the database waits for
+)
 LOCK: Final = "SELECT position FROM gx.projection WHERE id = 1 FOR UPDATE"
 DONE: Final = "UPDATE gx.projection SET position = $1, at_us = $2, projected_at = clock_timestamp() WHERE id = 1"
 TABLES: Final[Mapping[type[msgspec.Struct], str]] = {
@@ -67,10 +70,9 @@ async def rebuild_projection(url: str) -> Position:
             async with connection.transaction():
                 await connection.execute(BECOME_OWNER)
                 await connection.fetchval(LOCK)
-                for table in TABLES.values():
-                    await connection.execute(f"DELETE FROM gx.{table}")  # noqa: S608 -- our names
                 with gc_paused():  # which takes a quarter of the time
-                    return await _fill(url, _Copies(connection))
+                    async with _Copies(connection) as copies:
+                        return await _fill(url, copies)
         except asyncpg.InsufficientPrivilegeError as error:
             raise BadInput(
                 f"the database role may not rebuild the interval tables: {error}; use that of `db migrate`"
@@ -82,7 +84,7 @@ async def rebuild_projection(url: str) -> Position:
 async def _fill(url: str, copies: _Copies) -> Position:
     rows, position, at_us = IntervalRows(), START, 0
     async with reading_connection(url, name="rebuild") as reading:
-        pages = read_pages(reading.fetch, after=0, until=None, page_events=PAGE_EVENTS)
+        pages = read_pages(reading.fetch, after=0, until=None, page_events=EVENTS_AT_ONCE)
         async with aclosing(pages):
             async for page in pages:
                 for event in page:
@@ -97,12 +99,22 @@ async def _fill(url: str, copies: _Copies) -> Position:
 
 
 class _Copies:
-    """Copies rows into the tables, one batch at a time, while the next one is computed."""
+    """Deletes the rows of the tables, and copies others into them, one batch at a time, while the next one is computed."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
-        self._running: asyncio.Task[None] | None = None
+        self._running = asyncio.create_task(self._delete())
         self._encoded: dict[int, tuple[object, str]] = {}  # by identity; keeps the object alive
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End what still runs after a failure, so that the connection can roll back."""
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        if not self._running.cancelled():
+            self._running.exception()  # marks it as retrieved for asyncio; `begin` and `end` raise it
 
     async def begin(self, rows: Iterable[IntervalRow]) -> None:
         """Copy rows after those of the batch before."""
@@ -111,15 +123,17 @@ class _Copies:
             values[type(row)].append(_VALUES[type(row)](row))
         values[PlacementRow] = [self._placement(one) for one in values[PlacementRow]]
         values[PreemptionRow] = [_preemption(one) for one in values[PreemptionRow]]
-        if self._running is not None:
-            await self._running
+        await self._running
         self._running = asyncio.create_task(self._copy(values))
 
     async def end(self, position: Position, at_us: int) -> None:
         """Wait for the last batch, and record how far the tables are."""
-        if self._running is not None:
-            await self._running
+        await self._running
         await self._connection.execute(DONE, position, at_us)
+
+    async def _delete(self) -> None:
+        for table in TABLES.values():
+            await self._connection.execute(f"DELETE FROM gx.{table}")  # noqa: S608 -- our names
 
     async def _copy(self, values: Mapping[type, list[tuple[Any, ...]]]) -> None:
         for kind, table in TABLES.items():

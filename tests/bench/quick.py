@@ -29,7 +29,7 @@ from tests.bench.race import Case, Run, run_cases
 from tests.bench.sides import ANSWERS, CALLS, COMPUTES, NATIVE, NATIVE_TREES, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
 from tests.bench.store import server
-from tests.support.logs.postgres import fresh_database
+from tests.support.logs.postgres import execute, fresh_database
 
 FAST, MIDDLE = (5000, 5000), (200, 400)  # QPS of kube-scheduler, and burst
 NODES = 1000
@@ -46,6 +46,7 @@ CPU_MEMBERS_MIN = (
     500  # trees of one size, one after another, have at least so many members together
 )
 EVENTS = 100_000
+VACUUM = "VACUUM gx.placement, gx.gang_state, gx.preemption, gx.victim"  # of rows that a round before replaced
 ONLY_ANSWERS = "with an extender that only answers"
 ONLY_CALLS = "with a service that only makes the calls"
 AFTER_CPU = f"{ONLY_ANSWERS}, after {COMPUTES.computes_ms:.0f} ms of CPU per member"
@@ -237,6 +238,7 @@ async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]
         assert await project_all(projection, end) == end
         rates["project"].append(end / (time.perf_counter() - began_s))
         for _ in range(rounds):
+            await execute(url, VACUUM)
             began_s = time.perf_counter()
             assert await rebuild_projection(url) == end
             rates["rebuild"].append(end / (time.perf_counter() - began_s))

@@ -131,16 +131,23 @@ async def test_events_appended_during_a_rebuild_are_projected_after_it(database_
     await watching.close()
 
 
-async def test_a_log_that_is_not_whole_leaves_the_old_tables(database_url):
-    await write_history(database_url, 3_000)
+@pytest.mark.parametrize(
+    ("count", "altered"),
+    [(3_000, 2_500), (20_000, 150)],
+    ids=["later", "while-old-rows-are-deleted"],
+)
+async def test_a_log_that_is_not_whole_leaves_the_old_tables(database_url, count, altered):
+    await write_history(database_url, count)
     connection = await asyncpg.connect(database_url)
-    await connection.fetchval("SELECT gx.project(300, 300)")
+    await connection.fetchval("SELECT gx.project($1, 100000)", count)
     before = await contents(connection)
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
-        await connection.execute("UPDATE gx.event SET actor = 'another' WHERE position = 2500")
-    with pytest.raises(AlteredEvent, match="2500"):
+        await connection.execute(
+            "UPDATE gx.event SET actor = 'another' WHERE position = $1", altered
+        )
+    with pytest.raises(AlteredEvent, match=str(altered)):
         await rebuild_projection(database_url)
     assert await contents(connection) == before
-    assert await connection.fetchval("SELECT position FROM gx.projection") == 300
+    assert await connection.fetchval("SELECT position FROM gx.projection") == count
     await connection.close()
