@@ -46,6 +46,7 @@ CPU_MEMBERS_MIN = (
     500  # trees of one size, one after another, have at least so many members together
 )
 EVENTS = 100_000
+ALL_THEN_REPRIEVED = "evict all, then reprieve"
 VACUUM = "VACUUM gx.placement, gx.gang_state, gx.preemption, gx.victim"  # of rows that a round before replaced
 ONLY_ANSWERS = "with an extender that only answers"
 ONLY_CALLS = "with a service that only makes the calls"
@@ -171,25 +172,43 @@ def planner_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def victim_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure the search for victims: where the bounds of the cost are reached, and where they are not."""
+    """Measure the search for victims, where whole nodes are needed and elsewhere, beside the algorithm of kube-scheduler."""
     nodes, again = (100, 2) if scale.quick else (1000, 3 * scale.rounds)
-    took_ms: dict[bool, list[float]] = {False: [], True: []}
+    sides = (victim_search.ours, victim_search.evict_all_then_reprieve)
+    where = {False: "", True: ", whole nodes of gangs that run on several"}
+    took_ms: dict[bool, tuple[list[float], list[float]]] = {hard: ([], []) for hard in where}
+    evicted = {hard: [0.0, 0.0] for hard in where}
     for case in victim_search.cases():
-        victim_search.searched(case, nodes, [0])  # imports
-        found = victim_search.searched(case, nodes, range(1, again + 1))
-        took_ms[case.hard] += found.took_ms
-    where = {False: "", True: ", whole nodes of gangs that run on several,"}
-    yield [
-        row(
-            f"search for victims, {nodes:,} nodes, {nodes:,} running gangs{where[hard]} {label} of {len(found)}",
-            "ms",
-            "lower",
-            [quantile(found, part)],
-            victim_search.TARGET if label == "p99" else "",
-        )
-        for hard, found in took_ms.items()
-        for label, part in QUANTILES
-    ]
+        for number, side in enumerate(sides):
+            victim_search.searched(case, nodes, [0], side)  # imports
+            found = victim_search.searched(case, nodes, range(1, again + 1), side)
+            took_ms[case.hard][number].extend(found.took_ms)
+            evicted[case.hard][number] += found.evicted
+    for hard, (mine, plain) in took_ms.items():
+        what = f"search for victims, {nodes:,} nodes, {nodes:,} running gangs{where[hard]}"
+        yield [
+            row(
+                f"{what}, {label} of {len(mine)}",
+                "ms",
+                "lower",
+                [quantile(mine, part)],
+                victim_search.TARGET if label == "p99" else "",
+                [quantile(plain, part)],
+                baseline_name=ALL_THEN_REPRIEVED,
+            )
+            for label, part in QUANTILES
+        ]
+        yield [
+            row(
+                f"{what}, pods that {len(mine)} evict",
+                "pods",
+                "lower",
+                [evicted[hard][0]],
+                "",
+                [evicted[hard][1]],
+                baseline_name=ALL_THEN_REPRIEVED,
+            )
+        ]
 
 
 def _planned_ms(

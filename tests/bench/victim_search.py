@@ -10,16 +10,23 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
-from extender.core.planner.planning import NodeTable
+from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.preempt.reprieve import Reprieve
+from extender.core.planner.preempt.victim_cost import CostModel
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.preemption_types import Evictable, PlanGang, PlanUnit, PlanVictim
+from extender.core.planner.solve.greedy_placement import SearchBudget
+from extender.core.planner.solve.solver_pipeline import solve
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.planner import composite, leaf
 
@@ -127,6 +134,42 @@ def request_of(case: Case, nodes: int, seed: int) -> PlanRequest:
     )
 
 
+class Victims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search has found."""
+
+    pods: int  # that it evicts
+    proved: bool  # no set costs less
+
+
+Search: TypeAlias = Callable[[PlanRequest, NodeTable], Victims]
+
+
+def ours(request: PlanRequest, fleet: NodeTable) -> Victims:
+    """Search as the service does."""
+    found = preempt(request, fleet=fleet)
+    assert isinstance(found, PreemptionPlan), found
+    return Victims(
+        pods=sum(len(unit.pods) for unit in found.victims), proved=found.search.exhausted
+    )
+
+
+def evict_all_then_reprieve(request: PlanRequest, fleet: NodeTable) -> Victims:
+    """Place the gang as if all units were gone, and keep each unit that fits beside it: kube-scheduler's algorithm.
+
+    The units are reprieved by our order of costs, and no second placement is tried. With the plan that is refused before,
+    as `preempt` has it.
+    """
+    plan(msgspec.structs.replace(request, evictable=None), fleet=fleet)
+    view = PostEvictionView(request, fleet)
+    gone = ~view.none_gone
+    solved = solve(view.request, view.fleet, problem=view.problem(gone), maximise=False)
+    assert solved.solution is not None
+    cost_model = CostModel(view.request, view.units, view.fleet)
+    reprieve = Reprieve(view, cost_model, SearchBudget(request.budget), wanted=0)
+    kept = reprieve.reprieve_units(gone, solved.solution)
+    return Victims(pods=sum(len(view.units[i].pods) for i in np.flatnonzero(kept)), proved=False)
+
+
 class Searches(msgspec.Struct, frozen=True, kw_only=True):
     """Some searches of one case."""
 
@@ -135,7 +178,7 @@ class Searches(msgspec.Struct, frozen=True, kw_only=True):
     evicted: int  # pods, by all of them
 
 
-def searched(case: Case, nodes: int, seeds: Iterable[int]) -> Searches:
+def searched(case: Case, nodes: int, seeds: Iterable[int], search: Search = ours) -> Searches:
     """Search for victims in one cluster after the other."""
     took_ms, proved, evicted = [], 0, 0
     for seed in seeds:
@@ -143,11 +186,10 @@ def searched(case: Case, nodes: int, seeds: Iterable[int]) -> Searches:
         fleet = NodeTable(request.nodes)
         gc.collect()  # what making the request left behind
         began_s = time.process_time()
-        found = preempt(request, fleet=fleet)
+        found = search(request, fleet)
         took_ms.append((time.process_time() - began_s) * 1e3)
-        assert isinstance(found, PreemptionPlan), found
-        proved += found.search.exhausted
-        evicted += sum(len(unit.pods) for unit in found.victims)
+        proved += found.proved
+        evicted += found.pods
     return Searches(took_ms=took_ms, proved=proved, evicted=evicted)
 
 

@@ -153,21 +153,21 @@ class PostEvictionCapacity:
         self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
     ) -> tuple[Ints, Ints, Ints]:
         """Return the capacity that units free: per row a unit, a node, and the amounts, shape (rows, axes)."""
-        per_shape = [self.taken(shape) for shape in shapes]
-        rows: dict[tuple[int, int], Ints] = {}
+        rows: dict[tuple[int, int], int] = {}  # by unit and node
+        row_of_pod: list[int] = []
+        shape_of_pod: list[int] = []
         for number, pods in enumerate(units):
             for pod in pods:
                 place = fleet.index.get(pod.node)
-                if place is None:
-                    continue
-                key = (number, place)
-                row = per_shape[pod.shape]
-                rows[key] = rows[key] + row if key in rows else row
+                if place is not None:
+                    row_of_pod.append(rows.setdefault((number, place), len(rows)))
+                    shape_of_pod.append(pod.shape)
         unit = np.array([u for u, _ in rows], dtype=np.int64)
         node = np.array([n for _, n in rows], dtype=np.int64)
-        capacity = (
-            np.stack(list(rows.values())) if rows else np.zeros((0, self.width), dtype=np.int64)
-        )
+        capacity = np.zeros((len(rows), self.width), dtype=np.int64)
+        if rows:
+            per_shape = np.stack([self.taken(shape) for shape in shapes])
+            np.add.at(capacity, row_of_pod, per_shape[shape_of_pod])
         capacity[:, : len(self.names)] *= self.offered[node]
         return unit, node, capacity
 
