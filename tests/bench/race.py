@@ -23,7 +23,7 @@ import msgspec
 
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
 from tests.bench.figures import QUANTILES, Figure, quantile
-from tests.bench.sides import WRITES, WRITTEN, Shape, Side
+from tests.bench.sides import CALLS, WRITES, WRITTEN, Shape, Side
 from tests.bench.stand import Stand, describe_qps
 from tests.controlplane.api import CONNECTIONS_MAX, Api
 from tests.controlplane.objects import GATE, path_of
@@ -283,6 +283,7 @@ async def run_cases(stand: Stand, side: Side, cases: Sequence[Case]) -> list[Run
 
 async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
     """Measure a case on a side that runs."""
+    product = None if side is CALLS else stand.service  # that one has no log
     async with (
         stand.loader() as api,
         stand.writer() as writer,
@@ -290,8 +291,8 @@ async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
     ):
         if warm:
             await _warm_up(stand, side, case, api, writer, watch)
-        if stand.service is not None:
-            await stand.service.events()  # what answers would else start in the midst of it
+        if product is not None:
+            await product.events()  # what answers would else start in the midst of it
         for group in side.groups(case.shape, stand.minor):
             await api.create(group)
         pods = list(side.pods(case.shape))
@@ -308,7 +309,7 @@ async def _run_case(stand: Stand, side: Side, case: Case, *, warm: bool) -> Run:
         after = stand.cpu_s()
         bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
         calls = stand.filter_calls() - calls
-    marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
+    marks = await marks_of(product, wall_s) if product is not None else {}
     return Run(
         side=side.name,
         pods=len(pods),

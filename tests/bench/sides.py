@@ -24,12 +24,19 @@ NAMESPACE = {
     "ours": "ours",
     "writes": "ours",
     "answers": "ours",
+    "calls": "ours",
     "computes": "ours",
     "ungated": "theirs",
     "native": "theirs",
     "ordinary": "theirs",
 }
-OUR_GROUPS = ("ours", "ungated", "answers", "computes")  # sides whose groups are of our kinds
+OUR_GROUPS = (
+    "ours",
+    "ungated",
+    "answers",
+    "calls",
+    "computes",
+)  # sides whose groups are of our kinds
 OUR_LABEL = (*OUR_GROUPS, "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
@@ -59,7 +66,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "writes", "answers", "computes", "ungated", "native", "ordinary"]
+    name: Literal["ours", "writes", "answers", "calls", "computes", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
@@ -149,7 +156,7 @@ def _tree_gates(minor: str) -> Mapping[str, bool]:
 
 OURS = Side(name="ours", config=shipped_config, gates=_no_gates, service=True)
 # Another service in our place, that only makes the calls which each member needs
-CALLS = msgspec.structs.replace(OURS, command=("tests.bench.calls_only",))
+CALLS = msgspec.structs.replace(OURS, name="calls", command=("tests.bench.calls_only",))
 # The same without our gate: members reach kube-scheduler at once and are refused until their plan stands
 UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=True)
 # Flat gangs with what they need and no more: with topology and composites on as well, kube-scheduler
