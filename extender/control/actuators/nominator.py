@@ -88,7 +88,6 @@ class Nominator:
             delay_s: After the removal of its gate a member of a small cluster is nominated if it is not at bind by
                 then; 0: members are nominated before their gate is removed.
         """
-        self._arrived = arrived
         self._delay_s = delay_s
         self._cluster = cluster
         self._leader = leader
