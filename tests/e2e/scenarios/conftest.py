@@ -32,7 +32,7 @@ from tests.controlplane.waiting import TIMEOUT_S, eventually, until_priority_cla
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
-from tests.e2e.scenarios.service import ROOT, Service
+from tests.e2e.scenarios.service import NOMINATIONS_FIRST, ROOT, Service
 from tests.support.certificates import Files, certificate_folder, files_of, point_at
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
@@ -394,8 +394,7 @@ async def story(
 
     When the story has passed and the service still runs, what must hold in the end is checked.
     """
-    # nominations come first, as with more than 100 nodes; test_late_nominations.py has the stories about fewer
-    settings = {"nomination_delay_ms": "0"}
+    settings = dict(NOMINATIONS_FIRST)
     for marker in request.node.iter_markers("settings"):
         settings |= marker.kwargs
     port = free_port()

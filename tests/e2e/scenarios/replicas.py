@@ -20,7 +20,7 @@ import aiohttp
 
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
-from tests.e2e.scenarios.service import Service
+from tests.e2e.scenarios.service import NOMINATIONS_FIRST, Service
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.service.replicas import PROBE_S, WITHIN_S, RoundRobin
 
@@ -146,7 +146,8 @@ async def replicas(
             place.mkdir()
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
-                certificates=story.service.certificates, identity=f"replica-{number}", **settings,
+                certificates=story.service.certificates, identity=f"replica-{number}",
+                **{**NOMINATIONS_FIRST, **settings},
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

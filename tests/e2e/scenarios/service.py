@@ -25,6 +25,8 @@ from tests.support.service import fork_server
 from tests.support.service.fork_server import ForkedCommand
 
 ROOT = Path(__file__).resolve().parents[3]
+# Of the services of stories: nominations come first, as with more than 100 nodes; test_late_nominations.py has the stories about fewer
+NOMINATIONS_FIRST = {"nomination_delay_ms": "0"}
 READY_WITHIN_S = 120  # a busy machine needs its time to start it
 STOPS_WITHIN_S = 60
 
