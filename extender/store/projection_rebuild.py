@@ -33,9 +33,8 @@ from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.retention import BECOME_OWNER
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second
-EVENTS_AT_ONCE: Final = (
-    100  # some 2 ms, after which the event loop sends what the database waits for
-)
+# Some 2 ms, after which the event loop sends what the database waits for
+EVENTS_AT_ONCE: Final = 100
 LOCK: Final = "SELECT position FROM gx.projection WHERE id = 1 FOR UPDATE"
 DONE: Final = "UPDATE gx.projection SET position = $1, at_us = $2, projected_at = clock_timestamp() WHERE id = 1"
 TABLES: Final[Mapping[type[msgspec.Struct], str]] = {

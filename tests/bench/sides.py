@@ -30,13 +30,8 @@ NAMESPACE = {
     "native": "theirs",
     "ordinary": "theirs",
 }
-OUR_GROUPS = (
-    "ours",
-    "ungated",
-    "answers",
-    "calls",
-    "computes",
-)  # sides whose groups are of our kinds
+# Sides whose groups are of our kinds
+OUR_GROUPS = ("ours", "ungated", "answers", "calls", "computes")
 OUR_LABEL = (*OUR_GROUPS, "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"

@@ -147,7 +147,7 @@ async def replicas(
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
                 certificates=story.service.certificates, identity=f"replica-{number}",
-                **{**NOMINATIONS_FIRST, **settings},
+                **(NOMINATIONS_FIRST | settings),
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)
