@@ -1,7 +1,8 @@
-"""A service that only makes the calls that each member needs: no planning, no barrier, no log, no refusals.
+"""A service that only makes the calls that trees need: no planning, no barrier, no log, no refusals.
 
-It watches the cluster and writes to it with the code of the product, and answers filter and bind with as little as
-HTTP/1.1 needs. So it shows what the calls cost in Python before anything is decided; `quick` measures it beside the product.
+It watches the cluster and writes to it with the code of the product: finalizers of groups, nominations and removals of gates
+once all members of a tree are there, Bindings, and conditions of groups when all are bound. It answers filter and bind with as
+little as HTTP/1.1 needs. So it shows what the calls cost before anything is decided; `quick` measures it beside the product.
 Settings: GANG_EXTENDER_LISTEN (HOST:PORT) and KUBECONFIG.
 """
 
@@ -10,15 +11,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Awaitable
 from typing import cast
 
+import msgspec
 import uvloop
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.control.actuators.finalizer_controller import SETTLE_S
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
 from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.reconcile.finalizer_rules import decide_protection
 from extender.core.model.cluster_view import ClusterView, changed_pods
-from extender.core.model.ids import NodeName, PlanId, PodUid
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.pod_groups import composite_key
 from extender.core.model.pods import Pod
 from extender.http.scheduler.wire import (
     ExtenderBindingResult,
@@ -28,7 +35,8 @@ from extender.http.scheduler.wire import (
     encode,
     uid_of,
 )
-from extender.ports.cluster_ports import Binding, PodRef
+from extender.ports.cluster_ports import Binding, Condition, PodRef
+from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
 from tests.bench.stand_in import Exchange
 
@@ -36,31 +44,105 @@ PLAN = "01a21a17-e4c6-7eb5-8415-77e21516c684"  # an annotation of each bound mem
 WRITERS = 24  # as many calls to the API server at once as the service has
 
 
+class _Tree(msgspec.Struct):
+    """What of a tree is there; all its leaves have the same number of members."""
+
+    members: int  # when it is complete
+    waiting: dict[PodUid, Pod] = {}
+    bound: set[PodUid] = set()
+    groups: set[GroupKey] = set()
+
+
 class Calls:
-    """Gives each gated pod the next node, removes its gate, and binds it when kube-scheduler asks for that."""
+    """Gives the members of each complete tree the next nodes, removes their gates, and binds them when kube-scheduler asks."""
 
     def __init__(self, cluster: KubernetesCluster) -> None:
         self._cluster = cluster
         self._nodes: dict[PodUid, NodeName] = {}
         self._numbers = itertools.count()
         self._gated: asyncio.Queue[Pod] = asyncio.Queue()
+        self._trees: dict[str, _Tree] = {}  # by the UID of the root
+        self._early: set[PodUid] = set()  # the watch of pods was ahead of that of groups
+        self._placed: asyncio.Queue[GroupKey] = asyncio.Queue()  # groups whose members are bound
 
     async def run(self) -> None:
         """Follow the view until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
                 group.create_task(self._write())
+            group.create_task(self._protect())
+            group.create_task(self._report())
             before = ClusterView()
             while True:
                 await self._cluster.changed(before.revision)
                 view = self._cluster.view()
-                names = sorted(view.nodes)
-                for uid in changed_pods(before, view):
+                early, self._early = self._early, set()
+                for uid in early.union(changed_pods(before, view)):
                     pod = view.pods.get(uid)
-                    if pod is not None and GATE in pod.gates and uid not in self._nodes:
-                        self._nodes[uid] = names[next(self._numbers) % len(names)]
-                        self._gated.put_nowait(pod)
+                    if pod is not None and pod.group is not None:
+                        self._see(view, pod)
                 before = view
+
+    def _see(self, view: ClusterView, pod: Pod) -> None:
+        """Take in one pod; begin with its tree when it is the last member, end it when it is the last to be bound."""
+        tree = self._tree_of(view, pod)
+        if tree is None:
+            self._early.add(pod.uid)
+        elif pod.node is not None:
+            tree.bound.add(pod.uid)
+            if len(tree.bound) == tree.members:
+                for key in sorted(tree.groups):
+                    self._placed.put_nowait(key)
+        elif GATE in pod.gates and pod.uid not in self._nodes:
+            tree.waiting[pod.uid] = pod
+            if len(tree.waiting) == tree.members:
+                names = sorted(view.nodes)
+                for uid, member in tree.waiting.items():
+                    self._nodes[uid] = names[next(self._numbers) % len(names)]
+                    self._gated.put_nowait(member)
+
+    def _tree_of(self, view: ClusterView, pod: Pod) -> _Tree | None:
+        """Return the tree of a pod, or None where its groups are not known yet."""
+        leaf = view.groups.get(pod.group) if pod.group is not None else None
+        if leaf is None:
+            return None
+        root, members = leaf, leaf.minimum
+        if leaf.parent is not None:
+            above = view.groups.get(composite_key(leaf.key.namespace, leaf.parent))
+            if above is None:
+                return None
+            root, members = above, members * above.minimum
+        tree = self._trees.setdefault(root.uid, _Tree(members))
+        tree.groups |= {root.key, leaf.key}
+        return tree
+
+    async def _protect(self) -> None:
+        """Write the finalizers of new groups, and remove those of deleted ones."""
+        written: set[tuple[str, bool]] = set()
+        seen = 0
+        while True:
+            await self._cluster.changed(seen)
+            await asyncio.sleep(SETTLE_S)
+            view = self._cluster.view()
+            seen = view.revision
+            for wanted in decide_protection(view):
+                change = (wanted.guard.uid, wanted.guard.deleting)
+                if change not in written and await _answered(self._cluster.set_finalizers(wanted)):
+                    written.add(change)
+
+    async def _report(self) -> None:
+        """Write the conditions of groups whose members are bound."""
+        while True:
+            key = await self._placed.get()
+            group = self._cluster.view().groups.get(key)
+            if group is not None:
+                condition = Condition(
+                    type=SCHEDULED[key.kind],
+                    status="True",
+                    reason="Scheduled",
+                    message="all members are bound",
+                )
+                await _answered(self._cluster.set_conditions(key, group.uid, [condition]))
 
     async def _write(self) -> None:
         while True:
@@ -81,6 +163,15 @@ class Calls:
         pod = PodRef(namespace=asked.pod_namespace, name=asked.pod_name, uid=asked.pod_uid)
         await self._cluster.bind(Binding(pod=pod, node=asked.node, plan=PlanId(PLAN)))
         return encode(ExtenderBindingResult(error=""))
+
+
+async def _answered(write: Awaitable[None]) -> bool:
+    """Return whether a group took a write; it may have been deleted, or another write was faster."""
+    try:
+        await write
+    except (RequestRejected, ClusterUnavailable):
+        return False
+    return True
 
 
 class _Connection(Exchange):

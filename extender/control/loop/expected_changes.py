@@ -2,11 +2,12 @@
 
 They carry out what is recorded: a nomination, the removal of our gate and the Binding of a member come back by the watch,
 as the resource version of a group does after a write. Or they are groups that have no members yet, and the first members
-of a group that needs more.
+of a tree that needs more.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from extender.core.model.cluster_view import (
     groups_above,
 )
 from extender.core.model.ids import PodUid
-from extender.core.model.pod_groups import Group
+from extender.core.model.pod_groups import DEPTH_MAX, Group
 from extender.core.model.pods import Pod
 
 # Fields of a view in which no expected change is
@@ -69,14 +70,37 @@ def _is_expected(
 
 
 def _leaves_incomplete(pod: Pod, view: ClusterView, state: ReservationState) -> bool:
-    """Return whether a new pod is a gated member of a tree that was never admitted, and its group needs more of them."""
+    """Return whether a new pod is a gated member of a tree that was never admitted, and that needs more of them."""
     groups = groups_above(view, pod.group)
     if not groups or GATE not in pod.gates or pod.node is not None or pod.deleting:
         return False
-    if len(view.members[groups[0].key]) >= groups[0].minimum:
-        return False
     root = state.gangs.get(groups[-1].uid)
-    return root is None or not root.groups
+    if root is not None and root.groups:
+        return False
+    leaf, *above = groups
+    if len(view.members[leaf.key]) < leaf.minimum:
+        return True
+    return bool(above) and not _has_enough(above[-1], view)
+
+
+def _has_enough(root: Group, view: ClusterView) -> bool:
+    """Return whether a composite has as many groups with enough members as it needs, counted level by level."""
+    children: dict[str | None, list[Group]] = {}
+    for group in view.groups.values():
+        if group.parent is not None and group.key.namespace == root.key.namespace:
+            children.setdefault(group.parent, []).append(group)
+
+    def has_enough(group: Group, levels: int) -> bool:
+        if group.basic or not levels:
+            return True  # a basic group counts as it is, and a tree with more levels is invalid
+        if group.key.kind == "PodGroup":
+            return len(view.members.get(group.key, ())) >= group.minimum
+        found = (
+            child for child in children.get(group.key.name, ()) if has_enough(child, levels - 1)
+        )
+        return len(list(islice(found, group.minimum))) == group.minimum
+
+    return has_enough(root, DEPTH_MAX)
 
 
 def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:

@@ -30,8 +30,8 @@ from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
 
-# Between the first look at a new tree and the record that it waits for members: most are created within milliseconds.
-MEMBER_ARRIVAL_MS: Final = 50
+# Between the first look at a new tree and the record that it waits for members: most are created one after the other.
+MEMBER_ARRIVAL_MS: Final = 200
 
 
 class LoopParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -440,8 +440,13 @@ class TreeAdmission:
         if uid not in self._arriving:
             self._arriving[uid] = now_ms + self._arrival_ms
             later_s = (self._arrival_ms + 1) / 1000
-            asyncio.get_running_loop().call_later(later_s, self._wakeup.wake)
+            asyncio.get_running_loop().call_later(later_s, self._end_arrival, uid)
         return now_ms < self._arriving[uid]
+
+    def _end_arrival(self, uid: GangUid) -> None:
+        """Have a tree recorded that still waits for members; most have been admitted by now."""
+        if uid in self._arriving and uid not in self._leader.pending_state.gangs:
+            self._wakeup.wake()
 
     def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
         """Plan a tree in this process, or return the work that it waits for already.

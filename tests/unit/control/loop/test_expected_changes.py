@@ -131,6 +131,40 @@ def test_members_that_come_are_until_their_group_has_enough():
         assert not scene.are_expected()
 
 
+def test_members_that_come_are_until_their_tree_has_enough():
+    """A leaf that is complete admits nothing while its tree needs another; one that no tree needs is not waited for."""
+    scene = Scene()
+    scene.cluster.add(
+        a_group("top", gang=2, composite=True),
+        a_group("row", gang=1, composite=True, parent="top"),
+        *(a_group(f"row-{n}", gang=2, parent="row") for n in range(2)),
+        a_group("side", gang=1, parent="top"),
+        a_group("row-0", gang=1, namespace="elsewhere"),
+    )
+    came = []
+    for name, group in (("a", "row-0"), ("b", "row-0"), ("c", "row-1"), ("d", "side")):
+        scene.before = scene.cluster.seen
+        scene.cluster.add(a_waiting(name, group))
+        came.append(scene.are_expected())
+    assert came == [True, True, True, False]
+    scene.before = scene.cluster.seen
+    scene.cluster.add(a_waiting("e", "row-1"))
+    assert not scene.are_expected()
+
+
+def test_a_leaf_that_is_complete_is_not_waited_for_beside_a_group_without_a_minimum():
+    """Such a group counts for its parent as it is, without members."""
+    scene = Scene()
+    scene.cluster.add(
+        a_group("top", gang=2, composite=True),
+        a_group("leaf", gang=1, parent="top"),
+        a_group("basic", parent="top"),
+    )
+    scene.before = scene.cluster.seen
+    scene.cluster.add(a_waiting("a", "leaf"))
+    assert not scene.are_expected()
+
+
 @pytest.mark.parametrize(
     "pod",
     [
