@@ -1,8 +1,7 @@
 """The table that `RESULTS.md` opens with: what a user notices, beside kube-scheduler's own gangs.
 
-`make bench-quick` runs three rounds in turns, and where time or CPU is short one with another extender in our place that only
-answers, while the loader nominates and ungates: what any extender that does so takes at least. One start of a side serves all
-rows that can share it; sizes are those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and CPU seconds medians of the rounds.
+`make bench-quick` runs three rounds in turns, and where time or CPU is short with another service in our place, that has nothing
+but the calls and the log (`calls_and_log`): what a service that keeps both takes at least. One start of a side serves all rows that can share it; sizes are those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and CPU seconds medians of the rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.bench import latency, planner, preemption, victim_search
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import write_history
 from tests.bench.race import Case, Run, run_cases
-from tests.bench.sides import ANSWERS, CALLS, COMPUTES, NATIVE, NATIVE_TREES, OURS, Shape, Side
+from tests.bench.sides import CALLS, NATIVE, NATIVE_TREES, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
 from tests.bench.store import server
 from tests.support.logs.postgres import execute, fresh_database
@@ -48,10 +47,8 @@ CPU_MEMBERS_MIN = (
 EVENTS = 100_000
 ALL_THEN_REPRIEVED = "evict all, then reprieve"
 VACUUM = "VACUUM gx.placement, gx.gang_state, gx.preemption, gx.victim"  # of rows that a round before replaced
-ONLY_ANSWERS = "with an extender that only answers"
-ONLY_CALLS = "with a service that only makes the calls"
-BOUNDS = (ONLY_ANSWERS, ONLY_CALLS)  # in the names of rows that bound others
-AFTER_CPU = f"{ONLY_ANSWERS}, after {COMPUTES.computes_ms:.0f} ms of CPU per member"
+ONLY_CALLS = "with nothing but the calls and the log"
+BOUNDS = (ONLY_CALLS,)  # in the names of rows that bound others
 CPUS_MANY = "64"  # per node, so that what came before takes no place that counts
 
 # Why kube-scheduler's own gangs are faster, by the row; shown in RESULTS.md where they are.
@@ -124,11 +121,6 @@ def row(
 def in_turns(number: int, sides: Sequence[Side]) -> Sequence[Side]:
     """Return the sides in the order of a round."""
     return sides if number % 2 == 0 else sides[::-1]
-
-
-def bounds_once(number: int, bounds: tuple[Side, ...]) -> tuple[Side, ...]:
-    """Return sides in the first round and none in the others: once is enough for what bounds the others."""
-    return () if number else bounds
 
 
 # Without a control plane
@@ -274,14 +266,11 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     """Measure gangs of 8, one after another."""
     nodes, gangs, rounds = (40, 5, 1) if scale.quick else (100, GANGS_PER_ROUND, scale.rounds)
     case = latency.Case(nodes=nodes, gangs=gangs, qps=MIDDLE)
-    took: dict[str, list[float]] = {"ours": [], "native": [], COMPUTES.name: []}
+    took: dict[str, list[float]] = {"ours": [], "native": [], CALLS.name: []}
     stand = a_stand()
     with asyncio.Runner() as runner:
         for number in range(rounds):
-            for side in (
-                *in_turns(number, (OURS, NATIVE)),
-                *bounds_once(number, (COMPUTES,)),
-            ):
+            for side in in_turns(number, (OURS, NATIVE, CALLS)):
                 found = runner.run(latency.measure(stand, side, case)).took
                 took[side.name] += found
                 _progress(case, number, side, f"p50 {quantile(found or [0], 0.5):.0f} ms")
@@ -303,13 +292,13 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
-    """Return what an extender takes that only answers, after some CPU time, beside the native gang."""
+    """Return what a service takes with nothing but the calls and the log, beside the native gang."""
     return [
         row(
-            f"{what}, {label}, {AFTER_CPU}",
+            f"{what}, {label}, {ONLY_CALLS}",
             "ms",
             "lower",
-            [quantile(took_ms[COMPUTES.name], part)],
+            [quantile(took_ms[CALLS.name], part)],
             "",
             [quantile(took_ms["native"], part)],
         )
@@ -353,9 +342,9 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
     fast, middle, default = (Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None))
     rounds = 1 if scale.quick else scale.rounds
-    runs = _raced([fast, middle], (OURS, NATIVE), rounds, (ANSWERS, CALLS), once=[default])
-    # Without a limit of kube-scheduler's client: an extender may bind with a client of its own.
-    alone = runs[ANSWERS.name][0]
+    runs = _raced([fast, middle], (OURS, NATIVE), rounds, (CALLS,), once=[default])
+    # Without a limit of kube-scheduler's client: a service binds with a client of its own.
+    alone = runs[CALLS.name][0]
     cases, targets = (fast, middle, default), ("1.1 x", "1.6 x", "8 x")
     for case, target, ours, native in zip(
         cases, targets, runs["ours"], runs["native"], strict=True
@@ -370,14 +359,13 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
                 lambda run: run.per_s_from_first,
             ),
             _rate_row(
-                f"{case}: last create to last bind, {ONLY_ANSWERS} at QPS 5,000", alone, native, ""
+                f"{case}: last create to last bind, {ONLY_CALLS}, at QPS 5,000", alone, native, ""
             ),
         ]
-    # It begins with a member at once, so only the clock from the first create bounds one that waits for all.
     yield [
         _rate_row(
             f"{fast}: first create to last bind, {ONLY_CALLS}",
-            runs[CALLS.name][0],
+            alone,
             runs["native"][0],
             "",
             lambda run: run.per_s_from_first,
@@ -390,7 +378,6 @@ def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
     what = f"CPU of kube-apiserver per member bound, {fast}"
     yield [
         row(what, "ms", "lower", cpu["ours"], "1.2 x", cpu["native"]),
-        row(f"{what}, {ONLY_ANSWERS}", "ms", "lower", cpu["answers"], "", cpu["native"]),
         row(f"{what}, {ONLY_CALLS}", "ms", "lower", cpu["calls"], "", cpu["native"]),
     ]
 
@@ -402,7 +389,9 @@ def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
     small = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
     stream = Case(shape=small, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
     composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
-    runs = _raced([stream, *composites], (OURS, NATIVE_TREES), rounds, (COMPUTES,), bounded=2)
+    runs = _raced(
+        [stream, *composites], (OURS, NATIVE_TREES), rounds, (CALLS,), bounded=2, bounds_in=rounds
+    )
     waits = {side: [s * 1e3 for run in of[0] for s in run.trees_s] for side, of in runs.items()}
     wanted = trees * rounds
     targets = {"p50": "1.3 x", "p99": "1.5 x"}
@@ -428,13 +417,13 @@ def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
         what = f"{case}: last create to last bind"
         yield [_rate_row(what, ours, native, "1 x")]
         if case is composites[0]:
-            yield [_rate_row(f"{what}, {AFTER_CPU}", runs[COMPUTES.name][1], native, "")]
+            yield [_rate_row(f"{what}, {ONLY_CALLS}", runs[CALLS.name][1], native, "")]
 
 
 def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
     """Measure the CPU of the service for trees of four sizes, and filter inside the service while the largest is placed.
 
-    Beside it one that only makes the calls: what they cost in Python before anything is decided.
+    Beside it one with nothing but the calls and the log: what they cost in Python before anything is decided.
     """
     sizes, nodes = ((4, 8), 40) if scale.quick else (CPU_SIZES, NODES)
     stand = a_stand()
@@ -526,6 +515,7 @@ def _raced(
     rounds: int,
     bounds: tuple[Side, ...] = (),
     bounded: int = 1,
+    bounds_in: int = 1,
     once: Sequence[Case] = (),
 ) -> dict[str, list[list[Run]]]:
     """Run the sides in turns; return by side the runs of each case.
@@ -534,8 +524,9 @@ def _raced(
         cases: Measured in every round, one after another on one start of a side.
         sides: The competitors.
         rounds: How many.
-        bounds: Sides that bound the others, in the first round.
+        bounds: Sides that bound the others.
         bounded: Of how many of the cases, from the first on.
+        bounds_in: In how many of the rounds, from the first on.
         once: Cases after the others, in the first round alone.
     """
     stand = a_stand()
@@ -549,7 +540,7 @@ def _raced(
             asked = cases if number else every
             for side, its in (
                 *((side, asked) for side in in_turns(number, sides)),
-                *((side, cases[:bounded]) for side in bounds_once(number, bounds)),
+                *((side, cases[:bounded]) for side in bounds if number < bounds_in),
             ):
                 for at, run in enumerate(runner.run(run_cases(stand, side, its))):
                     runs[side.name][at].append(run)

@@ -150,8 +150,8 @@ def _tree_gates(minor: str) -> Mapping[str, bool]:
 
 
 OURS = Side(name="ours", config=shipped_config, gates=_no_gates, service=True)
-# Another service in our place, that only makes the calls which each member needs
-CALLS = msgspec.structs.replace(OURS, name="calls", command=("tests.bench.calls_only",))
+# Another service in our place, with nothing but the calls that trees need, and the log
+CALLS = msgspec.structs.replace(OURS, name="calls", command=("tests.bench.calls_and_log",))
 # The same without our gate: members reach kube-scheduler at once and are refused until their plan stands
 UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=True)
 # Flat gangs with what they need and no more: with topology and composites on as well, kube-scheduler

@@ -20,7 +20,7 @@ PARTS = (
     {"verbs": 12, "cost": 12, "freed": 1, "preemption": 4, "latency": 8, "memory": 6},
     {"gang": 7, "trees": 3, "workloads": 2, "storms": 13},
     {"tenants": 15},
-    {"quick": 38},
+    {"quick": 37},
 )
 # Enough to notice that they do not run any more: rows without a control plane, and one with all sides on one.
 SHORT = ("planner|victim search|rebuild|gang of 8", {"quick": 13})

@@ -1,14 +1,17 @@
-"""A service that only makes the calls that trees need: no planning, no barrier, no log, no refusals.
+"""A service with nothing but the calls and the log: no planning, no barrier, no refusals, no recovery.
 
 It watches the cluster and writes to it with the code of the product: finalizers of groups, nominations and removals of gates
-once all members of a tree are there, Bindings, and conditions of groups when all are bound. It answers filter and bind with as
-little as HTTP/1.1 needs. So it shows what the calls cost before anything is decided; `quick` measures it beside the product.
-Settings: GANG_EXTENDER_LISTEN (HOST:PORT) and KUBECONFIG.
+once all members of a tree are there, Bindings, and conditions of groups when all are bound. The admission of a tree is in the
+log, with an input, before its first write, and so are its Bindings. It answers filter and bind with as little as HTTP/1.1
+needs. So it shows what a service takes before anything is decided; `quick` measures it beside the product.
+Settings: GANG_EXTENDER_LISTEN (HOST:PORT), GANG_EXTENDER_DATABASE_URL and KUBECONFIG.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import hashlib
 import itertools
 import os
 from collections.abc import Awaitable
@@ -20,12 +23,23 @@ import uvloop
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.control.actuators.finalizer_controller import SETTLE_S
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
+from extender.control.log.append_pipeline import AppendPipeline
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import decide_protection
+from extender.core.log.events import (
+    AnyEventData,
+    AssignmentRecord,
+    GangAdmitted,
+    GangObserved,
+    GangScheduled,
+    GroupRecord,
+    NewEvent,
+    PodBound,
+)
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import composite_key
+from extender.core.model.pod_groups import Group, composite_key
 from extender.core.model.pods import Pod
 from extender.http.scheduler.wire import (
     ExtenderBindingResult,
@@ -36,34 +50,85 @@ from extender.http.scheduler.wire import (
     uid_of,
 )
 from extender.ports.cluster_ports import Binding, Condition, PodRef
+from extender.ports.log_ports import DecisionInput
 from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
+from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.engine import create_engine
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.stand_in import Exchange
 
 PLAN = "01a21a17-e4c6-7eb5-8415-77e21516c684"  # an annotation of each bound member
+LEASE_MS = 3_600_000  # longer than a run
+WAIT_S = 60.0  # for the log
 WRITERS = 24  # as many calls to the API server at once as the service has
 
 
 class _Tree(msgspec.Struct):
     """What of a tree is there; all its leaves have the same number of members."""
 
+    root: Group
     members: int  # when it is complete
     waiting: dict[PodUid, Pod] = {}
-    bound: set[PodUid] = set()
-    groups: set[GroupKey] = set()
+    bound: dict[PodUid, Pod] = {}
+    groups: dict[GroupKey, Group] = {}
+
+
+class Log:
+    """The event log, with the states that follow from it and the inputs of decisions."""
+
+    def __init__(self, events: PostgresEventLog, inputs: PostgresDecisionInputs) -> None:
+        self._events = events
+        self._inputs = inputs
+        self._appends: AppendPipeline | None = None
+
+    async def open(self) -> None:
+        """Take the lease; nothing renews it."""
+        self._grant = await self._events.take(holder="bench", address="", ttl_ms=LEASE_MS)
+        self._appends = AppendPipeline(
+            self._events,
+            SystemClock(),
+            WAIT_S,
+            on_commit=lambda _events, _chain: None,
+            on_failure=_end,
+            on_mismatch=_end,
+        )
+
+    async def append(self, root: Group, *events: AnyEventData, decided_on: bytes = b"") -> None:
+        """Append events about a tree, after the input that they follow from, and wait until they are durable."""
+        assert self._appends is not None
+        save = None
+        if decided_on:
+            digest = hashlib.sha256(decided_on)
+            given = DecisionInput(
+                digest=digest.hexdigest(), head=decided_on, parts=(), hashes=(digest.digest(),)
+            )
+            save = functools.partial(self._inputs.save, given)
+        drafts = [
+            NewEvent(gang_uid=root.uid, gang=root.key.path, data=data, actor="bench")
+            for data in events
+        ]
+        await self._appends.start(drafts, self._grant, save)
+
+
+def _end(fault: Exception) -> None:
+    """End the process: a bench without its log shows nothing."""
+    raise SystemExit(f"the log: {fault}")
 
 
 class Calls:
     """Gives the members of each complete tree the next nodes, removes their gates, and binds them when kube-scheduler asks."""
 
-    def __init__(self, cluster: KubernetesCluster) -> None:
+    def __init__(self, cluster: KubernetesCluster, log: Log) -> None:
         self._cluster = cluster
+        self._log = log
         self._nodes: dict[PodUid, NodeName] = {}
         self._numbers = itertools.count()
         self._gated: asyncio.Queue[Pod] = asyncio.Queue()
         self._trees: dict[str, _Tree] = {}  # by the UID of the root
         self._early: set[PodUid] = set()  # the watch of pods was ahead of that of groups
-        self._placed: asyncio.Queue[GroupKey] = asyncio.Queue()  # groups whose members are bound
+        self._placed: asyncio.Queue[_Tree] = asyncio.Queue()  # all members are bound
 
     async def run(self) -> None:
         """Follow the view until cancelled."""
@@ -79,27 +144,23 @@ class Calls:
                 early, self._early = self._early, set()
                 for uid in early.union(changed_pods(before, view)):
                     pod = view.pods.get(uid)
-                    if pod is not None and pod.group is not None:
-                        self._see(view, pod)
+                    if pod is not None and pod.group is not None and self._see(view, pod):
+                        group.create_task(self._admit(view, pod))
                 before = view
 
-    def _see(self, view: ClusterView, pod: Pod) -> None:
-        """Take in one pod; begin with its tree when it is the last member, end it when it is the last to be bound."""
+    def _see(self, view: ClusterView, pod: Pod) -> bool:
+        """Take in one pod; return whether it is the last member of a tree to come."""
         tree = self._tree_of(view, pod)
         if tree is None:
             self._early.add(pod.uid)
         elif pod.node is not None:
-            tree.bound.add(pod.uid)
+            tree.bound[pod.uid] = pod
             if len(tree.bound) == tree.members:
-                for key in sorted(tree.groups):
-                    self._placed.put_nowait(key)
-        elif GATE in pod.gates and pod.uid not in self._nodes:
+                self._placed.put_nowait(tree)
+        elif GATE in pod.gates and pod.uid not in self._nodes and pod.uid not in tree.waiting:
             tree.waiting[pod.uid] = pod
-            if len(tree.waiting) == tree.members:
-                names = sorted(view.nodes)
-                for uid, member in tree.waiting.items():
-                    self._nodes[uid] = names[next(self._numbers) % len(names)]
-                    self._gated.put_nowait(member)
+            return len(tree.waiting) == tree.members
+        return False
 
     def _tree_of(self, view: ClusterView, pod: Pod) -> _Tree | None:
         """Return the tree of a pod, or None where its groups are not known yet."""
@@ -112,9 +173,47 @@ class Calls:
             if above is None:
                 return None
             root, members = above, members * above.minimum
-        tree = self._trees.setdefault(root.uid, _Tree(members))
-        tree.groups |= {root.key, leaf.key}
+        tree = self._trees.setdefault(root.uid, _Tree(root, members))
+        tree.groups |= {root.key: root, leaf.key: leaf}
         return tree
+
+    async def _admit(self, view: ClusterView, pod: Pod) -> None:
+        """Record the nodes of a complete tree, then begin to write."""
+        tree = self._tree_of(view, pod)
+        assert tree is not None
+        names = sorted(view.nodes)
+        where = {uid: names[next(self._numbers) % len(names)] for uid in tree.waiting}
+        kind = tree.root.key.kind
+        groups = tuple(
+            GroupRecord(
+                kind=key.kind,
+                name=key.name,
+                parent=group.parent or "",
+                minimum=group.minimum,
+                members=group.minimum if key.kind == "PodGroup" else 0,
+                uid=group.uid,
+            )
+            for key, group in tree.groups.items()
+        )
+        admitted = GangAdmitted(
+            plan=PlanId(PLAN),
+            kind=kind,
+            priority=tree.root.priority,
+            groups=groups,
+            shapes=(dict(pod.shape.requests),),
+            assignments=tuple(
+                AssignmentRecord(
+                    pod=member.path, uid=uid, group=_leaf_of(member).name, node=where[uid]
+                )
+                for uid, member in tree.waiting.items()
+            ),
+        )
+        observed = GangObserved(kind=kind, groups=len(groups), members=tree.members)
+        decided_on = msgspec.json.encode((groups, admitted.shapes, list(tree.waiting)))
+        await self._log.append(tree.root, observed, admitted, decided_on=decided_on)
+        self._nodes |= where
+        for member in tree.waiting.values():
+            self._gated.put_nowait(member)
 
     async def _protect(self) -> None:
         """Write the finalizers of new groups, and remove those of deleted ones."""
@@ -131,11 +230,22 @@ class Calls:
                     written.add(change)
 
     async def _report(self) -> None:
-        """Write the conditions of groups whose members are bound."""
+        """Record trees whose members are bound, and write the conditions of their groups."""
         while True:
-            key = await self._placed.get()
-            group = self._cluster.view().groups.get(key)
-            if group is not None:
+            tree = await self._placed.get()
+            bound = [
+                PodBound(
+                    plan=PlanId(PLAN),
+                    pod=pod.path,
+                    uid=uid,
+                    node=self._nodes[uid],
+                    group=_leaf_of(pod).name,
+                )
+                for uid, pod in tree.bound.items()
+            ]
+            scheduled = GangScheduled(plan=PlanId(PLAN), bound=len(bound))
+            await self._log.append(tree.root, *bound, scheduled)
+            for key, group in tree.groups.items():
                 condition = Condition(
                     type=SCHEDULED[key.kind],
                     status="True",
@@ -163,6 +273,11 @@ class Calls:
         pod = PodRef(namespace=asked.pod_namespace, name=asked.pod_name, uid=asked.pod_uid)
         await self._cluster.bind(Binding(pod=pod, node=asked.node, plan=PlanId(PLAN)))
         return encode(ExtenderBindingResult(error=""))
+
+
+def _leaf_of(pod: Pod) -> GroupKey:
+    assert pod.group is not None
+    return pod.group
 
 
 async def _answered(write: Awaitable[None]) -> bool:
@@ -205,10 +320,14 @@ class _Connection(Exchange):
 
 async def main() -> None:
     """Serve until the process is ended."""
+    url = os.environ["GANG_EXTENDER_DATABASE_URL"]
+    storing = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
+    log = Log(PostgresEventLog(url), PostgresDecisionInputs(storing))
+    await log.open()
     cluster = await KubernetesCluster.connect(os.environ["KUBECONFIG"], clock=SystemClock())
     await cluster.start()
     await cluster.synced()
-    calls = Calls(cluster)
+    calls = Calls(cluster, log)
     host, _, port = os.environ["GANG_EXTENDER_LISTEN"].rpartition(":")
     loop = asyncio.get_running_loop()
     await loop.create_server(lambda: cast(asyncio.Protocol, _Connection(calls)), host, int(port))
