@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from extender.control.loop.admission.tree_admission import AdmissionOutcome, AdmissionProgress
@@ -168,6 +170,20 @@ async def test_a_tree_that_stays_incomplete_is_recorded_after_its_time_without_a
         await stage.one_pass()
         (refused,) = stage.event_data(GangUnschedulable)
         assert refused.outcome == "waiting"
+
+
+async def test_a_tree_that_was_admitted_within_its_time_needs_no_pass_at_the_end_of_it():
+    """Else each new tree would cost a pass that finds nothing to do."""
+    group, *pods = a_gang("g", pods=2)
+    async with Stage(a_node("n0", gpu=2), group, pods[0], arrival_ms=20) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        stage.cluster.add(pods[1])
+        await stage.one_pass()
+        assert len(stage.event_data(GangAdmitted)) == 1
+        woken = stage.barriers.wakeup.revision
+        await asyncio.sleep(0.05)
+        assert stage.barriers.wakeup.revision == woken
 
 
 async def test_a_tree_that_the_log_has_is_recorded_at_once_when_it_loses_a_member():
