@@ -20,7 +20,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from extender.control.loop.admission.pending_trees import PendingTrees
-from extender.control.loop.expected_changes import are_expected
+from extender.control.loop.expected_changes import ChildGroups, are_expected
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
@@ -79,6 +79,7 @@ class ControlLoop:
         self._reporter = parts.reporter
         self._reconciler = Reconciler(parts)
         self._pending_trees = PendingTrees(parts)
+        self._children = ChildGroups()
         self._terms = -1  # of the leadership in which the view has caught up
         self._warm = False  # whether the planner process has its solver
         self._made_ms = parts.clock.monotonic_ms()
@@ -254,7 +255,7 @@ class ControlLoop:
     def _can_wait(self, before: ClusterView, view: ClusterView) -> bool:
         """Return whether nothing can be admitted after what changed between two views, and nothing is to be written."""
         return not self._nominator.has_later_stages and are_expected(
-            before, view, self._leader.committed
+            before, view, self._leader.committed, self._children
         )
 
 

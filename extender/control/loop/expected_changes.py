@@ -7,6 +7,7 @@ of a tree that needs more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -20,21 +21,56 @@ from extender.core.model.cluster_view import (
     changed_pods,
     groups_above,
 )
-from extender.core.model.ids import PodUid
-from extender.core.model.pod_groups import DEPTH_MAX, Group
+from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key
 from extender.core.model.pods import Pod
 
 # Fields of a view in which no expected change is
 _UNCHANGED: Final = ("nodes", "blueprints", "budgets", "ends", "max_children")
 
 
-def are_expected(before: ClusterView, view: ClusterView, state: ReservationState) -> bool:
+class ChildGroups:
+    """The groups that name each parent; it follows the view, at the cost of what has changed."""
+
+    def __init__(self) -> None:
+        self._view = ClusterView()
+        self._children: dict[GroupKey, dict[GroupKey, None]] = {}
+
+    def of(self, parent: GroupKey, view: ClusterView) -> Iterator[Group]:
+        """Yield the groups that name a parent, in a view that is not older than that of the call before."""
+        self._follow(view)
+        return (view.groups[key] for key in self._children.get(parent, ()))
+
+    def _follow(self, view: ClusterView) -> None:
+        for key in changed_groups(self._view, view):
+            was, now = _parent_of(self._view.groups.get(key)), _parent_of(view.groups.get(key))
+            if was == now:
+                continue
+            if was is not None:
+                del self._children[was][key]
+                if not self._children[was]:
+                    del self._children[was]
+            if now is not None:
+                self._children.setdefault(now, {})[key] = None
+        self._view = view
+
+
+def _parent_of(group: Group | None) -> GroupKey | None:
+    if group is None or group.parent is None:
+        return None
+    return composite_key(group.key.namespace, group.parent)
+
+
+def are_expected(
+    before: ClusterView, view: ClusterView, state: ReservationState, children: ChildGroups
+) -> bool:
     """Return whether nothing can be admitted because of what changed between two views.
 
     Args:
         before: An earlier view.
         view: As it is now.
         state: The committed state.
+        children: Follows the view.
     """
     if any(getattr(before, field) is not getattr(view, field) for field in _UNCHANGED):
         return False
@@ -42,7 +78,7 @@ def are_expected(before: ClusterView, view: ClusterView, state: ReservationState
         _is_expected_group(before.groups.get(key), view.groups.get(key), view)
         for key in changed_groups(before, view)
     ) and all(
-        _is_expected(before.pods.get(uid), view.pods.get(uid), view, state)
+        _is_expected(before.pods.get(uid), view.pods.get(uid), view, state, children)
         for uid in changed_pods(before, view)
     )
 
@@ -60,16 +96,22 @@ def _is_expected_group(before: Group | None, group: Group | None, view: ClusterV
 
 
 def _is_expected(
-    before: Pod | None, pod: Pod | None, view: ClusterView, state: ReservationState
+    before: Pod | None,
+    pod: Pod | None,
+    view: ClusterView,
+    state: ReservationState,
+    children: ChildGroups,
 ) -> bool:
     if pod is None:
         return False
     if before is None:
-        return _leaves_incomplete(pod, view, state)
+        return _leaves_incomplete(pod, view, state, children)
     return _carries_out(before, pod, _recorded(state, pod.uid))
 
 
-def _leaves_incomplete(pod: Pod, view: ClusterView, state: ReservationState) -> bool:
+def _leaves_incomplete(
+    pod: Pod, view: ClusterView, state: ReservationState, children: ChildGroups
+) -> bool:
     """Return whether a new pod is a gated member of a tree that was never admitted, and that needs more of them."""
     groups = groups_above(view, pod.group)
     if not groups or GATE not in pod.gates or pod.node is not None or pod.deleting:
@@ -80,27 +122,23 @@ def _leaves_incomplete(pod: Pod, view: ClusterView, state: ReservationState) -> 
     leaf, *above = groups
     if len(view.members[leaf.key]) < leaf.minimum:
         return True
-    return bool(above) and not _has_enough(above[-1], view)
+    return bool(above) and not _has_enough(above[-1], view, children)
 
 
-def _has_enough(root: Group, view: ClusterView) -> bool:
-    """Return whether a composite has as many groups with enough members as it needs, counted level by level."""
-    children: dict[str | None, list[Group]] = {}
-    for group in view.groups.values():
-        if group.parent is not None and group.key.namespace == root.key.namespace:
-            children.setdefault(group.parent, []).append(group)
-
-    def has_enough(group: Group, levels: int) -> bool:
-        if group.basic or not levels:
-            return True  # a basic group counts as it is, and a tree with more levels is invalid
-        if group.key.kind == "PodGroup":
-            return len(view.members.get(group.key, ())) >= group.minimum
-        found = (
-            child for child in children.get(group.key.name, ()) if has_enough(child, levels - 1)
-        )
-        return len(list(islice(found, group.minimum))) == group.minimum
-
-    return has_enough(root, DEPTH_MAX)
+def _has_enough(
+    group: Group, view: ClusterView, children: ChildGroups, levels: int = DEPTH_MAX
+) -> bool:
+    """Return whether a group has as many members, or groups with enough of them, as it needs."""
+    if group.basic or not levels:
+        return True  # a basic group counts as it is, and a tree with more levels is invalid
+    if group.key.kind == "PodGroup":
+        return len(view.members.get(group.key, ())) >= group.minimum
+    found = (
+        child
+        for child in children.of(group.key, view)
+        if _has_enough(child, view, children, levels - 1)
+    )
+    return len(list(islice(found, group.minimum))) == group.minimum
 
 
 def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:

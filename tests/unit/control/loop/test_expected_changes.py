@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from extender.control.loop import control_loop
-from extender.control.loop.expected_changes import are_expected
+from extender.control.loop.expected_changes import ChildGroups, are_expected
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.pod_groups import composite_key
 from tests.support.service.fakes import FakeCluster, Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
@@ -33,9 +34,10 @@ class Scene:
         )
         self.state = admitted(EMPTY, self.cluster, "g", {"g-0": "n0", "g-1": "n1"})
         self.before = self.cluster.seen
+        self.children = ChildGroups()
 
     def are_expected(self) -> bool:
-        return are_expected(self.before, self.cluster.seen, self.state)
+        return are_expected(self.before, self.cluster.seen, self.state, self.children)
 
 
 EXPECTED = {
@@ -150,6 +152,26 @@ def test_members_that_come_are_until_their_tree_has_enough():
     scene.before = scene.cluster.seen
     scene.cluster.add(a_waiting("e", "row-1"))
     assert not scene.are_expected()
+
+
+def test_groups_that_come_change_and_go_count_for_the_parent_that_they_name_now():
+    """The index of children is made from the changes of the view alone."""
+    scene = Scene()
+    scene.cluster.add(a_group("top", gang=1, composite=True), a_group("row", gang=1, parent="top"))
+
+    def children(parent: str) -> list[str]:
+        key = composite_key("default", parent)
+        return sorted(group.key.name for group in scene.children.of(key, scene.cluster.seen))
+
+    assert children("top") == ["row"]
+    scene.cluster.add(a_group("late", gang=1, parent="top"))
+    scene.cluster.change_group("row", parent="other")
+    assert (children("top"), children("other")) == (["late"], ["row"])
+    scene.cluster.change_group("row", minimum=2)
+    scene.cluster.delete_group("late")
+    assert (children("top"), children("other")) == ([], ["row"])
+    scene.cluster.change_group("row", parent=None)
+    assert children("other") == []
 
 
 def test_a_leaf_that_is_complete_is_not_waited_for_beside_a_group_without_a_minimum():
