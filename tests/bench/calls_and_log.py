@@ -13,6 +13,7 @@ import asyncio
 import functools
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Awaitable
 from typing import cast
@@ -36,10 +37,10 @@ from extender.core.log.events import (
     NewEvent,
     PodBound,
 )
-from extender.core.model.cluster_view import ClusterView, changed_pods
+from extender.core.model.cluster_view import ClusterView, changed_pods, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Group, composite_key
+from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.http.scheduler.wire import (
     ExtenderBindingResult,
@@ -50,7 +51,7 @@ from extender.http.scheduler.wire import (
     uid_of,
 )
 from extender.ports.cluster_ports import Binding, Condition, PodRef
-from extender.ports.log_ports import DecisionInput
+from extender.ports.log_ports import DecisionInput, LeaseGrant
 from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
@@ -60,7 +61,7 @@ from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.stand_in import Exchange
 
 PLAN = "01a21a17-e4c6-7eb5-8415-77e21516c684"  # an annotation of each bound member
-LEASE_MS = 3_600_000  # longer than a run
+LEASE_MS = 3_600_000  # longer than a run: nothing renews it
 WAIT_S = 60.0  # for the log
 WRITERS = 24  # as many calls to the API server at once as the service has
 
@@ -78,16 +79,13 @@ class _Tree(msgspec.Struct):
 class Log:
     """The event log, with the states that follow from it and the inputs of decisions."""
 
-    def __init__(self, events: PostgresEventLog, inputs: PostgresDecisionInputs) -> None:
-        self._events = events
+    def __init__(
+        self, events: PostgresEventLog, grant: LeaseGrant, inputs: PostgresDecisionInputs
+    ) -> None:
+        self._grant = grant
         self._inputs = inputs
-        self._appends: AppendPipeline | None = None
-
-    async def open(self) -> None:
-        """Take the lease; nothing renews it."""
-        self._grant = await self._events.take(holder="bench", address="", ttl_ms=LEASE_MS)
         self._appends = AppendPipeline(
-            self._events,
+            events,
             SystemClock(),
             WAIT_S,
             on_commit=lambda _events, _chain: None,
@@ -97,7 +95,6 @@ class Log:
 
     async def append(self, root: Group, *events: AnyEventData, decided_on: bytes = b"") -> None:
         """Append events about a tree, after the input that they follow from, and wait until they are durable."""
-        assert self._appends is not None
         save = None
         if decided_on:
             digest = hashlib.sha256(decided_on)
@@ -144,12 +141,15 @@ class Calls:
                 early, self._early = self._early, set()
                 for uid in early.union(changed_pods(before, view)):
                     pod = view.pods.get(uid)
-                    if pod is not None and pod.group is not None and self._see(view, pod):
-                        group.create_task(self._admit(view, pod))
+                    if pod is None or pod.group is None:
+                        continue
+                    tree = self._see(view, pod)
+                    if tree is not None:
+                        group.create_task(self._admit(view, tree))
                 before = view
 
-    def _see(self, view: ClusterView, pod: Pod) -> bool:
-        """Take in one pod; return whether it is the last member of a tree to come."""
+    def _see(self, view: ClusterView, pod: Pod) -> _Tree | None:
+        """Take in one pod; return its tree if it is the last member of it to come."""
         tree = self._tree_of(view, pod)
         if tree is None:
             self._early.add(pod.uid)
@@ -159,31 +159,26 @@ class Calls:
                 self._placed.put_nowait(tree)
         elif GATE in pod.gates and pod.uid not in self._nodes and pod.uid not in tree.waiting:
             tree.waiting[pod.uid] = pod
-            return len(tree.waiting) == tree.members
-        return False
+            if len(tree.waiting) == tree.members:
+                return tree
+        return None
 
     def _tree_of(self, view: ClusterView, pod: Pod) -> _Tree | None:
         """Return the tree of a pod, or None where its groups are not known yet."""
-        leaf = view.groups.get(pod.group) if pod.group is not None else None
-        if leaf is None:
+        groups = groups_above(view, pod.group)
+        if not groups or groups[-1].parent is not None:
             return None
-        root, members = leaf, leaf.minimum
-        if leaf.parent is not None:
-            above = view.groups.get(composite_key(leaf.key.namespace, leaf.parent))
-            if above is None:
-                return None
-            root, members = above, members * above.minimum
+        root, members = groups[-1], math.prod(group.minimum for group in groups)
         tree = self._trees.setdefault(root.uid, _Tree(root, members))
-        tree.groups |= {root.key: root, leaf.key: leaf}
+        tree.groups |= {group.key: group for group in reversed(groups)}
         return tree
 
-    async def _admit(self, view: ClusterView, pod: Pod) -> None:
+    async def _admit(self, view: ClusterView, tree: _Tree) -> None:
         """Record the nodes of a complete tree, then begin to write."""
-        tree = self._tree_of(view, pod)
-        assert tree is not None
         names = sorted(view.nodes)
         where = {uid: names[next(self._numbers) % len(names)] for uid in tree.waiting}
         kind = tree.root.key.kind
+        shape = next(iter(tree.waiting.values())).shape  # of all of them
         groups = tuple(
             GroupRecord(
                 kind=key.kind,
@@ -200,7 +195,7 @@ class Calls:
             kind=kind,
             priority=tree.root.priority,
             groups=groups,
-            shapes=(dict(pod.shape.requests),),
+            shapes=(dict(shape.requests),),
             assignments=tuple(
                 AssignmentRecord(
                     pod=member.path, uid=uid, group=_leaf_of(member).name, node=where[uid]
@@ -322,8 +317,9 @@ async def main() -> None:
     """Serve until the process is ended."""
     url = os.environ["GANG_EXTENDER_DATABASE_URL"]
     storing = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
-    log = Log(PostgresEventLog(url), PostgresDecisionInputs(storing))
-    await log.open()
+    events = PostgresEventLog(url)
+    grant = await events.take(holder="bench", address="", ttl_ms=LEASE_MS)
+    log = Log(events, grant, PostgresDecisionInputs(storing))
     cluster = await KubernetesCluster.connect(os.environ["KUBECONFIG"], clock=SystemClock())
     await cluster.start()
     await cluster.synced()

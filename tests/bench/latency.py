@@ -25,7 +25,6 @@ TREE = Shape(groups=2, pods=2)
 SIDES = {
     "native": "native gang",
     "writes": "its writes alone",
-    "answers": "an extender that only answers",
     "computes": f"an extender that answers after {COMPUTES.computes_ms:.0f} ms of CPU",
 }
 WARM = 3  # gangs that are not counted

@@ -1,7 +1,9 @@
 """The table that `RESULTS.md` opens with: what a user notices, beside kube-scheduler's own gangs.
 
 `make bench-quick` runs three rounds in turns, and where time or CPU is short with another service in our place, that has nothing
-but the calls and the log (`calls_and_log`): what a service that keeps both takes at least. One start of a side serves all rows that can share it; sizes are those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and CPU seconds medians of the rounds.
+but the calls and the log (`calls_and_log`): what a service that keeps both takes at least. One start of a side serves all
+rows that can share it; sizes are those of the rows. Times of gangs and trees are quantiles of all rounds together, rates and
+CPU seconds medians of the rounds.
 """
 
 from __future__ import annotations

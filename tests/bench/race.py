@@ -501,7 +501,6 @@ def used(runs: dict[str, list[Run]]) -> str:
 RATES = {
     "ours": (150, 150, 150),
     "writes": (300, 300, 300),
-    "answers": (25, 100, 200),
     "computes": (25, 100, 200),
     "ungated": (150, 200, 250),
     "native": (24, 90, 150),

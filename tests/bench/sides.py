@@ -23,7 +23,6 @@ Object = dict[str, Any]
 NAMESPACE = {
     "ours": "ours",
     "writes": "ours",
-    "answers": "ours",
     "calls": "ours",
     "computes": "ours",
     "ungated": "theirs",
@@ -31,7 +30,7 @@ NAMESPACE = {
     "ordinary": "theirs",
 }
 # Sides whose groups are of our kinds
-OUR_GROUPS = ("ours", "ungated", "answers", "calls", "computes")
+OUR_GROUPS = ("ours", "ungated", "calls", "computes")
 OUR_LABEL = (*OUR_GROUPS, "writes")  # sides whose pods have our label
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
@@ -61,7 +60,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "writes", "answers", "calls", "computes", "ungated", "native", "ordinary"]
+    name: Literal["ours", "writes", "calls", "computes", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
@@ -161,8 +160,7 @@ NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
 # No scheduler runs: the loader does the three writes that each member of ours costs, and nothing else happens.
 WRITES = Side(name="writes", config=_stock, gates=_no_gates)
 # Another extender in our place, that decides nothing and answers at once: the loader writes nomination and removal of the gate.
-ANSWERS = Side(name="answers", config=answers_config, gates=_no_gates, echo=True)
 # The same with as much CPU time per member as ours may take (`CPU of the service` in quick.py)
-COMPUTES = msgspec.structs.replace(ANSWERS, name="computes", computes_ms=2.0)
-WRITTEN = (WRITES, ANSWERS, COMPUTES)  # the loader writes for their members
+COMPUTES = Side(name="computes", config=answers_config, gates=_no_gates, echo=True, computes_ms=2.0)
+WRITTEN = (WRITES, COMPUTES)  # the loader writes for their members
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

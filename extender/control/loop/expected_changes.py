@@ -8,7 +8,6 @@ of a tree that needs more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -33,7 +32,7 @@ class ChildGroups:
     """The groups that name each parent; it follows the view, at the cost of what has changed."""
 
     def __init__(self) -> None:
-        self._view = ClusterView()
+        self._seen = ClusterView()  # its groups alone: an old view would keep all pods of its time
         self._children: dict[GroupKey, dict[GroupKey, None]] = {}
 
     def of(self, parent: GroupKey, view: ClusterView) -> Iterator[Group]:
@@ -42,8 +41,8 @@ class ChildGroups:
         return (view.groups[key] for key in self._children.get(parent, ()))
 
     def _follow(self, view: ClusterView) -> None:
-        for key in changed_groups(self._view, view):
-            was, now = _parent_of(self._view.groups.get(key)), _parent_of(view.groups.get(key))
+        for key in changed_groups(self._seen, view):
+            was, now = _parent_of(self._seen.groups.get(key)), _parent_of(view.groups.get(key))
             if was == now:
                 continue
             if was is not None:
@@ -52,7 +51,7 @@ class ChildGroups:
                     del self._children[was]
             if now is not None:
                 self._children.setdefault(now, {})[key] = None
-        self._view = view
+        self._seen = ClusterView(groups=view.groups, group_log=view.group_log)
 
 
 def _parent_of(group: Group | None) -> GroupKey | None:
@@ -133,12 +132,10 @@ def _has_enough(
         return True  # a basic group counts as it is, and a tree with more levels is invalid
     if group.key.kind == "PodGroup":
         return len(view.members.get(group.key, ())) >= group.minimum
-    found = (
-        child
-        for child in children.of(group.key, view)
-        if _has_enough(child, view, children, levels - 1)
+    complete = sum(
+        _has_enough(child, view, children, levels - 1) for child in children.of(group.key, view)
     )
-    return len(list(islice(found, group.minimum))) == group.minimum
+    return complete >= group.minimum
 
 
 def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:

@@ -338,9 +338,8 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     assert line is not None
     assert (line["state"], line["bound"], line["reserved"]) == ("degraded", 1, 0)
 
-    async def stays_scheduled() -> (
-        bool
-    ):  # a condition is written half a second after it first differs
+    async def stays_scheduled() -> bool:
+        # a condition is written half a second after it first differs
         group = await story.api.get(f"{GROUPS}/podgroups/g")
         found = {c["type"]: c["status"] for c in group.get("status", {}).get("conditions", ())}
         return found.get("PodGroupInitiallyScheduled") == "True"
