@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -279,7 +279,7 @@ class BindBarriers:
             barrier.missing_count = missing(root.groups, counts, unit) if unit is not None else 0
             if unit is None or barrier.missing_count:
                 return
-            if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
+            if self._overtaken(arrival.reservation for arrival in barrier.arrivals.values()):
                 self.wakeup.wake()  # the next pass releases the reservations and answers all calls
                 return
             barrier.opened = True
@@ -387,7 +387,7 @@ class BindBarriers:
                     f"the reservation of pod {reservation.pod} was released; "
                     "it will be planned again"
                 )
-        if self._overtaken(reservation):
+        if self._overtaken([reservation]):
             self.wakeup.wake()
             return f"other pods took the reserved capacity of pod {reservation.pod}; it will be planned again"
         live = [call for call in arrival.calls if call.alive()]
@@ -399,10 +399,17 @@ class BindBarriers:
             return TOO_LATE
         return ""
 
-    def _overtaken(self, reservation: Reservation) -> bool:
-        """Return whether the view shows other pods in reserved capacity, before a pass has recorded it."""
+    def _overtaken(self, reservations: Iterable[Reservation]) -> bool:
+        """Return whether the view shows other pods in the capacity of one of these, before a pass has recorded it."""
         view, state = self._cluster.view(), self._leader.committed
-        return reservation.uid in oversubscribed_on(view, state, reservation.node)
+        on_node: dict[NodeName, set[PodUid]] = {}  # each node is examined once
+        for reservation in reservations:
+            on_node.setdefault(reservation.node, set()).add(reservation.uid)
+        return any(
+            uid in uids
+            for node, uids in on_node.items()
+            for uid in oversubscribed_on(view, state, node)
+        )
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
         data = PodBindFailed(

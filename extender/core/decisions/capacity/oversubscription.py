@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extender.core.log.reservation_state import ReplacementHold, Reservation
@@ -37,10 +38,13 @@ def _fit_together(
     node: Node, taken: Sequence[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
 ) -> bool:
     """Return whether all fit, as nearly always: their sum is compared, in no order."""
+    shapes = [one.requests for one in wanted]  # members of one shape share the object
+    counts = Counter(map(id, shapes))
     needed: dict[str, int] = {}
-    for one in wanted:
-        for resource, amount in one.requests.items():
-            needed[resource] = needed.get(resource, 0) + amount
+    for requests in {id(requests): requests for requests in shapes}.values():
+        count = counts[id(requests)]
+        for resource, amount in requests.items():
+            needed[resource] = needed.get(resource, 0) + amount * count
     for resource, amount in needed.items():
         free = node.allocatable.get(resource, 0)
         for requests in taken:

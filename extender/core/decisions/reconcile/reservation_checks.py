@@ -97,8 +97,11 @@ def oversubscribed_on(
     node = view.nodes.get(name)
     if node is None:
         return
+    pod_of = view.pods.get
     waiting = [
-        r for r in state.reservations_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)
+        reservation
+        for uid, reservation in state.reservations_on.get(name, NO_HOLDS).items()
+        if (pod := pod_of(uid)) is not None and pod.node is None and not pod.deleting
     ]
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
