@@ -20,6 +20,9 @@ from urllib.parse import urlsplit
 IDLE_S = 15.0  # a connection that was not used for longer is closed: a NAT may have forgotten it
 HEAD_BYTES_MAX = 64 * 1024
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
+# plain numbers: a member of HTTPStatus takes as long as a header line
+FINAL_MIN = int(HTTPStatus.OK)
+WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
 
 
 class Answer(NamedTuple):
@@ -240,7 +243,7 @@ class _Connection(asyncio.Protocol):
         if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
             raise ValueError(f"{first[:40]!r}")
         status = int(rest[:3])
-        if status < HTTPStatus.OK:
+        if status < FINAL_MIN:
             return  # 1xx: the response follows
         headers = self._headers
         for line in lines:
@@ -248,7 +251,7 @@ class _Connection(asyncio.Protocol):
             headers[name.lower()] = value.strip()
         self._status = status
         self._chunked = headers.get(b"transfer-encoding", b"").lower() == b"chunked"
-        if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+        if status in WITHOUT_BODY:
             self._length, self._chunked = 0, False
         elif not self._chunked and b"content-length" in headers:
             self._length = _number(headers[b"content-length"], 10)

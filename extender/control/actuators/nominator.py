@@ -192,13 +192,13 @@ class Nominator:
     def _clear_stale(self, view: ClusterView) -> None:
         """Queue the removal of nominations without a reservation, which kube-scheduler still counts."""
         stale = {
-            pod.uid: pod
-            for pod in view.nominated.values()
-            if pod.group is not None
+            uid: pod
+            for uid, pod in view.nominated.items()
+            if uid not in self._started  # of most pods that is all that is asked
+            and uid not in self._later
+            and uid not in self._claimed_seats
+            and pod.group is not None
             and not pod.deleting
-            and pod.uid not in self._started
-            and pod.uid not in self._later
-            and pod.uid not in self._claimed_seats
         }
         before, self._clearing = self._clearing, stale
         self._stale.retain_only(stale.keys())

@@ -26,6 +26,8 @@ class PlacementPriority:
     def __init__(self, leader: Leader, clock: Clock) -> None:
         self._leader = leader
         self._clock = clock
+        # None of these reservations was fresh when they were examined, and none becomes fresh later.
+        self._old: object = None
 
     async def give_way(self) -> None:
         """Wait while members with a fresh reservation are not bound yet, at most `GIVE_WAY_S`."""
@@ -35,8 +37,13 @@ class PlacementPriority:
             waited_s += LOOK_EVERY_S
 
     def _are_being_placed(self) -> bool:
-        since_us = self._clock.recording_us() - FRESH_MS * 1000
-        return reserved_since(self._leader.committed, since_us)
+        state = self._leader.committed
+        if state.reservations_on is self._old:
+            return False
+        if reserved_since(state, self._clock.recording_us() - FRESH_MS * 1000):
+            return True
+        self._old = state.reservations_on
+        return False
 
 
 def reserved_since(state: ReservationState, at_us: int) -> bool:

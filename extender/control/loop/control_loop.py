@@ -44,7 +44,7 @@ REST_LATER_MS = 40
 SOLVER_AFTER_MS = 10_000
 # So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. A pass
 # over a large gang takes longer, so it waits for more changes: so many times as long as the last pass.
-EXPECTED_CHANGES_MS = 100
+EXPECTED_CHANGES_MS = 250
 EXPECTED_PER_PASS = 25
 EXPECTED_CHANGES_MS_MAX = 500
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster

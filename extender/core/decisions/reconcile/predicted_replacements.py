@@ -15,7 +15,7 @@ from extender.core.decisions.capacity.replacement_holds import NO_REPLACEMENT_HO
 from extender.core.decisions.reconcile.cluster_reconciliation import losses_with_hold
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import ReplacementHold, ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest
@@ -67,12 +67,10 @@ def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
     """Yield the members that had a node and are not in the view any more."""
     if view.members is before.members:
         return
-    for leaf, pods in before.members.items():
-        there = view.members.get(leaf)
-        if there is not pods:
-            for uid, pod in pods.items():
-                if pod.node is not None and uid not in view.pods:
-                    yield uid
+    for uid in changed_pods(before, view):
+        pod = before.pods.get(uid)
+        if uid not in view.pods and pod is not None and pod.group is not None and pod.node is not None:
+            yield uid
 
 
 def _holds(

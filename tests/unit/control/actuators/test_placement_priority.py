@@ -72,3 +72,17 @@ async def test_nothing_waits_longer_than_its_time(later_ms):
     async with await admitted_stage() as stage:
         stage.clock.advance(later_ms / 1000)
         await asyncio.wait_for(PlacementPriority(stage.leader, stage.clock).give_way(), 30)
+
+
+async def test_a_new_tree_is_fresh_after_older_ones_were_not():
+    """Reservations that were found to be old are not examined again; new ones are."""
+    async with await admitted_stage() as stage:
+        priority = PlacementPriority(stage.leader, stage.clock)
+        stage.clock.advance(FRESH_MS / 1000)
+        await asyncio.wait_for(priority.give_way(), 30)
+        stage.cluster.add(a_node("n1", gpu=2), *a_gang("h", pods=2))
+        await stage.one_pass()
+        waits = asyncio.create_task(priority.give_way())
+        await asyncio.sleep(0)
+        assert not waits.done()
+        await waits
