@@ -17,7 +17,7 @@ from extender.ports.log_ports import Clock
 FRESH_MS: Final = 300
 # The longest that one write waits: members may come one after another for hours.
 GIVE_WAY_S: Final = 0.1
-LOOK_EVERY_S: Final = 0.01
+LOOK_EVERY_S: Final = 0.02
 
 
 class PlacementPriority:

@@ -45,8 +45,8 @@ SOLVER_AFTER_MS = 10_000
 # So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. A pass
 # over a large gang takes longer, so it waits for more changes: so many times as long as the last pass.
 EXPECTED_CHANGES_MS = 250
-EXPECTED_PER_PASS = 25
-EXPECTED_CHANGES_MS_MAX = 500
+EXPECTED_PER_PASS = 50
+EXPECTED_CHANGES_MS_MAX = 1_000
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 

@@ -1,8 +1,8 @@
 """Changes of the cluster that come in numbers, and after which nothing can be admitted: no member waits for the pass after them.
 
 They carry out what is recorded: a nomination, the removal of our gate and the Binding of a member come back by the watch,
-as the resource version of a group does after a write. Or they are groups that have no members yet, and the first members
-of a tree that needs more.
+as the resource version of a group does after a write. Or they are groups that have no members yet, parents of too few
+groups with members, and the first members of a tree that needs more.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def are_expected(
     if any(getattr(before, field) is not getattr(view, field) for field in _UNCHANGED):
         return False
     return all(
-        _is_expected_group(before.groups.get(key), view.groups.get(key), view)
+        _is_expected_group(before.groups.get(key), view.groups.get(key), view, children)
         for key in changed_groups(before, view)
     ) and all(
         _is_expected(before.pods.get(uid), view.pods.get(uid), view, state, children)
@@ -82,12 +82,16 @@ def are_expected(
     )
 
 
-def _is_expected_group(before: Group | None, group: Group | None, view: ClusterView) -> bool:
-    """Return whether a group differs in nothing but its conditions, or is a new PodGroup without the members that it needs."""
+def _is_expected_group(
+    before: Group | None, group: Group | None, view: ClusterView, children: ChildGroups
+) -> bool:
+    """Return whether a group differs in nothing but its conditions, or is new and waits for members or groups."""
     if group is None:
         return False
     if before is None:
-        return group.key.kind == "PodGroup" and not group.basic and group.key not in view.members
+        if group.key.kind == "PodGroup":
+            return not group.basic and group.key not in view.members
+        return not _has_enough(group, view, children)
     same = msgspec.structs.replace(
         before, conditions=group.conditions, resource_version=group.resource_version
     )

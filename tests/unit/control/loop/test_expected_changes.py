@@ -219,10 +219,11 @@ def test_a_member_that_replaces_one_of_an_admitted_gang_is_not():
     [
         (a_group("new", gang=1), True),
         (a_group("new"), False),  # without a minimum it counts for its parent as it is
-        (a_group("new", gang=1, composite=True), False),
+        (a_group("new", gang=1, composite=True), True),
+        (a_group("new", composite=True), False),
         (a_group("late", gang=1), False),  # its pod was there before
     ],
-    ids=["gang", "basic", "composite", "with a member"],
+    ids=["gang", "basic", "composite", "basic composite", "with a member"],
 )
 def test_a_gang_without_members_is(group, expected):
     """It can only be admitted with its members, which are still to come."""
@@ -231,6 +232,22 @@ def test_a_gang_without_members_is(group, expected):
     scene.before = scene.cluster.seen
     scene.cluster.add(group)
     assert scene.are_expected() is expected
+
+
+def test_a_parent_that_comes_after_its_groups_is_until_enough_of_them_have_members():
+    """The resources are watched one beside the other, so it may be seen last."""
+    scene = Scene()
+    scene.cluster.add(
+        *(a_group(f"row-{n}", gang=1, parent="top") for n in range(2)), a_waiting("a", "row-0")
+    )
+    scene.before = scene.cluster.seen
+    scene.cluster.add(a_group("top", gang=2, composite=True))
+    assert scene.are_expected()
+    scene.cluster.delete_group("top")
+    scene.cluster.add(a_waiting("b", "row-1"))
+    scene.before = scene.cluster.seen
+    scene.cluster.add(a_group("top", gang=2, composite=True))
+    assert not scene.are_expected()
 
 
 def test_of_known_groups_only_the_status_is():
