@@ -9,7 +9,6 @@ Only the last writes are kept in memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.log.leader import Leader
@@ -17,9 +16,10 @@ from extender.core.decisions.reconcile.finalizer_rules import (
     FinalizerChange,
     decide_protection,
     held_leaves,
+    may_change,
     may_remove_finalizer,
 )
-from extender.core.model.cluster_view import Guard
+from extender.core.model.cluster_view import ClusterView, Guard, changed_guards
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
@@ -42,8 +42,8 @@ class FinalizerController:
         self._clock = clock
         self._placement = PlacementPriority(leader, clock)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
-        # the guards of the view when no finalizer was to be written, and no group was being deleted
-        self._protected: Mapping[GroupKey, Guard] | None = None
+        self._seen = ClusterView()  # the guards of the last look
+        self._may_change: dict[GroupKey, Guard] = {}  # those of them that get or lose the finalizer
 
     async def run(self) -> None:
         """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
@@ -68,14 +68,8 @@ class FinalizerController:
         """Write for `ROUND_MS`; return whether there is more to do, for which the view is looked at again."""
         begun_ms, failed = self._clock.monotonic_ms(), False
         view = self._cluster.view()
-        guards = view.guards
-        if guards is self._protected:
-            return False
-        self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
-        changes = decide_protection(view, self._held)
-        if not changes and not any(guard.deleting for guard in guards.values()):
-            self._protected = guards
-        for wanted in changes:
+        self._follow(view)
+        for wanted in decide_protection(view, self._held, self._may_change):
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the informer has not seen the write yet
             if not wanted.guard.deleting:
@@ -86,6 +80,18 @@ class FinalizerController:
             if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > ROUND_MS:
                 return not failed
         return False
+
+    def _follow(self, view: ClusterView) -> None:
+        """Look at the guards that have changed since the last look."""
+        for key in changed_guards(self._seen, view):
+            guard = view.guards.get(key)
+            if self._written.get(key) is not guard:
+                self._written.pop(key, None)
+            if guard is not None and may_change(guard):
+                self._may_change[key] = guard
+            else:
+                self._may_change.pop(key, None)
+        self._seen = ClusterView(guards=view.guards, guard_log=view.guard_log)
 
     def _held(self) -> frozenset[GroupKey]:
         """Return the leaves with reservations in the committed or the pending state."""

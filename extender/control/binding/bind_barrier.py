@@ -185,7 +185,7 @@ class BindBarriers:
         self.wakeup.wake()  # the next stage of gate removals may begin
 
     def progress_us(self, gang_uid: GangUid) -> int:
-        """Return when a member of this root last arrived (wall clock), or 0."""
+        """Return when a member of this root last arrived (wall clock), or 0; only while some have reservations."""
         return self._progress_us.get(gang_uid, 0)
 
     def sync(self, state: ReservationState) -> None:
@@ -211,7 +211,11 @@ class BindBarriers:
             elif not barrier.opened and barrier.arrivals:
                 self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
         self.prebinding.retain_reserved(state)
-        self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.gangs}
+        self._progress_us = {
+            uid: at_us
+            for uid, at_us in self._progress_us.items()
+            if (root := state.gangs.get(uid)) is not None and root.reservations
+        }
 
     # -- the bind verb --------------------------------------------------------------------------
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
+from immutables import Map
 
 from extender.core.decisions.admit.hold_planning import HoldRequests
 from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.node_rejections import NodeRejections
-from extender.core.decisions.admit.plan_request import TreePart, TreeParts, plan_request, ruled_part
+from extender.core.decisions.admit.plan_request import (
+    TreePart,
+    TreeParts,
+    group_key_of,
+    plan_request,
+    ruled_part,
+)
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.fairness.search_backoff import SearchBackoff
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.decisions.preempt.preemption_planning import preemption_request
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.planner.plan_types import PlanRequest
 
 Hints = Mapping[PodUid, NodeName]
+PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for below this number
 
 
 class RequestBuilder:
@@ -42,6 +52,10 @@ class RequestBuilder:
         self._rules = InterpodRules()
         self._parts = TreeParts()
         self._rejections = NodeRejections()
+        # Trees with members that are invalid or to place, and what they were found in
+        self._pending: dict[GroupKey, Tree] = {}
+        self._populated: Mapping[GroupKey, Tree] = {}
+        self._gangs: Mapping[GangUid, GangState] = Map()
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Return the part of a request that depends on its tree only."""
@@ -54,21 +68,34 @@ class RequestBuilder:
 
         An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out.
         """
-        found: list[tuple[Tree, TreePart | None]] = []
+        self._follow(state, forest)
         self.holds_back = False
-        for tree in forest.populated.values():
+        for tree in sorted(self._pending.values(), key=_queue_order):
             if self.is_held(tree.root):
                 self.holds_back = True
-                continue
-            if tree.problems:
-                found.append((tree, None))
-            elif self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
-                found.append((tree, self.part(state, tree, hints)))
-        yield from sorted(found, key=lambda f: _queue_order(f[0]))
+            else:
+                yield tree, None if tree.problems else self.part(state, tree, hints)
 
-    def retain(self, trees: Collection[GangUid], wanting: set[GangUid]) -> None:
-        """Forget trees outside of `trees`, and the rules of those outside of `wanting`."""
-        self._parts.keep(trees)
+    def _follow(self, state: ReservationState, forest: Forest) -> None:
+        """Find the pending trees among those that have changed since the last look, or whose state has."""
+        populated, gangs = forest.populated, state.gangs
+        changed = changed_keys(self._populated, populated)
+        for uid in changed_keys(self._gangs, gangs):
+            changed.add(group_key_of(gangs.get(uid) or self._gangs[uid]))
+        for key in changed:
+            tree = populated.get(key)
+            if tree is not None and (
+                tree.problems or self._parts.wanting(tree, gangs.get(tree.root.uid))
+            ):
+                self._pending[key] = tree
+            else:
+                self._pending.pop(key, None)
+        self._populated, self._gangs = populated, gangs
+        if self._parts.count > PARTS_MIN + 2 * len(populated):
+            self._parts.keep({tree.root.uid for tree in populated.values()})
+
+    def retain(self, wanting: set[GangUid]) -> None:
+        """Forget the rules and the budgets of all trees outside of `wanting`."""
         self._rules.keep(wanting)
         self.backoff.retain(wanting)
 

@@ -123,6 +123,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     group_log: ChangeLog[GroupKey] = msgspec.field(default_factory=ChangeLog)
     pod_log: ChangeLog[PodUid] = msgspec.field(default_factory=ChangeLog)
     node_log: ChangeLog[NodeName] = msgspec.field(default_factory=ChangeLog)
+    guard_log: ChangeLog[GroupKey] = msgspec.field(default_factory=ChangeLog)
     max_children: int = CHILDREN_MAX  # groups that one parent may have
     generation: int = 0  # grows with each change of a node
     revision: int = 0  # grows with each change
@@ -205,7 +206,9 @@ def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> Cluster
     if view.guards.get(key) == guard:
         return view
     changed = view.guards.delete(key) if guard is None else view.guards.set(key, guard)
-    return msgspec.structs.replace(view, guards=changed, revision=view.revision + 1)
+    return msgspec.structs.replace(
+        view, guards=changed, guard_log=view.guard_log.followed_by(key), revision=view.revision + 1
+    )
 
 
 def with_blueprints(
@@ -514,6 +517,11 @@ def changed_pods(before: ClusterView, view: ClusterView) -> set[PodUid]:
 def changed_nodes(before: ClusterView, view: ClusterView) -> set[NodeName]:
     """Return the names of all nodes that may differ between two views, apart from their pods."""
     return _changed(view.node_log.since(before.node_log), before.nodes, view.nodes)
+
+
+def changed_guards(before: ClusterView, view: ClusterView) -> set[GroupKey]:
+    """Return the keys of all guards that may differ between two views."""
+    return _changed(view.guard_log.since(before.guard_log), before.guards, view.guards)
 
 
 def _changed(logged: Sequence[_K] | None, olds: Map[_K, _T], news: Map[_K, _T]) -> set[_K]:

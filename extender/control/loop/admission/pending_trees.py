@@ -209,9 +209,8 @@ class PendingTrees:
     def _retain(self, pending: Sequence[Tree]) -> None:
         """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
-        trees = {tree.root.uid for tree in self._observer.forest.populated.values()}
         self._admission.retain(wanted)
         self._limits.retain(wanted, self._clock.monotonic_ms())
         self._preemption_policy.retain(wanted)
         self._tried_late &= wanted
-        self._builder.retain(trees, wanted)
+        self._builder.retain(wanted)

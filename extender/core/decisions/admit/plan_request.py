@@ -123,6 +123,11 @@ class TreeParts:
             lambda: _tree_part(tree, root, held, hints), same=(tree, held, *past), equal=hints
         )
 
+    @property
+    def count(self) -> int:
+        """Return the number of trees that have been asked about and not removed."""
+        return max(len(self._kept), len(self._wanting))
+
     def keep(self, roots: Collection[GangUid]) -> None:
         """Remove all other trees from the cache."""
         self._kept = {uid: kept for uid, kept in self._kept.items() if uid in roots}

@@ -41,9 +41,9 @@ def _fit_together(
     shapes = [one.requests for one in wanted]  # members of one shape share the object
     counts = Counter(map(id, shapes))
     needed: dict[str, int] = {}
-    for requests in {id(requests): requests for requests in shapes}.values():
-        count = counts[id(requests)]
-        for resource, amount in requests.items():
+    for shape in {id(shape): shape for shape in shapes}.values():
+        count = counts[id(shape)]
+        for resource, amount in shape.items():
             needed[resource] = needed.get(resource, 0) + amount * count
     for resource, amount in needed.items():
         free = node.allocatable.get(resource, 0)

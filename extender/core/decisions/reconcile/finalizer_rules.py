@@ -41,30 +41,37 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
     )
 
 
+def may_change(guard: Guard) -> bool:
+    """Return whether a group is new and gets the finalizer, or is deleted and loses it when nothing needs it any more."""
+    return guard.deleting == (FINALIZER in guard.finalizers)
+
+
 def decide_protection(
-    view: ClusterView, held: Callable[[], Collection[GroupKey]] = frozenset
+    view: ClusterView,
+    held: Callable[[], Collection[GroupKey]] = frozenset,
+    guards: Mapping[GroupKey, Guard] | None = None,
 ) -> tuple[FinalizerChange, ...]:
     """Return the changes: new groups get the finalizer, deleted ones that are not needed any more lose it.
 
     Args:
         view: The cluster.
         held: Returns the result of `held_leaves`; called at most once, where a group is deleted.
+        guards: Those of the view that `may_change`; None: all of the view are examined.
     """
     parents: frozenset[GroupKey] | None = None
     leaves: Collection[GroupKey] = ()
     found = []
-    for key, guard in view.guards.items():
-        ours = FINALIZER in guard.finalizers
-        if not guard.deleting and not ours:
+    for key, guard in (view.guards if guards is None else guards).items():
+        if not may_change(guard):
+            continue
+        if not guard.deleting:
             finalizers = (*guard.finalizers, FINALIZER)
-        elif guard.deleting and ours:
+        else:
             if parents is None:
                 parents, leaves = _parents(view), held()
             if key in parents or _runs(view, key, leaves):
                 continue
             finalizers = tuple(name for name in guard.finalizers if name != FINALIZER)
-        else:
-            continue
         found.append(FinalizerChange(group=key, guard=guard, finalizers=finalizers))
     # Removals first, because deletions wait for them.
     found.sort(key=lambda p: (not p.guard.deleting, p.group))

@@ -69,7 +69,12 @@ def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
         return
     for uid in changed_pods(before, view):
         pod = before.pods.get(uid)
-        if uid not in view.pods and pod is not None and pod.group is not None and pod.node is not None:
+        if (
+            uid not in view.pods
+            and pod is not None
+            and pod.group is not None
+            and pod.node is not None
+        ):
             yield uid
 
 

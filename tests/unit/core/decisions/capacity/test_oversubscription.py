@@ -31,8 +31,6 @@ def a_reservation(number: int, requests: dict[str, int], priority: int, at_us: i
     )
 
 
-
-
 @st.composite
 def some_reservations(draw):
     """Return reservations of a few shapes: those of one shape share the object of their requests."""
