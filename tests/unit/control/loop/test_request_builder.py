@@ -11,7 +11,7 @@ from extender.control.loop.request_builder import RequestBuilder
 from extender.core.decisions.admit.plan_request import EMPTY_HINTS, GATE
 from extender.core.log.events import ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import EMPTY
-from extender.core.model.cluster_view import forest_of
+from extender.core.model.cluster_view import forest_after, forest_of
 from extender.core.model.ids import NodeName, PlanId
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
@@ -86,6 +86,8 @@ def test_it_finds_what_a_builder_without_a_past_finds(seed, monkeypatch):
     """Also where the cache of parts is pruned all the time, and where trees are held."""
     monkeypatch.setattr(request_builder, "PARTS_MIN", -10)
     life, follows, found = Life(seed), RequestBuilder(100), 0
+    view = life.cluster.seen
+    forest = forest_of(view)
     held: set[str] = set()
     follows.is_held = lambda root: root.key.name in held
     for _ in range(STEPS):
@@ -93,7 +95,7 @@ def test_it_finds_what_a_builder_without_a_past_finds(seed, monkeypatch):
         held = {name for name in NAMES if life.chance.random() < 0.1}
         anew = RequestBuilder(100)
         anew.is_held = follows.is_held
-        forest = forest_of(life.cluster.seen)
+        forest, view = forest_after(view, forest, life.cluster.seen), life.cluster.seen
         answers = []
         for builder in (follows, anew):
             pending = list(builder.pending(life.state, forest, EMPTY_HINTS))
