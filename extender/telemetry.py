@@ -238,7 +238,7 @@ class Metrics:
         )
         self.event_loop_delay_seconds = Histogram(
             f"{prefix}_event_loop_delay_seconds",
-            "How late a task of the event loop ran that is due every 0.1 s.",
+            "How late a task of the event loop ran that is due every 0.2 s.",
             buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
             registry=self.registry,
         )

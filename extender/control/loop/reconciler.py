@@ -120,13 +120,15 @@ class Reconciler:
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""
         found: set[GangUid] = set()
+        waiting: set[GangUid] = set()
         if not state.reservations_on:
             return frozenset(found)
         longest_ms = self._settings.reservation_ttl_s * 1000
         self._idle.begin_round(self._leader.terms)
         for root in state.gangs.values():
-            pending = state.preemptions.get(root.uid)
             if root.reservations and not root.bound:
+                waiting.add(root.uid)
+                pending = state.preemptions.get(root.uid)
                 newest_us, plans = self._last_plans(root)
                 progress_us = max(newest_us, self._barriers.progress_us(root.uid))
                 if pending is not None:
@@ -136,8 +138,8 @@ class Reconciler:
                     continue  # recorded victims still terminate
                 if idle_ms > longest_ms:
                     found.add(root.uid)
-        self._idle.retain(state.gangs)
-        self._plans = {uid: known for uid, known in self._plans.items() if uid in state.gangs}
+        self._idle.retain(waiting)
+        self._plans = {uid: known for uid, known in self._plans.items() if uid in waiting}
         return frozenset(found)
 
     def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:

@@ -27,7 +27,7 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-BEAT_S: Final = 0.1
+BEAT_S: Final = 0.2
 STALL_MS: Final = 500  # without a beat: the loop is busy
 STALL_MAX_MS: Final = 30_000  # a leader that is busy for longer gives the lease up
 SHOWN_MS: Final = 60_000  # how long /readyz has the last stall
