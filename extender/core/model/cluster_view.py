@@ -11,7 +11,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from immutables import Map
@@ -97,6 +97,7 @@ GROUPS_AT_ONCE = 200  # added or removed groups whose trees are built in one sli
 CHANGES_AT_ONCE = 2_000  # changed groups that are looked at in one slice
 CHANGES_KEPT = 50_000  # then a new log begins, and all objects are compared once
 NOTHING = Usage()
+NO_PODS: Final[Map[PodUid, Pod]] = Map()
 _kind = operator.attrgetter("kind")
 _T = TypeVar("_T")
 
@@ -241,65 +242,99 @@ def without_pdb(view: ClusterView, namespace: str, name: str) -> ClusterView:
 
 def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
     """Add or replace a pod that has not ended."""
-    if view.pods.get(pod.uid) == pod:
+    before = view.pods.get(pod.uid)
+    if before == pod:
         return view
-    view = without_pod(view, pod.uid)
-    changes: dict[str, object] = {
-        "pods": view.pods.set(pod.uid, pod),
-        "pod_log": view.pod_log.followed_by(pod.uid),
-        "revision": view.revision + 1,
-    }
-    if pod.group is not None:
-        mates = view.members.get(pod.group, Map())
-        changes["members"] = view.members.set(pod.group, mates.set(pod.uid, pod))
-    if pod.shape.has_anti_affinity:
-        changes["keeping_off"] = view.keeping_off.set(pod.uid, pod)
-    if pod.node is not None:
-        here = view.on_node.get(pod.node, Map())
-        changes["on_node"] = view.on_node.set(pod.node, here.set(pod.uid, pod))
-        usage = _take(view.usage.get(pod.node, NOTHING), pod, +1)
-        changes["usage"] = view.usage.set(pod.node, usage)
-    elif pod.nominated is not None:
-        changes["nominated"] = view.nominated.set(pod.uid, pod)
-    elif _comes(pod):
-        changes["pinned"] = view.pinned.set(pod.uid, pod)
-    return msgspec.structs.replace(view, **changes)
-
-
-def _comes(pod: Pod) -> bool:
-    """Return whether an unassigned pod can be scheduled to one node only, as the pods of a DaemonSet."""
-    return pod.pinned is not None and pod.group is None and not (pod.gates or pod.deleting)
+    return _with_changed_pod(view, pod.uid, before, pod)
 
 
 def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     """Remove a pod that was deleted or has ended."""
-    pod = view.pods.get(uid)
-    if pod is None:
+    before = view.pods.get(uid)
+    if before is None:
         return view
+    return _with_changed_pod(view, uid, before, None)
+
+
+def _with_changed_pod(
+    view: ClusterView, uid: PodUid, before: Pod | None, pod: Pod | None
+) -> ClusterView:
+    """Return the view with a pod in place of what it had; None: it had, or has, none."""
     changes: dict[str, object] = {
-        "pods": view.pods.delete(uid),
+        "pods": view.pods.delete(uid) if pod is None else view.pods.set(uid, pod),
         "pod_log": view.pod_log.followed_by(uid),
         "revision": view.revision + 1,
     }
-    if pod.group is not None:
-        mates = view.members[pod.group].delete(uid)
-        members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
-        changes["members"] = members
-    if pod.shape.has_anti_affinity:
-        changes["keeping_off"] = view.keeping_off.delete(uid)
-    if pod.node is not None:
-        here = view.on_node[pod.node].delete(uid)
-        empty = not here
-        changes["on_node"] = (
-            view.on_node.delete(pod.node) if empty else view.on_node.set(pod.node, here)
-        )
-        usage = _take(view.usage[pod.node], pod, -1)
-        changes["usage"] = view.usage.delete(pod.node) if empty else view.usage.set(pod.node, usage)
-    elif pod.nominated is not None:
-        changes["nominated"] = view.nominated.delete(uid)
-    elif _comes(pod):
-        changes["pinned"] = view.pinned.delete(uid)
+    left = before.group if before is not None else None
+    leaf = pod.group if pod is not None else None
+    if left is not None or leaf is not None:
+        changes["members"] = _filed(view.members, uid, left, leaf, pod)
+    freed = before.node if before is not None else None
+    node = pod.node if pod is not None else None
+    if freed is not None or node is not None:
+        on_node = changes["on_node"] = _filed(view.on_node, uid, freed, node, pod)
+        changes["usage"] = _used(view.usage, before, pod, on_node)
+    for name, belongs in _INDEXES.items():
+        was = before is not None and belongs(before)
+        if pod is not None and belongs(pod):
+            changes[name] = getattr(view, name).set(uid, pod)
+        elif was:
+            changes[name] = getattr(view, name).delete(uid)
     return msgspec.structs.replace(view, **changes)
+
+
+def _filed(
+    files: Map[_K, Map[PodUid, Pod]], uid: PodUid, before: _K | None, now: _K | None, pod: Pod | None
+) -> Map[_K, Map[PodUid, Pod]]:
+    """Return pods by a key, such as their node, after one of them has changed; None: it had, or has, no such key."""
+    if before is not None and before != now:
+        others = files[before].delete(uid)
+        files = files.set(before, others) if others else files.delete(before)
+    if now is not None and pod is not None:
+        files = files.set(now, files.get(now, NO_PODS).set(uid, pod))
+    return files
+
+
+def _used(
+    usage: Map[NodeName, Usage],
+    before: Pod | None,
+    pod: Pod | None,
+    on_node: Map[NodeName, Map[PodUid, Pod]],
+) -> Map[NodeName, Usage]:
+    """Return the usage of the nodes after a pod has changed; `on_node` is as it is then."""
+    if before is not None and before.node is not None:
+        if pod is not None and pod.node == before.node and pod.shape == before.shape:
+            return usage
+        if before.node in on_node:
+            usage = usage.set(before.node, _take(usage[before.node], before, -1))
+        else:
+            usage = usage.delete(before.node)
+    if pod is not None and pod.node is not None:
+        usage = usage.set(pod.node, _take(usage.get(pod.node, NOTHING), pod, +1))
+    return usage
+
+
+def _is_nominated(pod: Pod) -> bool:
+    return pod.node is None and pod.nominated is not None
+
+
+def _is_pinned(pod: Pod) -> bool:
+    """Return whether an unassigned pod can be scheduled to one node only, as the pods of a DaemonSet."""
+    return (
+        pod.pinned is not None
+        and pod.node is None
+        and pod.nominated is None
+        and pod.group is None
+        and not (pod.gates or pod.deleting)
+    )
+
+
+def _keeps_off(pod: Pod) -> bool:
+    return bool(pod.shape.rules) and pod.shape.has_anti_affinity
+
+
+# Fields of a view with a part of the pods by UID, and which pods belong there
+_INDEXES: Final = {"keeping_off": _keeps_off, "nominated": _is_nominated, "pinned": _is_pinned}
 
 
 def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:

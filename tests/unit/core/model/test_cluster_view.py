@@ -26,7 +26,7 @@ from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
-from extender.core.model.pods import HostPort, Pod, PodShape
+from extender.core.model.pods import HostPort, Pod, PodRule, PodShape
 
 NODES = [NodeName(f"n{i}") for i in range(3)]
 shapes = st.builds(
@@ -38,6 +38,9 @@ shapes = st.builds(
         st.builds(HostPort, st.just("TCP"), st.integers(80, 82)), max_size=2, unique=True
     ).map(tuple),
     exclusive_claims=st.lists(st.sampled_from(["a/x", "a/y"]), max_size=2, unique=True).map(tuple),
+    rules=st.sampled_from(
+        [(), (PodRule("near", ("zone",), ()),), (PodRule("apart", ("zone",), ()),)]
+    ),
 )
 pods = st.builds(
     Pod,
@@ -49,6 +52,7 @@ pods = st.builds(
     node=st.none() | st.sampled_from(NODES),
     nominated=st.none() | st.sampled_from(NODES),
     deleting=st.booleans(),
+    pinned=st.none() | st.sampled_from(NODES),
 )
 changes = st.lists(
     st.one_of(
@@ -67,7 +71,7 @@ changes = st.lists(
 
 def recounted(view: ClusterView) -> ClusterView:
     """Build the counted parts anew from the pods."""
-    usage, members, nominated, on_node = {}, {}, {}, {}
+    usage, members, nominated, on_node, pinned, keeping_off = {}, {}, {}, {}, {}, {}
     for pod in view.pods.values():
         if pod.group:
             members.setdefault(pod.group, {})[pod.uid] = pod
@@ -79,6 +83,10 @@ def recounted(view: ClusterView) -> ClusterView:
             used[2].update(pod.shape.exclusive_claims)
         elif pod.nominated:
             nominated[pod.uid] = pod
+        elif pod.pinned and not pod.group and not pod.deleting:
+            pinned[pod.uid] = pod
+        if any(rule.kind == "apart" for rule in pod.shape.rules):
+            keeping_off[pod.uid] = pod
     have = {
         node: (Counter(u.requests), Counter(u.host_ports), Counter(u.claims))
         for node, u in view.usage.items()
@@ -89,6 +97,8 @@ def recounted(view: ClusterView) -> ClusterView:
         members=Map({key: Map(value) for key, value in members.items()}),
         nominated=Map(nominated),
         on_node=Map({key: Map(value) for key, value in on_node.items()}),
+        pinned=Map(pinned),
+        keeping_off=Map(keeping_off),
     )
 
 
