@@ -194,7 +194,7 @@ class Nominator:
         stale = {
             uid: pod
             for uid, pod in view.nominated.items()
-            if uid not in self._started  # of most pods that is all that is asked
+            if uid not in self._started  # first: it excludes nearly all of them
             and uid not in self._later
             and uid not in self._claimed_seats
             and pod.group is not None

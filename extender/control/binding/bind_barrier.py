@@ -185,7 +185,7 @@ class BindBarriers:
         self.wakeup.wake()  # the next stage of gate removals may begin
 
     def progress_us(self, gang_uid: GangUid) -> int:
-        """Return when a member of this root last arrived (wall clock), or 0; only while some have reservations."""
+        """Return when a member of this root last arrived (wall clock), or 0. It is forgotten when none has a reservation."""
         return self._progress_us.get(gang_uid, 0)
 
     def sync(self, state: ReservationState) -> None:

@@ -284,7 +284,11 @@ def _with_changed_pod(
 
 
 def _filed(
-    files: Map[_K, Map[PodUid, Pod]], uid: PodUid, before: _K | None, now: _K | None, pod: Pod | None
+    files: Map[_K, Map[PodUid, Pod]],
+    uid: PodUid,
+    before: _K | None,
+    now: _K | None,
+    pod: Pod | None,
 ) -> Map[_K, Map[PodUid, Pod]]:
     """Return pods by a key, such as their node, after one of them has changed; None: it had, or has, no such key."""
     if before is not None and before != now:

@@ -98,6 +98,7 @@ def oversubscribed_on(
     if node is None:
         return
     pod_of = view.pods.get
+    # as `unassigned`, without a call for each reservation: this runs for every member that is bound
     waiting = [
         reservation
         for uid, reservation in state.reservations_on.get(name, NO_HOLDS).items()
