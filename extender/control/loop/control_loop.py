@@ -42,9 +42,11 @@ REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between pa
 REST_LATER_MS = 40
 # Loading the solver takes a second of CPU time; a service that starts has other work.
 SOLVER_AFTER_MS = 10_000
-# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. A pass
-# over a large gang takes longer, so it waits for more changes: so many times as long as the last pass.
-EXPECTED_CHANGES_MS = 250
+# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. What a
+# small tree has done is handled before the next tree comes, which would wait for it. A pass over a large gang takes
+# longer, so it waits for more changes: so many times as long as the last pass.
+EXPECTED_CHANGES_MS = 100
+SHORT_PASS_MS = 4
 EXPECTED_PER_PASS = 50
 EXPECTED_CHANGES_MS_MAX = 1_000
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
@@ -229,9 +231,9 @@ class ControlLoop:
             after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
             took_ms: CPU time of the last pass.
         """
-        more_ms = max(
-            EXPECTED_CHANGES_MS, min(took_ms * EXPECTED_PER_PASS, EXPECTED_CHANGES_MS_MAX)
-        )
+        more_ms = EXPECTED_CHANGES_MS
+        if took_ms > SHORT_PASS_MS:
+            more_ms = min(took_ms * EXPECTED_PER_PASS, EXPECTED_CHANGES_MS_MAX)
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
