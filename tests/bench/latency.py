@@ -1,7 +1,7 @@
 """Small gangs and trees, one after another: from the create of the groups to the last bind of each.
 
 Beside ours and the native gang, the writes of a member alone: a client that decides nothing, without a scheduler, and with
-one whose extender only answers, at once or after the CPU time that ours may take.
+one whose extender only answers, after the CPU time that ours may take.
 """
 
 from __future__ import annotations

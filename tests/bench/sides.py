@@ -159,8 +159,8 @@ NATIVE = Side(name="native", config=_stock, gates=_gang_gates)
 NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
 # No scheduler runs: the loader does the three writes that each member of ours costs, and nothing else happens.
 WRITES = Side(name="writes", config=_stock, gates=_no_gates)
-# Another extender in our place, that decides nothing and answers at once: the loader writes nomination and removal of the gate.
-# The same with as much CPU time per member as ours may take (`CPU of the service` in quick.py)
+# Another extender in our place, that decides nothing and answers after as much CPU time per member as ours may take
+# (`CPU of the service` in quick.py): the loader writes nomination and removal of the gate.
 COMPUTES = Side(name="computes", config=answers_config, gates=_no_gates, echo=True, computes_ms=2.0)
 WRITTEN = (WRITES, COMPUTES)  # the loader writes for their members
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

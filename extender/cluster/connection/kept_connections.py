@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 IDLE_S = 15.0  # a connection that was not used for longer is closed: a NAT may have forgotten it
 HEAD_BYTES_MAX = 64 * 1024
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-# plain numbers: a member of HTTPStatus takes as long as a header line
+# plain numbers, because these are read for each response: a member of HTTPStatus is a lookup in Python code
 FINAL_MIN = int(HTTPStatus.OK)
 WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
 

@@ -21,7 +21,7 @@ from extender.core.model.cluster_view import (
     groups_above,
 )
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key
+from extender.core.model.pod_groups import DEPTH_MAX, Group, key_of_parent
 from extender.core.model.pods import Pod
 
 # Fields of a view in which no expected change is
@@ -42,7 +42,9 @@ class ChildGroups:
 
     def _follow(self, view: ClusterView) -> None:
         for key in changed_groups(self._seen, view):
-            was, now = _parent_of(self._seen.groups.get(key)), _parent_of(view.groups.get(key))
+            old, new = self._seen.groups.get(key), view.groups.get(key)
+            was = key_of_parent(old) if old is not None else None
+            now = key_of_parent(new) if new is not None else None
             if was == now:
                 continue
             if was is not None:
@@ -52,12 +54,6 @@ class ChildGroups:
             if now is not None:
                 self._children.setdefault(now, {})[key] = None
         self._seen = ClusterView(groups=view.groups, group_log=view.group_log)
-
-
-def _parent_of(group: Group | None) -> GroupKey | None:
-    if group is None or group.parent is None:
-        return None
-    return composite_key(group.key.namespace, group.parent)
 
 
 def are_expected(

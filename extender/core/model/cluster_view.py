@@ -32,6 +32,7 @@ from extender.core.model.pod_groups import (
     composite_key,
     forest_with_moves,
     forest_with_updates,
+    key_of_parent,
     orphans_below,
     same_position,
 )
@@ -361,7 +362,7 @@ def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
         if group is None or group in found:
             break
         found.append(group)
-        key = composite_key(key.namespace, group.parent) if group.parent is not None else None
+        key = key_of_parent(group)
     return found
 
 

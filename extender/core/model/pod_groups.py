@@ -146,6 +146,11 @@ def leaf_key(namespace: str, name: str) -> GroupKey:
     return GroupKey(namespace, name, "PodGroup")
 
 
+def key_of_parent(group: Group) -> GroupKey | None:
+    """Return the key of the CompositePodGroup that a group names as its parent, whether it exists or not; None: it names none."""
+    return None if group.parent is None else composite_key(group.key.namespace, group.parent)
+
+
 def kind_of(text: str) -> GroupKind:
     """Return `text` as a group kind.
 

@@ -23,7 +23,7 @@ from extender.core.log.reservation_state import GangState, Reservation, Reservat
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Forest, Group, Tree, composite_key
+from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
 from extender.core.planner.preemption_types import (
     Evictable,
@@ -238,9 +238,7 @@ class _Collection:
         admitted = {(g.kind, g.name): g.minimum for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
         for group in tree.groups:
-            parent = (
-                None if group.parent is None else composite_key(group.key.namespace, group.parent)
-            )
+            parent = key_of_parent(group)
             if group.disruption_mode == "all" or parent in inside:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())

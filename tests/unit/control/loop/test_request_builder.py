@@ -76,7 +76,7 @@ class Life:
             self.cluster.delete_group(name)
 
     def _spoil(self, name: str) -> None:
-        """Let a broken rule come or go: a group that names itself as its parent belongs to no tree."""
+        """Let a parent that does not exist come or go: a group that names one belongs to no tree."""
         parent = None if self.cluster.group(name).parent else name
         self.cluster.change_group(name, parent=parent)
 
