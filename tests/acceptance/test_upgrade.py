@@ -187,6 +187,17 @@ class Scheduler:
             del self._binding[pod.uid]
 
 
+async def until_all_scheduled(url, gangs):
+    """Wait until the log has that each gang is scheduled: the leader records it after the last of its pods is seen bound."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + WITHIN_S
+    while missing := gangs - {
+        gang for _, kind, gang, *_ in await log_of(url) if kind == "GangScheduled"
+    }:
+        assert loop.time() < ends_s, f"no GangScheduled of {sorted(missing)}"
+        await asyncio.sleep(0.2)
+
+
 async def log_of(url):
     """Return position, type, content and hash of every event."""
     connection = await asyncpg.connect(url)
@@ -236,6 +247,8 @@ async def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path, before,
             await asyncio.gather(working, return_exceptions=True)
             async with asyncio.timeout(WITHIN_S):
                 await scheduler.run(creating=False)
+            gangs = [f"default/gang{number}" for number in range(service.created)]
+            await until_all_scheduled(before.database_url, set(gangs))
     finally:
         for replica in service.replicas:
             replica.end()
@@ -243,7 +256,6 @@ async def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path, before,
     assert found[: len(logs[-1])] == logs[-1]
     assert [position for position, *_ in found] == list(range(1, len(found) + 1))
     kinds = Counter((kind, gang) for _, kind, gang, *_ in found)
-    gangs = [f"default/gang{number}" for number in range(service.created)]
     assert len(gangs) >= 7 * SCHEDULED
     for gang in gangs:
         assert [kinds[kind, gang] for kind in ("GangAdmitted", "GangScheduled")] == [1, 1], gang
