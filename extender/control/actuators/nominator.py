@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum, auto
 
 import msgspec
+from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
@@ -29,6 +30,7 @@ from extender.core.decisions.admit.gate_removal_order import (
     spread_rules,
 )
 from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.log.control_plane_features import native_on
@@ -36,7 +38,8 @@ from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.settings import API_REQUESTS_MAX
@@ -107,7 +110,8 @@ class Nominator:
             policy=CLEAR_RETRIES,
         )
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
-        self._started: dict[PodUid, PlanId] = {}
+        self._started: Map[PodUid, PlanId] = Map()
+        self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
         self._others_wait = (
             False  # pods that are no members, and could take the capacity of a member
@@ -118,7 +122,7 @@ class Nominator:
 
     @property
     def released(self) -> Mapping[PodUid, PlanId]:
-        """Return the plan of each member whose stage has come; `sync` replaces the mapping."""
+        """Return the plan of each member whose stage has come; the mapping does not change."""
         return self._started
 
     @property
@@ -131,42 +135,31 @@ class Nominator:
 
         A tree is bound when its last member is at bind; alternating between trees would delay all of them.
         """
-        current: dict[PodUid, PlanId] = {}
-        later: set[PodUid] = set()
-        fresh: list[Reservation] = []
-        done: list[Reservation] = []
-        in_turn: list[Reservation] = []  # topology spread: some of them may be released now
         stages = GateRemovalStages(view, state, self._arrived)
         at_once = native_on(state.features)
-        for held in state.reservations_on.values():
-            for reservation in held.values():
-                uid = reservation.uid
-                if self._started.get(uid) == reservation.plan:
-                    current[uid] = reservation.plan
-                    done.append(reservation)
-                    continue
-                match next_step(reservation, view, stages, self._held_back, at_once=at_once):
-                    case Step.NOTHING:
-                        current[uid] = reservation.plan
-                        done.append(reservation)
-                    case Step.RELEASE:
-                        current[uid] = reservation.plan
-                        fresh.append(reservation)
-                    case Step.RELEASE_IN_TURN:
-                        in_turn.append(reservation)
-                    case Step.WAIT:
-                        later.add(uid)
+        fresh: list[Reservation] = []
+        in_turn: list[Reservation] = []  # topology spread: some of them may be released now
+        started = self._started.mutate()
+        for reservation in self._to_look_at(state, started):
+            uid = reservation.uid
+            self._later.discard(uid)
+            match next_step(reservation, view, stages, self._held_back, at_once=at_once):
+                case Step.NOTHING:
+                    started[uid] = reservation.plan
+                case Step.RELEASE:
+                    started[uid] = reservation.plan
+                    fresh.append(reservation)
+                case Step.RELEASE_IN_TURN:
+                    in_turn.append(reservation)
+                case Step.WAIT:
+                    self._later.add(uid)
+        self._started = started.finish()
         if in_turn:
-            in_turn.sort(key=lambda r: r.pod)
-            waiting = [r for r in done if unassigned(view, r.uid)]
-            later |= {r.uid for r in in_turn}
-            for reservation in next_to_release(view, in_turn, waiting, self._arrived):
-                current[reservation.uid] = reservation.plan
-                fresh.append(reservation)
-                later.discard(reservation.uid)
-        self._started, self._later = current, later
-        self._let_go = {uid: plan for uid, plan in self._let_go.items() if current.get(uid) == plan}
-        self._held_back.retain({*current, *later})
+            fresh += self._release_in_turn(view, state, in_turn, {r.uid for r in fresh})
+        self._let_go = {
+            uid: plan for uid, plan in self._let_go.items() if self._started.get(uid) == plan
+        }
+        self._held_back.retain(lambda uid: uid in self._started or uid in self._later)
         if fresh and self._delay_s > 0 and len(view.nodes) <= NODES_ALL_OFFERED:
             self._others_wait = any(
                 pod.node is None and pod.group is None and not pod.gates and not pod.deleting
@@ -176,6 +169,54 @@ class Nominator:
             self._queue.add(reservation.uid)
         self._queue_claimed_seats(view, state)
         self._clear_stale(view)
+
+    def _to_look_at(
+        self, state: ReservationState, started: MapMutation[PodUid, PlanId]
+    ) -> list[Reservation]:
+        """Return the reservations that are new since the last run, or wait for their stage; forget those that have ended."""
+        before, now = self._reservations_on, state.reservations_on
+        self._reservations_on = now
+        new: dict[PodUid, Reservation] = {}
+        ended: set[PodUid] = set()
+        for node in changed_keys(before, now):
+            old, held = before.get(node, NO_HOLDS), now.get(node, NO_HOLDS)
+            ended |= {uid for uid in old if uid not in held}
+            new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
+        for uid in ended - new.keys():
+            started.pop(uid, None)
+            self._later.discard(uid)
+        for uid, reservation in list(new.items()):
+            plan = started.get(uid)
+            if plan == reservation.plan:
+                del new[uid]
+            elif plan is not None:
+                del started[uid]
+        for uid in self._later - new.keys():
+            waits = reservation_of(state, uid)
+            if waits is not None:
+                new[uid] = waits
+        return list(new.values())
+
+    def _release_in_turn(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        in_turn: list[Reservation],
+        fresh: Collection[PodUid],
+    ) -> list[Reservation]:
+        """Return the members whose topology spread allows their release now; the others wait."""
+        released = self._started
+        waiting = [
+            r
+            for held in state.reservations_on.values()
+            for r in held.values()
+            if released.get(r.uid) == r.plan and r.uid not in fresh and unassigned(view, r.uid)
+        ]
+        in_turn.sort(key=lambda r: r.pod)
+        now = list(next_to_release(view, in_turn, waiting, self._arrived))
+        self._started = released.update({r.uid: r.plan for r in now})
+        self._later |= {r.uid for r in in_turn} - {r.uid for r in now}
+        return now
 
     def _queue_claimed_seats(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the nominations of gated members whose victims still terminate."""

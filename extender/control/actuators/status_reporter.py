@@ -40,7 +40,7 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import ClusterView, changed_groups, changed_leaves
+from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import changed_keys, same_objects
@@ -153,6 +153,9 @@ class StatusReporter:
         )
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._unsettled: set[GroupKey] = set()  # leaves that wait for `SETTLED_MS`
+        # Leaves none of whose members waited, while pods belong to gangs as in this map
+        self._placed: set[GroupKey] = set()
+        self._placed_by: Map[PodUid, GangUid] = Map()
         self._pods_seen: _Seen | None = None
         # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
         self._trees: dict[GroupKey, Tree] = {}
@@ -351,12 +354,24 @@ class StatusReporter:
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         """Queue Events about the members that wait, where a reason has changed and lasts."""
-        for leaf in self._leaves_to_look_at(view, state, forest):
+        seen, self._pods_seen = self._pods_seen, _Seen(view, state.gangs, forest)
+        changed = pods_by_leaf(seen.view, view) if seen is not None else {}
+        if self._placed_by is not state.gang_of:
+            self._placed_by = state.gang_of
+            self._placed.clear()
+        for leaf in self._leaves_to_look_at(seen, changed, view, state, forest):
+            if leaf in self._placed:
+                now = (pod for _, pod in changed.get(leaf, ()) if pod is not None)
+                if not any(_waits(pod, state) for pod in now):
+                    continue
             found = self._looked_leaf(view, state, forest, leaf)
-            if found is None:
-                self._leaves.pop(leaf, None)
-            else:
+            self._placed.discard(leaf)
+            if found is not None:
                 self._leaves[leaf] = found
+            else:
+                self._leaves.pop(leaf, None)
+                if leaf in view.members:
+                    self._placed.add(leaf)
             if found is None or found.settled:
                 self._unsettled.discard(leaf)
             else:
@@ -364,18 +379,21 @@ class StatusReporter:
         self._all_settled = not self._unsettled
 
     def _leaves_to_look_at(
-        self, view: ClusterView, state: ReservationState, forest: Forest
+        self,
+        seen: _Seen | None,
+        changed: Mapping[GroupKey, object],
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
     ) -> Collection[GroupKey]:
-        """Return the leaves whose reason may differ from that of the last run."""
-        seen, self._pods_seen = self._pods_seen, _Seen(view, state.gangs, forest)
+        """Return the leaves whose reason may differ from that of the last run; `changed` are those with other pods."""
         if seen is None:
             return tuple(view.members)
         roots = changed_keys(seen.forest.trees, forest.trees)
         for uid in changed_keys(seen.gangs, state.gangs):
             root = state.gangs.get(uid) or seen.gangs[uid]
             roots.add(group_key_of(root))
-        leaves = self._unsettled | changed_leaves(seen.view, view)
-        leaves |= changed_groups(seen.view, view)
+        leaves = self._unsettled | changed.keys() | changed_groups(seen.view, view)
         leaves |= changed_keys(seen.forest.orphans, forest.orphans)
         for trees in (seen.forest.trees, forest.trees):
             for tree in map(trees.get, roots):
@@ -399,11 +417,7 @@ class StatusReporter:
             before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
         elif before.settled and same_objects(before.seen, seen):
             return before
-        waiting = [
-            pod
-            for pod in members.values()
-            if pod.node is None and not pod.deleting and pod.uid not in state.gang_of
-        ]
+        waiting = [pod for pod in members.values() if _waits(pod, state)]
         if not waiting:
             return None
         reason = pending_reason(state, forest, view, leaf)
@@ -459,6 +473,11 @@ class StatusReporter:
             took_ms = self._clock.monotonic_ms() - begun_ms
             await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
         return None
+
+
+def _waits(pod: Pod, state: ReservationState) -> bool:
+    """Return whether a member has neither a node nor a reservation."""
+    return pod.node is None and not pod.deleting and pod.uid not in state.gang_of
 
 
 def _namespace_of(job: _ConditionJob | K8sEvent) -> str:

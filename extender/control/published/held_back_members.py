@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 
 from extender.core.model.ids import PodUid
 
@@ -24,6 +24,6 @@ class HeldBackMembers:
         """Record that kube-scheduler will try a member again."""
         self._uids.discard(uid)
 
-    def retain(self, uids: Collection[PodUid]) -> None:
-        """Forget all other members."""
-        self._uids.intersection_update(uids)
+    def retain(self, is_reserved: Callable[[PodUid], bool]) -> None:
+        """Forget the members of which a function returns that they have no reservation any more."""
+        self._uids = {uid for uid in self._uids if is_reserved(uid)}

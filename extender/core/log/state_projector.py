@@ -167,7 +167,7 @@ class StateProjector:
     """
 
     __slots__ = (
-        "_at_us", "_capacity_held_on", "_capacity_holds", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_known",
+        "_at_us", "_capacity_held_on", "_capacity_holds", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_gang_of_before", "_known",
         "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
         "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_trees", "_truncated_epoch",
         "_unsorted_rejections", "_unused_holds", "position",
@@ -199,6 +199,7 @@ class StateProjector:
         # By node: the reservations on those that events touched.
         self._open_nodes: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}
         self._gang_of: MutableMapping[PodUid, GangUid] = {} if past else opened(state.gang_of)
+        self._gang_of_before = None if past else state.gang_of  # None: it has changed
         self._rejections = opened(state.rejections)
         self._preemptions = state.preemptions  # few: changed one by one
         self._replacement_holds_on = state.replacement_holds_on  # few, too
@@ -237,7 +238,7 @@ class StateProjector:
             gangs=_closed(known),
             stream_versions=_closed(self._stream_versions),
             reservations_on=reservations_on,
-            gang_of=_closed(self._gang_of),
+            gang_of=self._closed_gang_of(),
             rejections=_closed(self._rejections),
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
@@ -251,6 +252,11 @@ class StateProjector:
             features=self._features,
             trees=_closed(self._trees),
         )
+
+    def _closed_gang_of(self) -> Map[PodUid, GangUid]:
+        """Return the gangs of all pods; the same object where no event has changed them."""
+        before = self._gang_of_before
+        return before if before is not None else _closed(self._gang_of)
 
     def apply(self, events: Iterable[RecordedEvent]) -> None:
         """Apply events in order.
@@ -374,7 +380,7 @@ class StateProjector:
             root.reservations[record.uid] = reservation
             if indexed:
                 self._reservations_on(record.node)[record.uid] = reservation
-                self._gang_of[record.uid] = uid
+                self._assign(record.uid, uid)
         if root.previous_nodes:
             root.previous_nodes = _without(root.previous_nodes, data)
         self._use_holds(root, [(record.group, record.node) for record in data.assignments])
@@ -535,7 +541,7 @@ class StateProjector:
             requests=before.requests if before is not None else _UNKNOWN,
         )
         if indexed:
-            self._gang_of[uid] = root.uid
+            self._assign(uid, root.uid)
         failure = root.bind_failure
         if failure is not None and not failure.missing and failure.pods == (data.pod,):
             root.bind_failure = None
@@ -556,7 +562,7 @@ class StateProjector:
                     root.previous_nodes = root.previous_nodes.set(pod.uid, node)
                 self._drop_held(root, pod.uid)
                 if not self._past:
-                    del self._gang_of[pod.uid]
+                    self._unassign(pod.uid)
             elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if data.taken_by:
@@ -566,6 +572,16 @@ class StateProjector:
                 root.capacity_used_times = 1
             root.capacity_used_us = event.at_us
         self._undo_if_empty(root)
+
+    def _assign(self, uid: PodUid, gang_uid: GangUid) -> None:
+        """Note which gang a pod belongs to; a member keeps it when it is bound."""
+        if self._gang_of.get(uid) != gang_uid:
+            self._gang_of[uid] = gang_uid
+            self._gang_of_before = None
+
+    def _unassign(self, uid: PodUid) -> None:
+        del self._gang_of[uid]
+        self._gang_of_before = None
 
     def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
         reservation = root.reservations.pop(uid)
@@ -583,7 +599,7 @@ class StateProjector:
             elif data.held_until_us:
                 self._add_hold(root, member, event.at_us, data.held_until_us)
             if not self._past:
-                del self._gang_of[data.uid]
+                self._unassign(data.uid)
             self._undo_if_empty(root)
 
     def _note_end(
@@ -675,9 +691,9 @@ class StateProjector:
         if not self._past:
             for uid, reservation in _closed(root.reservations).items():
                 del self._reservations_on(reservation.node)[uid]
-                del self._gang_of[uid]
+                self._unassign(uid)
             for uid in _closed(root.bound):
-                del self._gang_of[uid]
+                self._unassign(uid)
         for uid in root.replacement_holds:
             self._drop_hold(root, uid)
         preemption = self._preemptions.get(root.uid)

@@ -423,11 +423,6 @@ def pods_by_leaf(before: ClusterView, view: ClusterView) -> dict[GroupKey, list[
     return found
 
 
-def changed_leaves(before: ClusterView, view: ClusterView) -> set[GroupKey]:
-    """Return the leaves whose pods differ between two views."""
-    return set(pods_by_leaf(before, view))
-
-
 def forest_steps(
     before: ClusterView, forest: Forest, view: ClusterView
 ) -> Iterator[tuple[ClusterView, Forest]]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from types import SimpleNamespace
 
 import pytest
 
 from extender.control.actuators import nominator
-from extender.control.actuators.nominator import Step, next_step
+from extender.control.actuators.nominator import Nominator, Step, next_step
+from extender.control.published.held_back_members import HeldBackMembers
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.service.fakes import GATED, Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.unit.control.loop.test_request_builder import Life
 
 LAPSE_S = 60
 
@@ -652,3 +655,40 @@ async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkey
             await stage.one_pass()
             await asyncio.sleep(0.01)
         await carried_out(stage, "g-0", "g-1")
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
+    """The same as from a look at all reservations, and each is queued once; stages come at random."""
+    life, queued = Life(seed), []
+    chance, answers = random.Random(seed), {}
+
+    def step(reservation, *_, **__):
+        uid = reservation.uid
+        return answers.setdefault(
+            uid, chance.choice((Step.NOTHING, Step.RELEASE, *[Step.WAIT] * 6))
+        )
+
+    monkeypatch.setattr(nominator, "next_step", step)
+    leader = SimpleNamespace(until_may_act=None)
+    follows = Nominator(life.cluster, leader, lambda uid: False, HeldBackMembers())
+    monkeypatch.setattr(follows._queue, "add", queued.append)
+    expected, due, waited = {}, [], 0
+    for _ in range(150):
+        life.step()
+        answers.clear()
+        follows.sync(life.cluster.seen, life.state)
+        held = [r for there in life.state.reservations_on.values() for r in there.values()]
+        before, expected = expected, {}
+        for r in held:
+            known = before.get(r.uid) == r.plan
+            if known or step(r) is not Step.WAIT:
+                expected[r.uid] = r.plan
+            if not known and step(r) is Step.RELEASE:
+                due.append(r.uid)
+        assert dict(follows.released) == expected
+        assert follows.has_later_stages == (len(expected) < len(held))
+        assert sorted(queued) == sorted(due)
+        waited += follows.has_later_stages
+    assert due
+    assert waited

@@ -58,3 +58,33 @@ async def test_a_warning_is_written_once():
         await stage.settled()
         await until(lambda: len(warnings(stage)) > 1, "the warning again")
         assert warnings(stage) == [("odd", TEXT)] * 2
+
+
+def reported(stage):
+    """Return the members whose waiting was reported in an Event, sorted."""
+    return sorted({n.name for n in stage.cluster.notices if n.kind == "Pod"})
+
+
+async def until_reported(stage, *names):
+    """Run passes until exactly these members have an Event."""
+    for _ in range(4):
+        stage.later(status_reporter.SETTLED_MS / 1000 + 0.1)
+        await stage.settled()
+    await until(
+        lambda: reported(stage) == sorted(names), f"Events for {names}, not {reported(stage)}"
+    )
+
+
+async def test_members_that_wait_in_a_placed_leaf_are_found():
+    """One that comes late, and one whose reservation is released while the pods stay as they are."""
+    async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        await stage.lead()
+        stage.start(stage.reporter.run())
+        await until_reported(stage)
+        assert len(stage.where("g")) == 2
+        late = a_gang("g", pods=3)[-1]
+        stage.cluster.add(late)
+        await until_reported(stage, "g-2")
+        stage.cluster.change_node("n0", allocatable={"nvidia.com/gpu": 1, "cpu": 8000})
+        await until_reported(stage, "g-0", "g-1", "g-2")
+        assert not stage.root("g").reservations
