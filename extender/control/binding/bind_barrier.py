@@ -24,7 +24,7 @@ import msgspec
 from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import unit_key
-from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on
+from extender.core.decisions.reconcile.oversubscription_tracker import OversubscriptionTracker
 from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
@@ -133,6 +133,7 @@ class BindBarriers:
         self._barriers: dict[tuple[GangUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[GangUid, int] = {}
         self.prebinding = PreBindTracker(clock, settings.barrier_limit_s)
+        self._oversubscription = OversubscriptionTracker()
         self._slots = asyncio.Semaphore(API_REQUESTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self.wakeup = Wakeup()  # wakes the control loop
@@ -412,7 +413,7 @@ class BindBarriers:
         return any(
             uid in uids
             for node, uids in on_node.items()
-            for uid in oversubscribed_on(view, state, node)
+            for uid in self._oversubscription.oversubscribed_on(view, state, node)
         )
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:

@@ -1,0 +1,92 @@
+"""Reservations that do not fit any more, on nodes that are asked about again and again while their members are bound.
+
+A member that is bound as reserved moves from the reservations of its node to the usage of the node: their sum stays.
+So a node that was examined once is examined again only after another change.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from immutables import Map
+
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS
+from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on
+from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
+from extender.core.model.cluster_view import ClusterView, changed_pods
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.pods import Pod
+
+NODES_MIN: Final = (
+    1_000  # remembered nodes; beyond twice the nodes with reservations, the others are forgotten
+)
+
+
+class _Fits(NamedTuple):
+    """What a node was examined with when all its reservations fitted."""
+
+    node: Node
+    reservations: Map[PodUid, Reservation]
+
+
+class OversubscriptionTracker:
+    """Follows view and state, at the cost of what has changed; its results are those of `oversubscribed_on`."""
+
+    def __init__(self) -> None:
+        self._view = ClusterView()  # up to which changes of pods are followed
+        self._fit: dict[NodeName, _Fits] = {}
+
+    def oversubscribed_on(
+        self, view: ClusterView, state: ReservationState, name: NodeName
+    ) -> tuple[PodUid, ...]:
+        """Return the reservations on a node that do not fit any more; see `oversubscribed_reservations`.
+
+        Args:
+            view: The cluster, not older than that of the call before.
+            state: The committed state.
+            name: The node.
+        """
+        self._follow(view, state)
+        node, reservations = view.nodes.get(name), state.reservations_on.get(name, NO_HOLDS)
+        known = self._fit.get(name)
+        if known is not None and known.node is node and known.reservations is reservations:
+            return ()
+        found = tuple(oversubscribed_on(view, state, name))
+        self._fit.pop(name, None)
+        if node is not None and not found:
+            self._fit[name] = _Fits(node, reservations)
+        return found
+
+    def _follow(self, view: ClusterView, state: ReservationState) -> None:
+        if view is self._view:
+            return
+        for uid in changed_pods(self._view, view):
+            before, pod = self._view.pods.get(uid), view.pods.get(uid)
+            if pod is not None and before is not pod:
+                self._forget(before, pod, reservation_of(state, uid))
+        self._view = view
+        if len(self._fit) > NODES_MIN + 2 * len(state.reservations_on):
+            on = state.reservations_on
+            self._fit = {name: fits for name, fits in self._fit.items() if name in on}
+
+    def _forget(self, before: Pod | None, pod: Pod, reservation: Reservation | None) -> None:
+        """Forget the node on which a pod needs more than before."""
+        if pod.node is None:
+            waited = before is not None and before.node is None and not before.deleting
+            if reservation is not None and not pod.deleting and not waited:
+                self._fit.pop(reservation.node, None)
+            return
+        if before is not None and before.node == pod.node:
+            as_before = before.shape == pod.shape
+        else:
+            as_before = (
+                reservation is not None
+                and before is not None
+                and before.node is None
+                and not before.deleting
+                and reservation.node == pod.node
+                and reservation.requests == dict(pod.shape.requests)
+            )
+        if not as_before:
+            self._fit.pop(pod.node, None)
