@@ -16,7 +16,7 @@ import os
 import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -347,19 +347,27 @@ class ApiServer:
         self, kept: KeptConnections, request: Request, limit_s: float
     ) -> tuple[int, bytes, float]:
         """Send a write on a kept connection; return status, body and Retry-After."""
-        async with asyncio.timeout(limit_s), self._slots:
-            head = await self._head_of(kept, request)
+        until_s = asyncio.get_running_loop().time() + limit_s
+        # `asyncio.timeout` only around what may wait: it costs as much as the rest of this function
+        async with asyncio.timeout_at(until_s) if self._slots.locked() else nullcontext():
+            await self._slots.acquire()
+        try:
+            head = await self._head_of(kept, request, until_s)
             body = request.body or b""
             query = f"?{urlencode(request.query)}" if request.query else ""
             target = f"{quote(request.path, safe=PATH_SAFE)}{query}"
             message = head % (target.encode(), len(body), body)
-            answer = await kept.exchange(message, self._fence)
+            answer = await kept.exchange(message, self._fence, until_s=until_s)
+        finally:
+            self._slots.release()
         return answer.status, answer.body, _retry_after_s(answer.headers.get(b"retry-after"))
 
-    async def _head_of(self, kept: KeptConnections, request: Request) -> bytes:
+    async def _head_of(self, kept: KeptConnections, request: Request, until_s: float) -> bytes:
         """Return a message with places for target, length and body."""
         # Refreshes a short-lived token (in-cluster, or from an exec plugin).
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        waits = asyncio.iscoroutinefunction(self._configuration.refresh_api_key_hook)
+        async with asyncio.timeout_at(until_s) if waits else nullcontext():
+            token = await self._configuration.get_api_key_with_prefix("BearerToken")
         if token != self._token:
             self._token = token
             self._heads.clear()

@@ -49,6 +49,9 @@ EXPECTED_CHANGES_MS = 100
 SHORT_PASS_MS = 4
 EXPECTED_PER_PASS = 50
 EXPECTED_CHANGES_MS_MAX = 1_000
+# After a long pass an unexpected change may wait so long: members of a large gang change hundreds of times a second
+LOOK_EVERY_MS = 20
+LONG_PASS_MS = 16
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -234,22 +237,25 @@ class ControlLoop:
         more_ms = EXPECTED_CHANGES_MS
         if took_ms > SHORT_PASS_MS:
             more_ms = min(took_ms * EXPECTED_PER_PASS, EXPECTED_CHANGES_MS_MAX)
+        look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
             seen.view, now.view
         ):
             await first_of(
-                self._unexpected_change(now.view),
+                self._unexpected_change(now.view, look_every_ms),
                 self._leader.wakeup.wait(after.state),
                 self._wakeup.wait(after.wakeups),
                 timeout_s=more_ms / 1000,
             )
 
-    async def _unexpected_change(self, view: ClusterView) -> None:
-        """Wait for a change of the cluster after which a pass is needed at once."""
+    async def _unexpected_change(self, view: ClusterView, look_every_ms: int) -> None:
+        """Wait for a change of the cluster after which a pass is needed at once; look at several changes together."""
         while True:
             await self._cluster.changed(view.revision)
+            if look_every_ms:
+                await asyncio.sleep(look_every_ms / 1000)
             before, view = view, self._cluster.view()
             if not self._can_wait(before, view):
                 return

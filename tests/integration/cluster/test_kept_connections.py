@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -60,9 +62,14 @@ async def kept(server: Scripted) -> AsyncIterator[KeptConnections]:
     connections.close()
 
 
+def in_s(seconds: float) -> float:
+    """Return a time by the clock of the event loop."""
+    return asyncio.get_running_loop().time() + seconds
+
+
 async def exchange(kept: KeptConnections) -> Answer:
     async with asyncio.timeout(10):
-        return await kept.exchange(REQUEST, lambda: True)
+        return await kept.exchange(REQUEST, lambda: True, until_s=in_s(10))
 
 
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -151,9 +158,41 @@ async def test_after_a_cancelled_request_its_connection_is_gone(
     server.answers = [[OK], [OK + b"Content-Length: 2\r\n\r\nok"]]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await kept.exchange(REQUEST, lambda: True)
+            await kept.exchange(REQUEST, lambda: True, until_s=in_s(10))
     assert (await exchange(kept)).body == b"ok"
     assert server.connections == 2
+
+
+async def test_an_answer_that_comes_too_late_is_an_error(
+    server: Scripted, kept: KeptConnections
+) -> None:
+    """The request may have been executed; its connection is not used again, because the answer may still come."""
+    server.answers = [[OK], [OK + b"Content-Length: 2\r\n\r\nok"]]
+    with pytest.raises(TimeoutError):
+        await kept.exchange(REQUEST, lambda: True, until_s=in_s(0.2))
+    assert (await exchange(kept)).body == b"ok"
+    assert server.connections == 2
+
+
+async def test_a_connection_that_cannot_be_made_in_time_is_an_error(server: Scripted) -> None:
+    """Whichever ends first: the time for the connection, or that for the response."""
+    silent = socket.create_server(("127.0.0.1", 0), backlog=0)
+    address = silent.getsockname()
+    with silent, contextlib.ExitStack() as fillers:
+        for _ in range(4):  # the queue of connections that were not accepted is full then
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        url = f"http://127.0.0.1:{address[1]}"
+        for connect_timeout_s, within_s in ((30, 0.2), (0.2, 30)):
+            kept = KeptConnections(
+                url, None, server_hostname=None, connect_timeout_s=connect_timeout_s
+            )
+            exchange = kept.exchange(REQUEST, lambda: True, until_s=in_s(within_s))
+            asked = asyncio.ensure_future(exchange)
+            ended, _ = await asyncio.wait({asked}, timeout=20)
+            assert ended, "it waited for the longer of the two"
+            assert isinstance(asked.exception(), TimeoutError)
 
 
 async def test_a_request_that_may_not_be_sent_leaves_its_connection(
@@ -162,7 +201,7 @@ async def test_a_request_that_may_not_be_sent_leaves_its_connection(
     """It is asked after the wait for a connection."""
     server.answers = [[OK + b"Content-Length: 2\r\n\r\nok"]]
     with pytest.raises(ConnectionAbortedError, match="not the leader"):
-        await kept.exchange(REQUEST, lambda: False)
+        await kept.exchange(REQUEST, lambda: False, until_s=in_s(10))
     assert server.requests == []
     assert (await exchange(kept)).body == b"ok"
     assert server.connections == 1

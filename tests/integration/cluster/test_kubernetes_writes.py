@@ -252,10 +252,10 @@ async def test_nothing_is_sent_when_the_lease_went_while_it_connected(
     connecting, go = asyncio.Event(), asyncio.Event()
     connect = KeptConnections._connect
 
-    async def slowly(connections: KeptConnections) -> Any:
+    async def slowly(connections: KeptConnections, until_s: float) -> Any:
         connecting.set()
         await go.wait()
-        return await connect(connections)
+        return await connect(connections, until_s)
 
     monkeypatch.setattr(KeptConnections, "_connect", slowly)
     binding = asyncio.create_task(there.bind(TO_N1))
