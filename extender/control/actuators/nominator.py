@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum, auto
 
 import msgspec
@@ -36,7 +36,7 @@ from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
@@ -116,6 +116,10 @@ class Nominator:
         self._others_wait = (
             False  # pods that are no members, and could take the capacity of a member
         )
+        self._ended: Collection[
+            PodUid
+        ] = ()  # members whose reservation has ended since the last run
+        self._view = ClusterView()  # of the last run
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back
@@ -167,8 +171,9 @@ class Nominator:
             )
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
             self._queue.add(reservation.uid)
+        claimed = self._claimed_seats
         self._queue_claimed_seats(view, state)
-        self._clear_stale(view)
+        self._clear_stale(view, (*self._ended, *claimed))
 
     def _to_look_at(
         self, state: ReservationState, started: MapMutation[PodUid, PlanId]
@@ -182,7 +187,8 @@ class Nominator:
             old, held = before.get(node, NO_HOLDS), now.get(node, NO_HOLDS)
             ended |= {uid for uid in old if uid not in held}
             new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
-        for uid in ended - new.keys():
+        self._ended = ended - new.keys()
+        for uid in self._ended:
             started.pop(uid, None)
             self._later.discard(uid)
         for uid, reservation in list(new.items()):
@@ -230,22 +236,33 @@ class Nominator:
             if before.get(uid) != seat and pod.nominated != seat.claim.node:
                 self._queue.add(uid)
 
-    def _clear_stale(self, view: ClusterView) -> None:
-        """Queue the removal of nominations without a reservation, which kube-scheduler still counts."""
-        stale = {
-            uid: pod
-            for uid, pod in view.nominated.items()
-            if uid not in self._started  # first: it excludes nearly all of them
-            and uid not in self._later
-            and uid not in self._claimed_seats
+    def _clear_stale(self, view: ClusterView, candidates: Iterable[PodUid]) -> None:
+        """Queue the removal of nominations without a reservation, which kube-scheduler still counts.
+
+        Args:
+            view: The cluster.
+            candidates: Pods whose claim or reservation has ended since the last run; pods that have changed are added.
+        """
+        before, self._clearing = self._clearing, {}
+        changed = changed_pods(self._view, view)
+        self._view = view
+        for uid in {*before, *candidates, *changed}:
+            pod = view.nominated.get(uid)
+            if pod is not None and self._is_stale(pod):
+                self._clearing[uid] = pod
+                if uid not in before:
+                    self._stale.add(uid)
+        self._stale.retain_only(self._clearing.keys())
+
+    def _is_stale(self, pod: Pod) -> bool:
+        """Return whether a nominated pod is a member without reservation and claim."""
+        return (
+            pod.uid not in self._started
+            and pod.uid not in self._later
+            and pod.uid not in self._claimed_seats
             and pod.group is not None
             and not pod.deleting
-        }
-        before, self._clearing = self._clearing, stale
-        self._stale.retain_only(stale.keys())
-        for uid in stale:
-            if uid not in before:
-                self._stale.add(uid)
+        )
 
     async def run(self) -> None:
         """Write until cancelled."""

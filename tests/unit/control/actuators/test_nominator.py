@@ -657,6 +657,14 @@ async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkey
         await carried_out(stage, "g-0", "g-1")
 
 
+def nominate_one(life):
+    """Let a pod that is not bound be nominated at random, or not any more."""
+    waiting = sorted(p.name for p in life.cluster.seen.pods.values() if p.node is None)
+    if waiting:
+        node = life.chance.choice(("n0", None))
+        life.cluster.change_pod(life.chance.choice(waiting), nominated=node)
+
+
 @pytest.mark.parametrize("seed", range(15))
 async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
     """The same as from a look at all reservations, and each is queued once; stages come at random."""
@@ -673,9 +681,10 @@ async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
     leader = SimpleNamespace(until_may_act=None)
     follows = Nominator(life.cluster, leader, lambda uid: False, HeldBackMembers())
     monkeypatch.setattr(follows._queue, "add", queued.append)
-    expected, due, waited = {}, [], 0
+    expected, due, waited, stales = {}, [], 0, 0
     for _ in range(150):
         life.step()
+        nominate_one(life)
         answers.clear()
         follows.sync(life.cluster.seen, life.state)
         held = [r for there in life.state.reservations_on.values() for r in there.values()]
@@ -689,6 +698,12 @@ async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
         assert dict(follows.released) == expected
         assert follows.has_later_stages == (len(expected) < len(held))
         assert sorted(queued) == sorted(due)
+        pods = life.cluster.seen.pods.values()
+        reserved = {r.uid for r in held}
+        stale = {p.uid for p in pods if p.nominated and not p.node and p.uid not in reserved}
+        assert set(follows._clearing) == stale
+        stales += len(stale)
         waited += follows.has_later_stages
     assert due
     assert waited
+    assert stales
