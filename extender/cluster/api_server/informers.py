@@ -118,7 +118,9 @@ class Informer:
             idle_s: A watch without data for this long is opened again.
         """
         self.resource = resource
-        self.synced = False
+        self._synced = False
+        # called when the copy may not be used until it is synced again
+        self.on_unsynced: Callable[[], None] = lambda: None
         self.trouble = "not listed yet"  # the last error
         self._server = server
         self._sink = sink
@@ -135,6 +137,22 @@ class Informer:
         self._complete_list = 0  # the number of the last list that was applied
         self._moved = Wakeup()  # whenever the copy has reached a newer version
         self._watching: asyncio.Timeout | None = None  # while a watch is open, to end it
+
+    @property
+    def synced(self) -> bool:
+        """Return whether the copy has been complete, and nothing is known to be wrong with it."""
+        return self._synced
+
+    @synced.setter
+    def synced(self, synced: bool) -> None:
+        self._synced = synced
+        if not synced:
+            self.on_unsynced()
+
+    @property
+    def fresh_until_ms(self) -> int:
+        """Return until when decisions may use a synced copy if nothing more is received."""
+        return self._received_ms + STALE_MS
 
     def not_ready_reason(self, now_ms: int) -> str:
         """Return the reason why decisions must not use this copy, or an empty string."""

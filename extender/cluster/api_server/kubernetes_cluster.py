@@ -106,6 +106,7 @@ class KubernetesCluster:
         self._discovered = False
         self._discover_every_s = DISCOVER_EVERY_S
         self._answered_ms = 0
+        self._ready_until_ms = -1  # if nothing more is received, and no informer loses its state
         self._trouble = "not asked yet"
         self._broken: asyncio.Future[None] | None = None
 
@@ -207,13 +208,20 @@ class KubernetesCluster:
         if not self._discovered:
             return f"API groups are not discovered yet: {self._trouble}"
         now_ms = self._clock.monotonic_ms()
+        if now_ms <= self._ready_until_ms:  # kube-scheduler's calls ask several times a millisecond
+            return ""
         silent_ms = now_ms - self._answered_ms
         if silent_ms > SILENT_MS:
             return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
         for informer in self._informers.values():
             if reason := informer.not_ready_reason(now_ms):
                 return reason
+        fresh_until = (informer.fresh_until_ms for informer in self._informers.values())
+        self._ready_until_ms = min((self._answered_ms + SILENT_MS, *fresh_until))
         return ""
+
+    def _on_unsynced(self) -> None:
+        self._ready_until_ms = -1
 
     async def catch_up(self) -> None:
         """Return when every informer has what was stored before the call; see the port."""
@@ -410,6 +418,7 @@ class KubernetesCluster:
         for resource in gone:
             self._informers.pop(resource).purge()
             logger.info("resource is not served any more", extra={"resource": resource.label})
+        self._on_unsynced()  # the new ones have nothing yet
         for resource in wanted:
             if resource not in self._informers:
                 self._informers[resource] = Informer(
@@ -420,6 +429,7 @@ class KubernetesCluster:
                     applied=self._applied,
                     chance=self._chance,
                 )
+                self._informers[resource].on_unsynced = self._on_unsynced
             if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
                 informer = self._informers[resource]
                 self._tasks[resource] = self._spawn(self._follow(informer), resource.label)

@@ -46,8 +46,7 @@ SOLVER_AFTER_MS = 10_000
 # small tree has done is handled before the next tree comes, which would wait for it. A pass over a large gang takes
 # longer, so it waits for more changes: so many times as long as the last pass.
 EXPECTED_CHANGES_MS = 100
-SHORT_PASS_MS = 4
-EXPECTED_PER_PASS = 50
+EXPECTED_PER_PASS = 75
 EXPECTED_CHANGES_MS_MAX = 1_000
 # After a long pass an unexpected change may wait so long: members of a large gang change hundreds of times a second
 LOOK_EVERY_MS = 20
@@ -234,9 +233,8 @@ class ControlLoop:
             after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
             took_ms: CPU time of the last pass.
         """
-        more_ms = EXPECTED_CHANGES_MS
-        if took_ms > SHORT_PASS_MS:
-            more_ms = min(took_ms * EXPECTED_PER_PASS, EXPECTED_CHANGES_MS_MAX)
+        more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
+        more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)
         look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
         await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
         now = self._seen()

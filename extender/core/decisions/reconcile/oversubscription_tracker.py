@@ -59,34 +59,38 @@ class OversubscriptionTracker:
         return found
 
     def _follow(self, view: ClusterView, state: ReservationState) -> None:
+        """Forget the nodes on which a pod needs more than before."""
         if view is self._view:
             return
         for uid in changed_pods(self._view, view):
             before, pod = self._view.pods.get(uid), view.pods.get(uid)
-            if pod is not None and before is not pod:
-                self._forget(before, pod, reservation_of(state, uid))
+            if pod is None:
+                continue
+            if pod.node is None:
+                if not pod.deleting and not _waits(before):
+                    held = reservation_of(state, uid)
+                    self._fit.pop(held.node if held is not None else NodeName(""), None)
+            elif not _uses_no_more(before, pod, state):
+                self._fit.pop(pod.node, None)
         self._view = view
         if len(self._fit) > NODES_MIN + 2 * len(state.reservations_on):
             on = state.reservations_on
             self._fit = {name: fits for name, fits in self._fit.items() if name in on}
 
-    def _forget(self, before: Pod | None, pod: Pod, reservation: Reservation | None) -> None:
-        """Forget the node on which a pod needs more than before."""
-        if pod.node is None:
-            waited = before is not None and before.node is None and not before.deleting
-            if reservation is not None and not pod.deleting and not waited:
-                self._fit.pop(reservation.node, None)
-            return
-        if before is not None and before.node == pod.node:
-            as_before = before.shape == pod.shape
-        else:
-            as_before = (
-                reservation is not None
-                and before is not None
-                and before.node is None
-                and not before.deleting
-                and reservation.node == pod.node
-                and reservation.requests == dict(pod.shape.requests)
-            )
-        if not as_before:
-            self._fit.pop(pod.node, None)
+
+def _waits(pod: Pod | None) -> bool:
+    """Return whether a pod is counted with its reservation."""
+    return pod is not None and pod.node is None and not pod.deleting
+
+
+def _uses_no_more(before: Pod | None, pod: Pod, state: ReservationState) -> bool:
+    """Return whether an assigned pod uses what it, or its reservation on this node, used before."""
+    if before is not None and before.node == pod.node:
+        return before.shape == pod.shape
+    held = reservation_of(state, pod.uid)
+    return (
+        held is not None
+        and _waits(before)
+        and held.node == pod.node
+        and held.requests == dict(pod.shape.requests)
+    )
