@@ -116,10 +116,9 @@ class Nominator:
         self._others_wait = (
             False  # pods that are no members, and could take the capacity of a member
         )
-        self._ended: Collection[
-            PodUid
-        ] = ()  # members whose reservation has ended since the last run
-        self._view = ClusterView()  # of the last run
+        # Members whose reservation has ended since the last run, and the view of that run
+        self._ended: Collection[PodUid] = ()
+        self._view = ClusterView()
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back

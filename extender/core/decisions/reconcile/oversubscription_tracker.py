@@ -18,9 +18,8 @@ from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod
 
-NODES_MIN: Final = (
-    1_000  # remembered nodes; beyond twice the nodes with reservations, the others are forgotten
-)
+# Beyond so many remembered nodes, and twice those with reservations, the others are forgotten
+NODES_MIN: Final = 1_000
 
 
 class _Fits(NamedTuple):
@@ -69,7 +68,8 @@ class OversubscriptionTracker:
             if pod.node is None:
                 if not pod.deleting and not _waits(before):
                     held = reservation_of(state, uid)
-                    self._fit.pop(held.node if held is not None else NodeName(""), None)
+                    if held is not None:
+                        self._fit.pop(held.node, None)
             elif not _uses_no_more(before, pod, state):
                 self._fit.pop(pod.node, None)
         self._view = view
