@@ -20,8 +20,8 @@ EVERY_MS: Final = 60_000  # at most so often
 AT_LATEST_MS: Final = 600_000  # also while kube-scheduler calls
 LOOK_S: Final = 1.0
 # Containers that are alive before the youngest are looked at, and how often before those that have survived are. Most of
-# what a call makes is freed without the collector: the more it waits, the less it finds alive, and a pause stays below 5 ms.
-YOUNG: Final = 5_000
+# what a call makes is freed without the collector: the longer it waits, the less it looks at; more would make longer pauses.
+YOUNG: Final = 2_000
 MIDDLE: Final = 5
 NEVER: Final = 1_000_000_000  # collections of the middle generation before CPython makes a full one
 
