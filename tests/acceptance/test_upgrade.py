@@ -25,6 +25,7 @@ import yaml
 from deploy.demo.kube_scheduler import Player
 from extender.store import schema_migration
 from tests.acceptance.test_process_kills import create, recorded
+from tests.controlplane.waiting import eventually
 from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import a_fleet
 from tests.support.service.replicas import ROOT, WITHIN_S, Replica, RoundRobin
@@ -189,13 +190,11 @@ class Scheduler:
 
 async def until_all_scheduled(url, gangs):
     """Wait until the log has that each gang is scheduled: the leader records it after the last of its pods is seen bound."""
-    loop = asyncio.get_running_loop()
-    ends_s = loop.time() + WITHIN_S
-    while missing := gangs - {
-        gang for _, kind, gang, *_ in await log_of(url) if kind == "GangScheduled"
-    }:
-        assert loop.time() < ends_s, f"no GangScheduled of {sorted(missing)}"
-        await asyncio.sleep(0.2)
+
+    async def recorded():
+        return gangs <= {gang for _, kind, gang, *_ in await log_of(url) if kind == "GangScheduled"}
+
+    await eventually(recorded, timeout_s=WITHIN_S, every_s=0.2)
 
 
 async def log_of(url):

@@ -348,7 +348,7 @@ class ApiServer:
     ) -> tuple[int, bytes, float]:
         """Send a write on a kept connection; return status, body and Retry-After."""
         until_s = asyncio.get_running_loop().time() + limit_s
-        # `asyncio.timeout` only around what may wait: it costs as much as the rest of this function
+        # `asyncio.timeout` only where it may wait here: the exchange has a timer of its own, which costs less
         async with asyncio.timeout_at(until_s) if self._slots.locked() else nullcontext():
             await self._slots.acquire()
         try:

@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
         self._begin()
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
-        # a timer of its own: `asyncio.timeout` costs three times as much, for each write
+        # a timer of its own: `asyncio.timeout` costs twice as much, for each write
         timer = loop.call_at(until_s, self._fail, TimeoutError("no response in time"))
         try:
             if not may_send():  # last of all: the process can be stopped between any two steps

@@ -116,9 +116,7 @@ class Nominator:
         self._others_wait = (
             False  # pods that are no members, and could take the capacity of a member
         )
-        # Members whose reservation has ended since the last run, and the view of that run
-        self._ended: Collection[PodUid] = ()
-        self._view = ClusterView()
+        self._view = ClusterView()  # of the last run
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back
@@ -143,7 +141,8 @@ class Nominator:
         fresh: list[Reservation] = []
         in_turn: list[Reservation] = []  # topology spread: some of them may be released now
         started = self._started.mutate()
-        for reservation in self._to_look_at(state, started):
+        to_look_at, ended = self._to_look_at(state, started)
+        for reservation in to_look_at:
             uid = reservation.uid
             self._later.discard(uid)
             match next_step(reservation, view, stages, self._held_back, at_once=at_once):
@@ -172,12 +171,16 @@ class Nominator:
             self._queue.add(reservation.uid)
         claimed = self._claimed_seats
         self._queue_claimed_seats(view, state)
-        self._clear_stale(view, (*self._ended, *claimed))
+        self._clear_stale(view, (*ended, *claimed))
 
     def _to_look_at(
         self, state: ReservationState, started: MapMutation[PodUid, PlanId]
-    ) -> list[Reservation]:
-        """Return the reservations that are new since the last run, or wait for their stage; forget those that have ended."""
+    ) -> tuple[list[Reservation], set[PodUid]]:
+        """Return the reservations that are new since the last run, or wait for their stage; forget those that have ended.
+
+        Returns:
+            The reservations, and the members of which one has ended.
+        """
         before, now = self._reservations_on, state.reservations_on
         self._reservations_on = now
         new: dict[PodUid, Reservation] = {}
@@ -186,8 +189,8 @@ class Nominator:
             old, held = before.get(node, NO_HOLDS), now.get(node, NO_HOLDS)
             ended |= {uid for uid in old if uid not in held}
             new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
-        self._ended = ended - new.keys()
-        for uid in self._ended:
+        ended -= new.keys()
+        for uid in ended:
             started.pop(uid, None)
             self._later.discard(uid)
         for uid, reservation in list(new.items()):
@@ -200,7 +203,7 @@ class Nominator:
             waits = reservation_of(state, uid)
             if waits is not None:
                 new[uid] = waits
-        return list(new.values())
+        return list(new.values()), ended
 
     def _release_in_turn(
         self,

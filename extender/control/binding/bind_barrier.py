@@ -211,6 +211,8 @@ class BindBarriers:
                 del self._barriers[key]
             elif not barrier.opened and barrier.arrivals:
                 self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
+        if not self._barriers:  # what is known of the nodes has a view, and so all pods of its time
+            self._oversubscription = OversubscriptionTracker()
         self.prebinding.retain_reserved(state)
         self._progress_us = {
             uid: at_us

@@ -11,7 +11,10 @@ from typing import Final, NamedTuple
 from immutables import Map
 
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on
+from extender.core.decisions.reconcile.reservation_checks import (
+    is_unassigned,
+    oversubscribed_on,
+)
 from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PodUid
@@ -59,28 +62,21 @@ class OversubscriptionTracker:
 
     def _follow(self, view: ClusterView, state: ReservationState) -> None:
         """Forget the nodes on which a pod needs more than before."""
-        if view is self._view:
-            return
-        for uid in changed_pods(self._view, view):
-            before, pod = self._view.pods.get(uid), view.pods.get(uid)
-            if pod is None:
-                continue
-            if pod.node is None:
-                if not pod.deleting and not _waits(before):
+        last, self._view = self._view, view
+        if view is last or not self._fit:
+            return  # with nothing remembered, all pods of the cluster are of no interest
+        for uid in changed_pods(last, view):
+            before, pod = last.pods.get(uid), view.pods.get(uid)
+            if is_unassigned(pod):
+                if not is_unassigned(before):
                     held = reservation_of(state, uid)
                     if held is not None:
                         self._fit.pop(held.node, None)
-            elif not _uses_no_more(before, pod, state):
+            elif pod is not None and pod.node is not None and not _uses_no_more(before, pod, state):
                 self._fit.pop(pod.node, None)
-        self._view = view
         if len(self._fit) > NODES_MIN + 2 * len(state.reservations_on):
             on = state.reservations_on
             self._fit = {name: fits for name, fits in self._fit.items() if name in on}
-
-
-def _waits(pod: Pod | None) -> bool:
-    """Return whether a pod is counted with its reservation."""
-    return pod is not None and pod.node is None and not pod.deleting
 
 
 def _uses_no_more(before: Pod | None, pod: Pod, state: ReservationState) -> bool:
@@ -90,7 +86,7 @@ def _uses_no_more(before: Pod | None, pod: Pod, state: ReservationState) -> bool
     held = reservation_of(state, pod.uid)
     return (
         held is not None
-        and _waits(before)
+        and is_unassigned(before)
         and held.node == pod.node
         and held.requests == dict(pod.shape.requests)
     )

@@ -20,7 +20,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.pods import PodShape
+from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.model.node_filters import may_run, selected
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
@@ -108,8 +108,12 @@ def oversubscribed_on(
 
 
 def unassigned(view: ClusterView, uid: PodUid) -> bool:
-    """Return whether a pod still needs its reservation: not assigned, and not terminating."""
-    pod = view.pods.get(uid)
+    """Return whether a pod still needs its reservation; see `is_unassigned`."""
+    return is_unassigned(view.pods.get(uid))
+
+
+def is_unassigned(pod: Pod | None) -> bool:
+    """Return whether a pod exists, is not assigned, and is not terminating."""
     return pod is not None and pod.node is None and not pod.deleting
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.control.actuators import status_reporter
 from tests.support.service.fakes import Stage, until
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import GPU, a_gang, a_node
 
 KEY = "example.com/block"
 TEXT = f"PodGroup/default/odd: topology key {KEY} is on no node (W3)"
@@ -85,6 +85,6 @@ async def test_members_that_wait_in_a_placed_leaf_are_found():
         late = a_gang("g", pods=3)[-1]
         stage.cluster.add(late)
         await until_reported(stage, "g-2")
-        stage.cluster.change_node("n0", allocatable={"nvidia.com/gpu": 1, "cpu": 8000})
+        stage.cluster.change_node("n0", allocatable={GPU: 1, "cpu": 8000})
         await until_reported(stage, "g-0", "g-1", "g-2")
         assert not stage.root("g").reservations

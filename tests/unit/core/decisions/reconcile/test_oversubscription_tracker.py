@@ -148,3 +148,12 @@ def test_members_that_are_bound_as_reserved_cause_no_examination(monkeypatch):
     life.cluster.add(a_pod("other", node="n0", requests=REQUESTS))
     tracker.oversubscribed_on(life.cluster.seen, life.state, "n0")
     assert examined == ["n0", "n0"]
+
+
+def test_the_first_look_is_at_the_reservations_of_the_node_alone(monkeypatch):
+    """A tracker is made for each burst of Bindings; all pods of a large cluster would take longer than the burst."""
+    life, tracker = CrowdedLife(0), OversubscriptionTracker()
+    life.cluster.add(*a_gang("g", pods=1, requests=REQUESTS, schedulingGates=GATED))
+    life.state = admitted(life.state, life.cluster, "g", {"g-0": "n0"})
+    monkeypatch.setattr(oversubscription_tracker, "changed_pods", None)  # not called
+    assert tracker.oversubscribed_on(life.cluster.seen, life.state, "n0") == ()
