@@ -1,12 +1,62 @@
-"""Fixtures that every folder may use."""
+"""Fixtures that every folder may use, and the end of a test that does not end."""
 
+import faulthandler
 import gc
+import os
+import sys
+
+import pytest
 
 import tests.support.hypothesis_profile  # noqa: F401 -- loads the profile that tests take their settings from
 from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
+
+AFTER_TIMEOUT_S = 60.0
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    config.stash[STDERR] = os.dup(
+        sys.__stderr__.fileno()
+    )  # while tests run, their output is captured
+
+
+def pytest_unconfigure(config):
+    os.close(config.stash[STDERR])
 
 
 def pytest_collection_finish():
     """Exempt imported and collected objects from garbage collection, which would take 0.2 s of CPU each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    return (yield from _ended(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item):
+    return (yield from _ended(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    return (yield from _ended(item))
+
+
+def _ended(item):
+    """End this process, with the stacks of its threads, when its timeout does not end a test.
+
+    pytest-timeout raises an error in the main thread, once. Code that waits outside Python does not see it, asyncio gives
+    it to the task or callback that happens to run, and what waits for that task, or in a teardown after it, goes on waiting.
+    """
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker and marker.args else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(
+        timeout_s + AFTER_TIMEOUT_S, file=item.config.stash[STDERR], exit=True
+    )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
