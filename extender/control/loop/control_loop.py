@@ -34,7 +34,10 @@ from extender.runtime.wakeup import first_of
 
 log = logging.getLogger(__name__)
 
-SETTLE_MS = 2  # changes come in bursts; one pass handles a burst
+# Changes come in bursts, and one pass handles several; the first one after a while is handled at once: it is the last
+# member of a small tree.
+SETTLE_MS = 2
+QUIET_MS = 20
 # After a pass the loop rests this many times as long as the pass computed, ...
 REST_PER_PASS = 4
 REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
@@ -281,6 +284,7 @@ class PassRests:
         """
         due_ms = min(self._due_ms + took_ms * REST_PER_PASS, REST_MS_MAX + REST_LATER_MS)
         due_ms = max(0, due_ms - rested_ms)
-        wait_ms = max(SETTLE_MS, due_ms - REST_LATER_MS)
+        settle_ms = SETTLE_MS if rested_ms < QUIET_MS else 0
+        wait_ms = max(settle_ms, due_ms - REST_LATER_MS)
         self._due_ms = max(0, due_ms - wait_ms)
         return wait_ms

@@ -434,14 +434,17 @@ async def test_a_killed_planner_process_is_replaced():
 @pytest.mark.parametrize(
     ("passes", "waits"),
     [
-        ([(0, 0)], [2]),
+        (
+            [(0, 0), (0, 19), (0, 20)],
+            [2, 2, 0],
+        ),  # the first change after a while is handled at once
         ([(10, 0)], [2]),  # a short pass after a quiet time: the next one follows at once
         (
             [(4, 0)] * 6,
             [2, 2, 4, 16, 16, 16],
         ),  # what was left for later is used up: four times as long as they took
-        ([(10, 0), (10, 40)], [2, 2]),
-        ([(10, 0), (10, 500), (10, 0), (10, 0)], [2, 2, 2, 38]),
+        ([(10, 0), (10, 40)], [2, 0]),
+        ([(10, 0), (10, 500), (10, 0), (10, 0)], [2, 0, 2, 38]),
         ([(5_000, 0), (5_000, 0), (5_000, 150)], [200, 200, 50]),
     ],
 )
