@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.api_server.watch_pace import WatchPace
 from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
@@ -356,7 +355,7 @@ class Informer:
         try:
             async with self._server.watch(self.resource.path, query, idle_s=self._idle_s) as pieces:
                 self._mark_received()
-                began_ms, pace = self._received_ms, WatchPace()
+                began_ms = self._received_ms
                 self.trouble = ""
                 async for lines in _whole_lines(pieces):
                     self._mark_received()
@@ -365,8 +364,6 @@ class Informer:
                         self._change(line)
                     self._applied()
                     self._moved.wake()
-                    if pause_ms := pace.after_read(len(lines), self._received_ms):
-                        await asyncio.sleep(pause_ms / 1000)
         except ApiResponse as refusal:
             if refusal.status == HTTPStatus.GONE:
                 raise ResourceVersionExpired(str(refusal)) from refusal
