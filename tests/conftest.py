@@ -1,4 +1,4 @@
-"""Fixtures that every folder may use, and the end of a test that does not end."""
+"""Fixtures that every folder may use. The process of a test that its timeout does not end is ended here."""
 
 import faulthandler
 import gc
@@ -15,9 +15,8 @@ STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
-    config.stash[STDERR] = os.dup(
-        sys.__stderr__.fileno()
-    )  # while tests run, their output is captured
+    # while tests run, what is written to standard error itself is captured
+    config.stash[STDERR] = os.dup(sys.__stderr__.fileno())
 
 
 def pytest_unconfigure(config):
@@ -30,23 +29,24 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+# Each phase by itself: after a failed one, pytest-timeout and pytest's own faulthandler_timeout no longer watch the test.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
-    return (yield from _ended(item))
+    return (yield from _run_with_deadline(item))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item):
-    return (yield from _ended(item))
+    return (yield from _run_with_deadline(item))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item):
-    return (yield from _ended(item))
+    return (yield from _run_with_deadline(item))
 
 
-def _ended(item):
-    """End this process, with the stacks of its threads, when its timeout does not end a test.
+def _run_with_deadline(item):
+    """Run a phase of a test; end this process, with the stacks of its threads, when the timeout does not end the test.
 
     pytest-timeout raises an error in the main thread, once. Code that waits outside Python does not see it, asyncio gives
     it to the task or callback that happens to run, and what waits for that task, or in a teardown after it, goes on waiting.

@@ -34,8 +34,8 @@ from extender.runtime.wakeup import first_of
 
 log = logging.getLogger(__name__)
 
-# Changes come in bursts, and one pass handles several; the first one after a while is handled at once: it is the last
-# member of a small tree.
+# Changes come in bursts, and one pass handles several. The first one after a quiet time is handled at once: it may be the
+# last member of a small tree.
 SETTLE_MS = 2
 QUIET_MS = 20
 # After a pass the loop rests this many times as long as the pass computed, ...

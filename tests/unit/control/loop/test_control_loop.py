@@ -434,10 +434,8 @@ async def test_a_killed_planner_process_is_replaced():
 @pytest.mark.parametrize(
     ("passes", "waits"),
     [
-        (
-            [(0, 0), (0, 19), (0, 20)],
-            [2, 2, 0],
-        ),  # the first change after a while is handled at once
+        # the first change after a quiet time is handled at once
+        ([(0, 0), (0, 19), (0, 20)], [2, 2, 0]),
         ([(10, 0)], [2]),  # a short pass after a quiet time: the next one follows at once
         (
             [(4, 0)] * 6,
