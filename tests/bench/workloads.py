@@ -25,7 +25,7 @@ from tests.controlplane.waiting import eventually, until_admission_knows
 from tests.e2e.scenarios.service import ROOT
 
 JOBSETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE['ours']}/jobsets"
-POLICIES = ("rbac", "tree-policies", "leaf-policy")
+POLICIES = ("rbac", "leaf-policy", "tree-policies")
 GROUPS_EACH = 5  # root, driver, the Jobs of the workers and two slices
 DEADLINE_S = 240.0
 

@@ -36,7 +36,8 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
 from tests.e2e.trees.workloads import TREE, a_job
 from tests.support.service.manifest_builders import GROUP_LABEL
 
-WORKLOAD_MANIFESTS = ("tree-policies", "leaf-policy", "rbac")
+# In the order of docs/workloads.md: no Job is stamped before its pods get their leaf.
+WORKLOAD_MANIFESTS = ("rbac", "leaf-policy", "tree-policies")
 # Those on top first: what is below goes with them. Without Pod, which is swept by force.
 WORKLOADS = (
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
@@ -160,25 +161,7 @@ async def tree_policies(tree_site: ControlPlane) -> None:
     A Job is stamped, a pod of it has its leaf and gate, and admission knows the kinds of the definitions.
     """
     async with tree_site.api() as api:
-
-        async def stamped() -> bool:
-            probe = a_job("probe", 1)
-            made = await api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
-            return TREE in made["spec"]["template"]["metadata"].get("labels", {})
-
-        async def gated() -> bool:
-            labels = {
-                TREE: "Job",
-                "batch.kubernetes.io/job-name": "probe",
-                "batch.kubernetes.io/controller-uid": "00000000-0000",
-            }
-            probe = a_pod("probe", metadata={"labels": labels})
-            made = await api.post(path_of(probe), probe, dryRun="All")
-            gates = [gate["name"] for gate in made["spec"].get("schedulingGates", ())]
-            return GROUP_LABEL in made["metadata"]["labels"] and GATE in gates
-
-        await eventually(stamped)
-        await eventually(gated)
+        await until_jobs_become_trees(api)
         served = await served_versions(api)
         for version, kind in WORKLOADS:
             if version in served:
@@ -190,6 +173,29 @@ async def tree_policies(tree_site: ControlPlane) -> None:
                 }
                 path = f"/apis/{version}/namespaces/default/{KINDS[kind][0]}"
                 await until_admission_knows(api, path, probe)
+
+
+async def until_jobs_become_trees(api: Api) -> None:
+    """Wait until a Job is stamped and a pod of it gets its leaf and gate: two policies do so."""
+
+    async def stamped() -> bool:
+        probe = a_job("probe", 1)
+        made = await api.post("/apis/batch/v1/namespaces/default/jobs", probe, dryRun="All")
+        return TREE in made["spec"]["template"]["metadata"].get("labels", {})
+
+    async def gated() -> bool:
+        labels = {
+            TREE: "Job",
+            "batch.kubernetes.io/job-name": "probe",
+            "batch.kubernetes.io/controller-uid": "00000000-0000",
+        }
+        probe = a_pod("probe", metadata={"labels": labels})
+        made = await api.post(path_of(probe), probe, dryRun="All")
+        gates = [gate["name"] for gate in made["spec"].get("schedulingGates", ())]
+        return GROUP_LABEL in made["metadata"]["labels"] and GATE in gates
+
+    await eventually(stamped)
+    await eventually(gated)
 
 
 async def served_versions(api: Api) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.scenarios.conftest import DEPLOY, Story
-from tests.e2e.trees.conftest import WORKLOAD_MANIFESTS, clear_workloads
+from tests.e2e.trees.conftest import (
+    WORKLOAD_MANIFESTS,
+    clear_workloads,
+    until_jobs_become_trees,
+)
 from tests.e2e.trees.workloads import (
-    TREE,
     a_job,
     a_jobset,
     a_replicated_job,
@@ -55,26 +58,20 @@ def definition() -> Path:
 
 
 @pytest.fixture
-def job_controllers(site: ControlPlane) -> Iterator[None]:
-    """Jobs get their pods, and what is owned goes with its owner; no other controller, and no JobSet."""
+async def job_controllers(site: ControlPlane) -> AsyncIterator[None]:
+    """Jobs get their pods, and what is owned goes with its owner; no other controller, and no JobSet.
+
+    Afterwards no workload is left, also of a story that failed.
+    """
     for name in WORKLOAD_MANIFESTS:
         path = str(DEPLOY / "workloads" / f"{name}.yaml")
         done = site.kubectl("apply", "--server-side", "-f", path)
         assert done.returncode == 0, done.stderr
     site.start_controller_manager(CONTROLLERS)
     yield
+    async with site.api() as client:
+        await clear_workloads(client)
     site.stop_controller_manager()
-
-
-async def until_stamped(story: Story) -> None:
-    """Wait until the policy stamps Jobs."""
-
-    async def stamped() -> bool:
-        path = "/apis/batch/v1/namespaces/default/jobs"
-        made = await story.api.post(path, a_job("probe", 1), dryRun="All")
-        return TREE in made["spec"]["template"]["metadata"].get("labels", {})
-
-    await story.until(stamped)
 
 
 def lines_about(story: Story, message: str, resource: str) -> list[dict[str, Any]]:
@@ -137,7 +134,7 @@ async def test_the_definition_of_a_kind_comes_and_goes(
     job_controllers: None, definition: Path, story: Story
 ) -> None:
     """Absent: Jobs are placed. There: JobSets are compiled within a minute. Gone: their trees and groups go, Jobs stay."""
-    await until_stamped(story)
+    await until_jobs_become_trees(story.api)
     await story.create(*racks("r0", cpu="40"))
     assert not lines_about(story, SERVED, JOBSETS)
     await a_job_is_placed(story, "first")
@@ -166,7 +163,7 @@ async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
     job_controllers: None, definition: Path, story: Story
 ) -> None:
     """What the log has of it is retired after the restart, and Jobs are placed."""
-    await until_stamped(story)
+    await until_jobs_become_trees(story.api)
     await story.create(*racks("r0", cpu="40"))
     story.service.kill()
     await asyncio.to_thread(create_kinds, story.plane, [definition])

@@ -26,8 +26,8 @@ MANIFESTS = (
     "admission-policy.yaml",
     "group-limits.yaml",
     "confinement.yaml",
-    "workloads/tree-policies.yaml",
     "workloads/leaf-policy.yaml",
+    "workloads/tree-policies.yaml",
 )
 KEPT = ("namespace.yaml", "crds.yaml")  # a definition that ends refuses objects for a while
 # namespace -> its profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.core.workloads.kind_table import NAME_RULES, leaf_of_pod
+from extender.core.workloads.kind_table import BY_KIND, NAME_RULES, leaf_of_pod
 from extender.core.workloads.name_rules import NAME_MAX, LabelValue, NameRule
 from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL
 from tests.controlplane.api import Api, ApiError, Object
@@ -20,9 +21,11 @@ from tests.controlplane.objects import BIND, GATE, MEMBER, a_pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.trees.policies.conftest import LABELLED, PLAIN, apply, apply_objects, dry_run, remove
+from tests.e2e.trees.policies.workload_samples import a_workload, labels_in, path_to
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 RECORDS = Path(__file__).parents[3] / "golden" / "controllers"
+ROOT = Path(__file__).parents[4]
 GROUP = "gang-extender.dev/pod-group"
 PODS = f"/api/v1/namespaces/{PLAIN}/pods"
 MARKERS = {MEMBER: "1", BIND: "1"}
@@ -276,6 +279,40 @@ async def drawn_anew(plane: ControlPlane, api: Api) -> None:
 
 
 drawn_anew.count = 0
+
+
+# --- installation
+
+
+async def test_no_workload_is_labelled_before_its_pods_get_their_leaf(
+    policies: ControlPlane, cluster: Api
+) -> None:
+    """With the commands of docs/workloads.md in their order, each of which the API server takes into use in its own time."""
+    install = (ROOT / "docs" / "workloads.md").read_text().partition("## Install")[2]
+    names = re.findall(r"-f deploy/kubernetes/(workloads/\S+-polic(?:y|ies)\.yaml)", install)
+    assert len(names) == 2
+    job = BY_KIND["Job"]
+
+    async def labelled() -> bool:
+        made = await dry_run(cluster, path_to(job, LABELLED), a_workload(job, LABELLED))
+        return None not in labels_in(job, made, TREE_LABEL)
+
+    async def has_leaf() -> bool:
+        return GROUP in (await admitted(cluster, A_MEMBER))["metadata"]["labels"]
+
+    async def neither() -> bool:
+        return not await labelled() and not await has_leaf()
+
+    def apply_each() -> None:
+        for name in names:
+            apply(policies, name)
+
+    remove(policies, *names)
+    await eventually(neither)
+    applied = asyncio.create_task(asyncio.to_thread(apply_each))
+    await eventually(labelled, every_s=0.01)
+    assert await has_leaf()
+    await applied
 
 
 # --- a second scheduler
