@@ -20,6 +20,7 @@ from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.model.wording import amounts_text, counted, spaced
 from extender.core.planner.plan_types import SEARCH_BUDGET
+from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import Explanation, Related
 from extender.queries.explain.gang_checks import (
@@ -373,6 +374,24 @@ def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, .
 
 def _lone(pod: Pod, subject: ObjectName) -> Explanation:
     where = f"runs on {pod.node}" if pod.node else "waits"
+    labelled = pod.labels.get(TREE_LABEL, OFF) != OFF
+    if labelled and pod.scheduler_name not in OTHER_SCHEDULERS:
+        return Explanation(
+            kind="Pod",
+            name=subject.path,
+            answer=(
+                f"Pod {pod.path} {where}; it lacks the group of its workload, so kube-scheduler places it alone"
+            ),
+            checks=checks_until(
+                "group named",
+                "no",
+                f"it has the label {TREE_LABEL}, but no admission policy named its group",
+            ),
+            help=(
+                "delete the pod: its controller creates it again, and the admission policy gang-extender-leaf names its "
+                "group; the policy was not in use when the pod was created, or no rule of it fits the labels of the pod",
+            ),
+        )
     return Explanation(
         kind="Pod",
         name=subject.path,

@@ -206,6 +206,26 @@ async def test_a_pod_without_group() -> None:
         assert "gang-extender.dev/pod-group" in found.help[0]
 
 
+async def test_a_pod_of_a_workload_that_got_no_group() -> None:
+    """It was created while the policy that names its group was not in use; a label `off`, or another scheduler, is no error."""
+    tree = {"gang-extender.dev/tree": "default"}
+    pods = (
+        a_pod("late", node="n1", metadata={"labels": tree}),
+        a_pod("off", metadata={"labels": {"gang-extender.dev/tree": "off"}}),
+        a_pod("kai", metadata={"labels": tree}, schedulerName="kai-scheduler"),
+    )
+    async with a_stage(*pods) as stage:
+        explain = await led(stage)
+        found = await explain("Pod/late")
+        assert "runs on n1; it lacks the group of its workload" in found.answer
+        assert failing(found) == ("group named", "no")
+        assert found.help[0].startswith("delete the pod: ")
+        for name in ("off", "kai"):
+            other = await explain(f"Pod/{name}")
+            assert "it names no group" in other.answer
+            assert not other.help[0].startswith("delete")
+
+
 async def test_a_node() -> None:
     async with a_stage(*a_gang("g", pods=4, requests=WHOLE), a_pod("lone", node="n1")) as stage:
         found = await (await led(stage))("n1")

@@ -37,6 +37,7 @@ from extender.core.model.errors import NotFound, RequestRejected
 from extender.core.model.ids import NIL_GANG
 from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import TREE_LABEL
 from extender.http.web.health import Health
 from extender.queries.explain import explain_service, gang_checks, member_checks
 from extender.queries.explain.explain_service import ExplainService
@@ -291,6 +292,11 @@ def never_preempting():
 # title of the section -> objects, what happens, settings
 SCENARIOS = {
     "It names no group": ([a_pod("alone")], nothing_more, {}),
+    "It lacks the group of its workload": (
+        [a_pod("train-0", metadata={"labels": {TREE_LABEL: "default"}})],
+        nothing_more,
+        {},
+    ),
     "Does not exist": ([a_group("serve-prefill"), a_pod("p", "serve-prefil")], nothing_more, {}),
     "Does not exist any more": (gang("train"), is_deleted, {}),
     "Is being made for its workload": ([], is_compiled, {}),
