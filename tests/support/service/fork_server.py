@@ -4,7 +4,7 @@ A command runs as one of `python -m extender` does: in a session of its own, wit
 that belong to it. What it shares with the others of one pytest process is the memory as it is after the imports, so also
 the seed of hashes. `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
 
-The fork server ends with the pytest process: the socket between them is closed then.
+The fork server ends with the pytest process, whose end closes the socket between them, and the commands end with it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+
+from tests.controlplane.processes import dying_with
 
 ROOT = Path(__file__).parents[3]
 REQUEST_BYTES_MAX = 1 << 20
@@ -142,7 +144,9 @@ def _serve(requests: socket.socket) -> None:
         with contextlib.suppress(ChildProcessError):  # none has ended
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        server = os.getpid()
         if os.fork() == 0:
+            dying_with(server)()
             requests.close()
             return _run(msgspec.msgpack.decode(message, type=Request), *files)
         for file in files:
@@ -151,6 +155,7 @@ def _serve(requests: socket.socket) -> None:
 
 def _run(request: Request, output: int, control: int) -> None:
     """Fork again: the parent sends pid and exit code, and the child returns as the command."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(output)
@@ -159,6 +164,7 @@ def _run(request: Request, output: int, control: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # the pytest process has ended
             os.write(control, code.to_bytes(CODE_BYTES, signed=True))
         os._exit(0)
+    dying_with(parent)()
     os.close(control)
     os.setsid()
     for stream in (sys.stdout, sys.stderr):

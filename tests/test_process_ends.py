@@ -1,6 +1,9 @@
-"""A test that its timeout cannot end is ended with its process and named, and the tests after it run (tests/conftest.py)."""
+"""Processes of tests end: one whose test hangs, with its name in the report; and the commands of one that was killed."""
 
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +73,38 @@ def test_a_test_that_hangs_is_ended_and_named(tmp_path, body):
     assert "crashed while running 'test_it.py::test_hangs'" in done.stdout
     assert "1 passed" in done.stdout
     assert "Timeout (0:00:02)!" in done.stderr, done.stderr
+
+
+STARTS_A_COMMAND = """\
+import os, sys, time
+from tests.support.service import fork_server
+environ = {name: value for name, value in os.environ.items() if not name.startswith("GANG_EXTENDER_")}
+environ["GANG_EXTENDER_DATABASE_URL"] = sys.argv[1]
+with open(os.devnull, "wb") as output:
+    print(fork_server.run(["serve"], environ, output).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_command_ends_with_the_test_process_that_was_killed():
+    """It waits for a database that never answers, and is stopped, so that it does not end by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database_url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d"
+        killed = subprocess.Popen(
+            [sys.executable, "-c", STARTS_A_COMMAND, database_url],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with killed:
+            pid = int(killed.stdout.readline())
+            command = os.pidfd_open(pid)
+            connection, _ = silent.accept()
+            with connection:
+                os.kill(pid, signal.SIGSTOP)
+                killed.kill()
+                ended = select.select([command], [], [], 30)[0]
+                if not ended:
+                    signal.pidfd_send_signal(command, signal.SIGKILL)
+                assert ended, "it is still there"
+            os.close(command)
