@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
@@ -104,22 +104,36 @@ def claims_do_not_fit(
 
 
 def held_beyond_victims(
-    view: ClusterView, preemption: PendingPreemption, node: NodeName
+    view: ClusterView, preemptions: Iterable[PendingPreemption], node: NodeName
 ) -> Mapping[str, int]:
-    """Return the claimed capacity on a node that is free now and that others must leave free.
+    """Return the capacity that preemptors claim on a node, that is free now, and that others must leave free.
 
-    That is the claim less what victims still use: capacity that victims use is not available to other pods anyway.
+    That is the claims less what victims and terminating pods still use: what these use is not available to other pods
+    anyway. Each preemptor must find its claim when its own victims are gone, and all of them when all victims are: a
+    pod that several preemptors wait for makes capacity once.
 
     Returns:
         Amounts above zero, by resource.
     """
-    needed = claimed_requests(view, preemption, node)
-    for uid, pod in view.on_node.get(node, {}).items():
-        if uid in preemption.victims or uid in preemption.already_terminating:
-            for name, amount in pod.shape.requests:
-                if name in needed:
-                    needed[name] -= amount
-    return {name: amount for name, amount in needed.items() if amount > 0}
+    one_by_one: dict[str, int] = {}
+    together: dict[str, int] = {}
+    counted: set[PodUid] = set()
+    for preemption in preemptions:
+        needed = claimed_requests(view, preemption, node)
+        for name, amount in needed.items():
+            together[name] = together.get(name, 0) + amount
+        for uid, pod in view.on_node.get(node, {}).items():
+            if uid in preemption.victims or uid in preemption.already_terminating:
+                for name, amount in pod.shape.requests:
+                    if name in needed:
+                        needed[name] -= amount
+                    if uid not in counted:
+                        together[name] = together.get(name, 0) - amount
+                counted.add(uid)
+        for name, amount in needed.items():
+            one_by_one[name] = one_by_one.get(name, 0) + max(amount, 0)
+    held = {name: max(amount, together[name]) for name, amount in one_by_one.items()}
+    return {name: amount for name, amount in held.items() if amount > 0}
 
 
 def claimed_under_victims(
@@ -143,11 +157,13 @@ def claimed_under_victims(
         root_uid: As in `blocking_preemptions`.
         lower: As in `blocking_preemptions`.
     """
+    blocking = tuple(
+        blocking_preemptions(state, node, priority=priority, gang_uid=gang_uid, lower=lower)
+    )
     amounts: dict[str, int] = {}
-    for preemption in blocking_preemptions(
-        state, node, priority=priority, gang_uid=gang_uid, lower=lower
-    ):
-        beyond = held_beyond_victims(view, preemption, node)
+    for preemption in blocking:
         for name, amount in claimed_requests(view, preemption, node).items():
-            amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
+            amounts[name] = amounts.get(name, 0) + amount
+    for name, amount in held_beyond_victims(view, blocking, node).items():
+        amounts[name] -= amount
     return {name: amount for name, amount in amounts.items() if amount}

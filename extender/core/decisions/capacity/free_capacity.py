@@ -166,13 +166,12 @@ def _with_claims(
     lower: bool = False,
 ) -> UsedCapacity | None:
     """Return `taken` with the claims on a node, see `blocking_preemptions`, and holds of equal or higher priority."""
-    amounts: dict[str, int] = {}
+    blocking = tuple(
+        blocking_preemptions(state, node, priority=priority, gang_uid=gang_uid, lower=lower)
+    )
+    amounts = dict(held_beyond_victims(view, blocking, node))
     ports: tuple[HostPort, ...] = ()
-    for preemption in blocking_preemptions(
-        state, node, priority=priority, gang_uid=gang_uid, lower=lower
-    ):
-        for name, amount in held_beyond_victims(view, preemption, node).items():
-            amounts[name] = amounts.get(name, 0) + amount
+    for preemption in blocking:
         for claim in preemption.claims[node]:
             pod = view.pods.get(claim.uid)
             if pod is not None and pod.node is None:

@@ -293,7 +293,7 @@ def free_beside_held(
 def _held_against(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
 ) -> Iterator[Mapping[str, int]]:
-    """Yield what is held on a node against a pod, one mapping per holder; `lower` as in `blocking_preemptions`."""
+    """Yield what is held on a node against a pod, one mapping or more; `lower` as in `blocking_preemptions`."""
     for reservation in state.reservations_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
         below = reservation.priority < pod.priority
@@ -301,10 +301,11 @@ def _held_against(
             continue
         if member is None or member.node is None:
             yield reservation.requests
-    for preemption in blocking_preemptions(
-        state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower
-    ):
-        yield held_beyond_victims(view, preemption, name)
+    blocking = tuple(
+        blocking_preemptions(state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower)
+    )
+    if blocking:
+        yield held_beyond_victims(view, blocking, name)
     if name in state.capacity_held_on:
         held = held_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
         if held:

@@ -108,6 +108,7 @@ def stories(draw):
         *pods,
         *gang("mid", mid, 50, requests=ONE),
         *gang("high", high, 100, requests=ONE),
+        *gang("late", draw(st.integers(1, 2)), 100, requests=ONE),
     )
     fate = st.sampled_from(["runs", "terminates", "gone"])
     return case, [draw(fate) for _ in pods]
@@ -140,6 +141,9 @@ def test_capacity_is_never_promised_twice_nor_lost_in_silence(story):
         assert case.too_much(more=[a.node for a in found.assignments]) == []
         assert not case.pending("mid").ended
         return
+    late = plan(case.request("late"))
+    if isinstance(late, Plan):
+        assert case.too_much(more=[a.node for a in late.assignments]) == []
     ends = [d.data for d in drafts if isinstance(d.data, PreemptionCancelled)]
     plans = [d.data for d in drafts if isinstance(d.data, PreemptionPlanned)]
     if not plans:
@@ -228,3 +232,40 @@ def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     )
     over = folded(state, (made.gang_uid, "default/mid", GangRemoved(reason="deleted")))
     assert over.evicted_units == EMPTY.evicted_units
+
+
+def test_pods_that_terminate_make_capacity_for_one_of_two_preemptors_only():
+    """Both wait for the same pods; together they claim what those use and what is free beside them."""
+    two = {GPU: 2}
+
+    def on(n):
+        return {"kubernetes.io/hostname": f"n{n}"}
+
+    case = Two(
+        a_node("shared", gpu=4),
+        *(a_pod(f"ending-{n}", node="shared", requests=ONE, priority=60) for n in range(2)),
+        *(
+            part
+            for n in range(2)
+            for part in (
+                a_node(f"n{n}", gpu=2),
+                a_pod(f"low-{n}", node=f"n{n}", requests=two, priority=1),
+                *gang(f"gang-{n}", 2, 50, requests=two)[:-1],
+                a_pod(f"gang-{n}-1", f"gang-{n}", requests=two, priority=50, nodeSelector=on(n)),
+            )
+        ),
+        *gang("late", 1, 50, requests=two),
+        a_pod("alone", requests=two, priority=50),
+    )
+    for n in range(2):
+        case.cluster.change_pod(f"ending-{n}", deleting=True)
+    for n in range(2):
+        case.ask(f"gang-{n}")
+        assert "shared" in case.pending(f"gang-{n}").claims
+        assert len(case.pending(f"gang-{n}").already_terminating) == 2
+    assert not isinstance(plan(case.request("late")), Plan)
+    pod = case.cluster.pod("alone")
+    assert decide_filter(case.view, case.state, forest_of(case.view), pod, ["shared"]).passed == ()
+    for n in range(2):
+        case.cluster.delete_pod(f"ending-{n}")
+    assert not isinstance(plan(case.request("late")), Plan)
