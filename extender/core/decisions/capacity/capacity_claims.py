@@ -136,6 +136,23 @@ def held_beyond_victims(
     return {name: amount for name, amount in held.items() if amount > 0}
 
 
+def held_by_priority(
+    view: ClusterView, state: ReservationState, node: NodeName
+) -> Iterator[tuple[PendingPreemption, Mapping[str, int]]]:
+    """Yield each preemption with claims on a node, the highest priority first, and what it adds to what is held there.
+
+    The amounts add up to those of `held_beyond_victims` for all of them.
+    """
+    found = [state.preemptions[uid] for uid in state.claimed_on.get(node, ())]
+    found.sort(key=lambda p: (-p.priority, p.at_us, p.gang_uid))
+    before: Mapping[str, int] = {}
+    for count, preemption in enumerate(found, 1):
+        held = held_beyond_victims(view, found[:count], node)
+        added = {name: amount - before.get(name, 0) for name, amount in held.items()}
+        yield preemption, {name: amount for name, amount in added.items() if amount > 0}
+        before = held
+
+
 def claimed_under_victims(
     view: ClusterView,
     state: ReservationState,

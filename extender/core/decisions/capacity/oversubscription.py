@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from extender.core.log.reservation_state import ReplacementHold, Reservation
 from extender.core.model.ids import PodUid
 from extender.core.model.nodes import Node
 
 
+class HeldClaim(NamedTuple):
+    """Free capacity of a node that is held for a preemptor, and that takes its turn among reservations."""
+
+    requests: Mapping[str, int]
+    priority: int
+    at_us: int
+    pod: str = ""
+
+
 def oversubscribed_pods(
-    node: Node, taken: Sequence[Mapping[str, int]], wanted: Sequence[Reservation | ReplacementHold]
+    node: Node,
+    taken: Sequence[Mapping[str, int]],
+    wanted: Sequence[Reservation | ReplacementHold | HeldClaim],
 ) -> Iterator[PodUid]:
     """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
 
     Args:
         node: The node.
         taken: Requests that are subtracted before all others.
-        wanted: Reservations or holds on the node.
+        wanted: Reservations, holds and claims on the node; a claim that does not fit is left out.
     """
     if _fit_together(node, taken, wanted):
         return
@@ -30,12 +42,14 @@ def oversubscribed_pods(
         if all(free.get(k, 0) >= v for k, v in one.requests.items()):
             for resource, amount in one.requests.items():
                 free[resource] = free.get(resource, 0) - amount
-        else:
+        elif not isinstance(one, HeldClaim):
             yield one.uid
 
 
 def _fit_together(
-    node: Node, taken: Sequence[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
+    node: Node,
+    taken: Sequence[Mapping[str, int]],
+    wanted: Iterable[Reservation | ReplacementHold | HeldClaim],
 ) -> bool:
     """Return whether all fit, as nearly always: their sum is compared, in no order."""
     shapes = [one.requests for one in wanted]  # members of one shape share the object

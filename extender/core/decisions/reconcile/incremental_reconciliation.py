@@ -127,6 +127,7 @@ class _Changes:
         moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
         self.members: dict[GangUid, set[PodUid]] = {}
         self.nodes = changed_keys(last.state.reservations_on, here.state.reservations_on)
+        self.nodes |= changed_keys(last.state.claimed_on, here.state.claimed_on)
         self.trees = changed_keys(last.forest.trees, here.forest.trees)
         self.whole: set[GangUid] = set(before.started ^ now.started)
         self.roots = changed_keys(last.state.gangs, here.state.gangs) | set(unsettled)

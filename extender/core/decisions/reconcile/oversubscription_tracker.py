@@ -50,6 +50,9 @@ class OversubscriptionTracker:
             name: The node.
         """
         self._follow(view, state)
+        if name in state.claimed_on:  # few, and what is held for their preemptors follows their victims
+            self._fit.pop(name, None)
+            return tuple(oversubscribed_on(view, state, name))
         node, reservations = view.nodes.get(name), state.reservations_on.get(name, NO_HOLDS)
         known = self._fit.get(name)
         if known is not None and known.node is node and known.reservations is reservations:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from extender.core.decisions.capacity.capacity_claims import held_by_priority
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.capacity.oversubscription import oversubscribed_pods
+from extender.core.decisions.capacity.oversubscription import HeldClaim, oversubscribed_pods
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import (
     CapacityHold,
@@ -81,9 +82,10 @@ def _unfit_words(node: Node, *, chosen: bool) -> str:
 
 
 def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
-    """Return the reservations that do not fit any more: assigned pods and reservations exceed the node.
+    """Return the reservations that do not fit any more: assigned pods, reservations and claims exceed the node.
 
-    Reservations of the lowest priority are returned first, then the newest, until the rest fits.
+    Reservations of the lowest priority are returned first, then the newest, until the rest fits. Claims of preemptors
+    count by their priority too: a pod that takes the capacity of a reservation leaves the claim of a higher priority.
     """
     return frozenset(
         uid for name in state.reservations_on for uid in oversubscribed_on(view, state, name)
@@ -99,11 +101,16 @@ def oversubscribed_on(
         return
     pod_of = view.pods.get
     # as `unassigned`, without a call for each reservation: this runs for every member that is bound
-    waiting = [
+    waiting: list[Reservation | HeldClaim] = [
         reservation
         for uid, reservation in state.reservations_on.get(name, NO_HOLDS).items()
         if (pod := pod_of(uid)) is not None and pod.node is None and not pod.deleting
     ]
+    if waiting and name in state.claimed_on:
+        waiting += (
+            HeldClaim(held, preemption.priority, preemption.at_us)
+            for preemption, held in held_by_priority(view, state, name)
+        )
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 

@@ -16,6 +16,8 @@ from extender.core.decisions.preempt.preemption_planning import (
     recently_evicted_units,
 )
 from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
+from extender.core.decisions.reconcile.overcommit_attribution import reserved_capacity_users
+from extender.core.decisions.reconcile.reservation_checks import oversubscribed_reservations
 from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
 from extender.core.log.events import (
     GangRemoved,
@@ -269,3 +271,31 @@ def test_pods_that_terminate_make_capacity_for_one_of_two_preemptors_only():
     for n in range(2):
         case.cluster.delete_pod(f"ending-{n}")
     assert not isinstance(plan(case.request("late")), Plan)
+
+
+def test_a_reservation_yields_to_the_claim_of_a_higher_priority_when_a_pod_takes_capacity():
+    """kube-scheduler lets the pod use the capacity of a lower priority: it is the reservation that is lost, not the claim."""
+    two = {GPU: 2}
+    case = Two(
+        a_node("n0", gpu=4),
+        a_pod("low", node="n0", requests=two, priority=1),
+        a_pod("vip", node="n0", requests=two, priority=200),
+        *gang("mid", 1, 50, requests=two),
+        *gang("high", 1, 100, requests=two),
+    )
+    case.ask("high")
+    case.cluster.delete_pod("vip")
+    case.admit("mid")
+    case.cluster.delete_pod("low")
+    assert set(case.pending("high").claims) == {"n0"}
+    assert oversubscribed_reservations(case.view, case.state) == frozenset()
+    case.cluster.add(a_pod("alone", requests=ONE, priority=100))
+    pod = case.cluster.pod("alone")
+    assert decide_filter(case.view, case.state, forest_of(case.view), pod, ["n0"]).passed == ("n0",)
+    case.cluster.change_pod("alone", node="n0")
+    lost = oversubscribed_reservations(case.view, case.state)
+    assert lost == {case.cluster.pod("mid-0").uid}
+    held = case.state.gangs[case.tree("mid").root.uid].reservations
+    (user,) = reserved_capacity_users(case.view, case.state, [held[uid] for uid in lost])
+    assert (user.pod, user.via) == ("default/alone", "higher-priority")
+    assert takeovers_by_pods(case.view, case.state, (), KNOWN) == []
