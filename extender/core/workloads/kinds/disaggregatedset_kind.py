@@ -37,6 +37,10 @@ NAME_LABEL = f"{PREFIX}/name"
 ROLE_LABEL = f"{PREFIX}/role"
 REVISION_LABEL = f"{PREFIX}/revision"
 _ROLE_NAME = r"[a-z0-9](?:[-a-z0-9]*?[a-z0-9])?"
+_ENDS = (
+    re.compile(rf".*{TAIL}"),
+    re.compile(rf".*?{TAIL}"),  # a revision of digits, with a subgroup behind it
+)
 _TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){TAIL}")
 
 Role = Mapping[str, Any]
@@ -47,10 +51,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     roles = {str(role["name"]): role for role in workload.spec.get("roles") or ()}
 
     def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
-        found = split_replica(_TAIL, workload.name, name)
-        if found is None or not labels.keys() >= {REVISION_LABEL, ROLE_LABEL}:
-            return found
-        return Replica(labels[REVISION_LABEL], labels[ROLE_LABEL], found.index, found.revision)
+        if labels.keys() >= {REVISION_LABEL, ROLE_LABEL}:
+            return _labelled_replica(workload.name, name, labels)
+        return split_replica(_TAIL, workload.name, name)
 
     def wanted(replica: Replica) -> int:
         return _replicas(roles[replica.role]) if replica.role in roles else 0
@@ -63,6 +66,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         _root(workload, revision, of_role, roles, observed) for revision, of_role in below.items()
     )
     return WorkloadParts(roots=roots, notices=tuple(_notices(workload, roles)))
+
+
+def _labelled_replica(workload: str, name: str, labels: Mapping[str, str]) -> Replica | None:
+    """Return the replica of a leaf whose pods have revision and role as labels; a long role leaves no more than its end in the name."""
+    for pattern in _ENDS:
+        end = pattern.fullmatch(name)
+        if end is not None:
+            index, revision = int(end["index"]), end["revision"]
+            replica = Replica(labels[REVISION_LABEL], labels[ROLE_LABEL], index, revision)
+            if replica.namer(workload)(name[end.end("revision") :]) == name:
+                return replica
+    return None
 
 
 def _root(

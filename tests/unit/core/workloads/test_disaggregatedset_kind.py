@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.workloads.kind_table import BY_KIND, kind_of_pod, leaf_of_pod
+from extender.core.workloads.kinds.disaggregatedset_kind import REVISION_LABEL, ROLE_LABEL
+from extender.core.workloads.name_rules import joined_name
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.controller_records import labels_of, record, uses_of
 from tests.support.planning.workload_builders import (
@@ -216,3 +218,16 @@ def test_planned_replicas(replicas):
     assert planned is not None
     leaves = [one for one in compiled(found, *planned(found)).groups if one.kind == "PodGroup"]
     assert len(leaves) == 3 * replicas
+
+
+@pytest.mark.parametrize("role", ["decode", "0" * 41, "a-1", "0" * 50])
+@pytest.mark.parametrize("suffix", ["", "-leader", "-worker", "-s1"])
+def test_a_role_is_found_by_its_labels_however_long(role, suffix):
+    """Also where the name of the leaf has only the end of the role, and where its revision is a number."""
+    leaf = joined_name("pd", f"-7a18afc7-{role}-0-123{suffix}")
+    labels = {REVISION_LABEL: "7a18afc7", ROLE_LABEL: role}
+    result = compiled(disaggregated("pd", **{role: 1, "other-role": 1}), use(leaf, 2, **labels))
+    assert any(one.kind == "PodGroup" for one in result.groups), result
+    other = use(leaf, 2, **(labels | {ROLE_LABEL: "other-role"}))
+    result = compiled(disaggregated("pd", **{role: 1, "other-role": 1}), other)
+    assert leaf not in {one.name for one in result.groups}
