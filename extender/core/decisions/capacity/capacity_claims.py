@@ -8,6 +8,7 @@ from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.pods import Pod
 
 
 def blocking_preemptions(
@@ -24,14 +25,13 @@ def blocking_preemptions(
         state: The reservation state.
         node: The node.
         priority: Of the tree or pod.
-        root_uid: Of the tree or pod; its own claims are left out.
+        gang_uid: Of the tree or pod; its own claims are left out.
         lower: Also preemptions of lower priority that have not ended: their claims may be taken over, but only by
             a tree or pod that fits nowhere else.
     """
-    for uid in state.claimed_on.get(node, ()):
-        preemption = state.preemptions[uid]
+    for preemption in preemptions_on(state, node):
         counts = preemption.priority >= priority or (lower and not preemption.ended)
-        if uid != gang_uid and counts:
+        if preemption.gang_uid != gang_uid and counts:
             yield preemption
 
 
@@ -109,48 +109,52 @@ def held_beyond_victims(
     """Return the capacity that preemptors claim on a node, that is free now, and that others must leave free.
 
     That is the claims less what victims and terminating pods still use: what these use is not available to other pods
-    anyway. Each preemptor must find its claim when its own victims are gone, and all of them when all victims are: a
-    pod that several preemptors wait for makes capacity once.
+    anyway.
 
     Returns:
         Amounts above zero, by resource.
     """
-    one_by_one: dict[str, int] = {}
-    together: dict[str, int] = {}
-    counted: set[PodUid] = set()
-    for preemption in preemptions:
-        needed = claimed_requests(view, preemption, node)
-        for name, amount in needed.items():
-            together[name] = together.get(name, 0) + amount
-        for uid, pod in view.on_node.get(node, {}).items():
-            if uid in preemption.victims or uid in preemption.already_terminating:
-                for name, amount in pod.shape.requests:
-                    if name in needed:
-                        needed[name] -= amount
-                    if uid not in counted:
-                        together[name] = together.get(name, 0) - amount
-                counted.add(uid)
-        for name, amount in needed.items():
-            one_by_one[name] = one_by_one.get(name, 0) + max(amount, 0)
-    held = {name: max(amount, together[name]) for name, amount in one_by_one.items()}
-    return {name: amount for name, amount in held.items() if amount > 0}
+    held: dict[str, int] = {}
+    for _, amounts in held_by_preemptor(view, preemptions, node):
+        for name, amount in amounts.items():
+            held[name] = held.get(name, 0) + amount
+    return held
 
 
-def held_by_priority(
-    view: ClusterView, state: ReservationState, node: NodeName
-) -> Iterator[tuple[PendingPreemption, Mapping[str, int]]]:
-    """Yield each preemption with claims on a node, the highest priority first, and what it adds to what is held there.
+def held_by_preemptor(
+    view: ClusterView, preemptions: Iterable[PendingPreemption], node: NodeName
+) -> list[tuple[PendingPreemption, Mapping[str, int]]]:
+    """Return the same for each preemptor, the highest priority first.
 
-    The amounts add up to those of `held_beyond_victims` for all of them.
+    A pod that several preemptors wait for makes capacity once: for that of the highest priority, as far as the pods that it
+    alone waits for do not make it.
     """
-    found = [state.preemptions[uid] for uid in state.claimed_on.get(node, ())]
-    found.sort(key=lambda p: (-p.priority, p.at_us, p.gang_uid))
-    before: Mapping[str, int] = {}
-    for count, preemption in enumerate(found, 1):
-        held = held_beyond_victims(view, found[:count], node)
-        added = {name: amount - before.get(name, 0) for name, amount in held.items()}
-        yield preemption, {name: amount for name, amount in added.items() if amount > 0}
-        before = held
+    found = sorted(preemptions, key=lambda p: (-p.priority, p.at_us, p.gang_uid))
+    needed = [claimed_requests(view, preemption, node) for preemption in found]
+    awaited: list[tuple[list[int], Pod]] = []
+    for uid, pod in view.on_node.get(node, {}).items():
+        by = [i for i, p in enumerate(found) if uid in p.victims or uid in p.already_terminating]
+        if by:
+            awaited.append((by, pod))
+    awaited.sort(key=lambda one: len(one[0]))
+    for by, pod in awaited:
+        for name, amount in pod.shape.requests:
+            left = amount
+            for i in by:
+                made = min(left, needed[i].get(name, 0))
+                if made:
+                    needed[i][name] -= made
+                    left -= made
+    return [
+        (preemption, {name: amount for name, amount in left_of.items() if amount > 0})
+        for preemption, left_of in zip(found, needed, strict=True)
+    ]
+
+
+def preemptions_on(state: ReservationState, node: NodeName) -> Iterator[PendingPreemption]:
+    """Yield the preemptions with claims on a node."""
+    for uid in state.claimed_on.get(node, ()):
+        yield state.preemptions[uid]
 
 
 def claimed_under_victims(
@@ -171,7 +175,7 @@ def claimed_under_victims(
         state: The reservation state.
         node: The node.
         priority: As in `blocking_preemptions`.
-        root_uid: As in `blocking_preemptions`.
+        gang_uid: As in `blocking_preemptions`.
         lower: As in `blocking_preemptions`.
     """
     blocking = tuple(

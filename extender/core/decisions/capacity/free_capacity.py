@@ -70,7 +70,7 @@ def used_capacity(
         view: The cluster.
         state: The reservation state.
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        root_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
+        gang_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
             nomination of that pod is not counted.
     """
     found: dict[NodeName, UsedCapacity] = {}

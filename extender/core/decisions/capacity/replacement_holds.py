@@ -49,7 +49,7 @@ def holds_against(
         state: The reservation state.
         node: The node.
         priority: Of the tree or pod; holds of lower priority are left out.
-        root_uid: Of the tree or pod; its own holds are left out.
+        gang_uid: Of the tree or pod; its own holds are left out.
     """
     for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
         if not _occupied(view, hold):
@@ -74,7 +74,7 @@ def hold_requests_against(
         state: The reservation state.
         node: The node.
         priority: As in `holds_against`.
-        root_uid: As in `holds_against`.
+        gang_uid: As in `holds_against`.
     """
     for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
         yield {} if _occupied(view, hold) else hold.requests
@@ -103,7 +103,7 @@ def may_wait_for_capacity(
         node: Where the pod terminates.
         uid: The pod.
         priority: Of the tree.
-        root_uid: Of the tree.
+        gang_uid: Of the tree.
     """
     hold = state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
     return hold is None or hold.gang_uid == gang_uid or hold.priority < priority

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from extender.core.decisions.capacity.capacity_claims import held_by_priority
+from extender.core.decisions.capacity.capacity_claims import held_beyond_victims, preemptions_on
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
 from extender.core.log.events import CapacityUseReason, ReservedCapacityUser
@@ -82,9 +82,9 @@ def _excess(
         if unassigned(view, reservation.uid):
             for resource, amount in reservation.requests.items():
                 total[resource] = total.get(resource, 0) + amount
-    for _, held in held_by_priority(view, state, name):
-        for resource, amount in held.items():
-            total[resource] = total.get(resource, 0) + amount
+    held = held_beyond_victims(view, preemptions_on(state, name), name)
+    for resource, amount in held.items():
+        total[resource] = total.get(resource, 0) + amount
     requested = {resource for reservation in lost for resource in reservation.requests}
     over = {k: total.get(k, 0) - node.allocatable.get(k, 0) for k in requested}
     return {resource: amount for resource, amount in over.items() if amount > 0}

@@ -50,9 +50,7 @@ class OversubscriptionTracker:
             name: The node.
         """
         self._follow(view, state)
-        if (
-            name in state.claimed_on
-        ):  # few, and what is held for their preemptors follows their victims
+        if name in state.claimed_on:  # what is held for preemptors follows their victims
             self._fit.pop(name, None)
             return tuple(oversubscribed_on(view, state, name))
         node, reservations = view.nodes.get(name), state.reservations_on.get(name, NO_HOLDS)

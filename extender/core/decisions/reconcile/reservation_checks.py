@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from extender.core.decisions.capacity.capacity_claims import held_by_priority
+from extender.core.decisions.capacity.capacity_claims import held_by_preemptor, preemptions_on
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.oversubscription import HeldClaim, oversubscribed_pods
 from extender.core.log.events import GroupRecord
@@ -109,7 +109,7 @@ def oversubscribed_on(
     if waiting and name in state.claimed_on:
         waiting += (
             HeldClaim(held, preemption.priority, preemption.at_us)
-            for preemption, held in held_by_priority(view, state, name)
+            for preemption, held in held_by_preemptor(view, preemptions_on(state, name), name)
         )
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
