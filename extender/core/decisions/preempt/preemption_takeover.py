@@ -96,8 +96,8 @@ def takeovers_by_pods(
     ends = {
         f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
     }
-    taken_over_nodes = {
-        uid: {p.node for p in f.pods}
+    superseded = {
+        uid: f
         for uid, f in events
         if isinstance(f, ReservationReleased) and f.reason == "superseded"
     }
@@ -109,9 +109,12 @@ def takeovers_by_pods(
         there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
             found = _sitting_in_claims(view, preemption, there)
-        elif root is not None and uid in taken_over_nodes and not root.bound:
+        elif root is not None and uid in superseded and not root.bound:
+            users = frozenset(PodUid(user.uid) for user in superseded[uid].taken_by)
             found = {
-                n: p for n in taken_over_nodes[uid] if (p := _newcomer(view, preemption, n, there))
+                n: p
+                for n in {pod.node for pod in superseded[uid].pods}
+                if (p := _newcomer(view, preemption, n, there, among=users))
             }
         else:
             continue
@@ -137,13 +140,28 @@ def _sitting_in_claims(
 
 
 def _newcomer(
-    view: ClusterView, preemption: PendingPreemption, node: NodeName, there: Collection[PodUid]
+    view: ClusterView,
+    preemption: PendingPreemption,
+    node: NodeName,
+    there: Collection[PodUid],
+    among: Collection[PodUid] = (),
 ) -> Pod | None:
-    """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan."""
+    """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan.
+
+    Args:
+        view: The cluster.
+        preemption: What was planned.
+        node: The node.
+        there: The pods that were there.
+        among: The pods that are known to use the capacity; empty: not known.
+    """
     above = [
         pod
         for uid, pod in view.on_node.get(node, {}).items()
-        if pod.priority > preemption.priority and not pod.deleting and uid not in there
+        if pod.priority > preemption.priority
+        and not pod.deleting
+        and uid not in there
+        and (not among or uid in among)
     ]
     return max(above, key=lambda p: (p.created_us, p.path), default=None)
 

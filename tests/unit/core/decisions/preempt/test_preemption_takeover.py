@@ -21,8 +21,11 @@ from extender.core.decisions.reconcile.reservation_checks import oversubscribed_
 from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
 from extender.core.log.events import (
     GangRemoved,
+    NewEvent,
     PreemptionCancelled,
     PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
     VictimGone,
 )
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
@@ -299,3 +302,37 @@ def test_a_reservation_yields_to_the_claim_of_a_higher_priority_when_a_pod_takes
     (user,) = reserved_capacity_users(case.view, case.state, [held[uid] for uid in lost])
     assert (user.pod, user.via) == ("default/alone", "higher-priority")
     assert takeovers_by_pods(case.view, case.state, (), KNOWN) == []
+
+
+def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
+    """And not one of higher priority that runs beside it on another of its nodes."""
+    case = Two(
+        a_node("n0", gpu=2),
+        a_node("n1", gpu=1),
+        *(a_pod(f"low-{n}", node=f"n{n}", requests=ONE, priority=1) for n in range(2)),
+        a_pod("vip", node="n0", requests=ONE, priority=200),
+        *gang("mid", 2, 50, requests=ONE),
+    )
+    case.ask("mid")
+    for name in ("low-0", "low-1", "vip"):
+        case.cluster.delete_pod(name)
+    case.admit("mid")
+    case.cluster.add(
+        a_pod("beside", node="n0", requests=ONE, priority=100),
+        a_pod("taker", node="n1", requests=ONE, priority=100),
+    )
+    root = case.state.gangs[case.tree("mid").root.uid]
+    lost = [root.reservations[uid] for uid in oversubscribed_reservations(case.view, case.state)]
+    released = ReservationReleased(
+        plan=root.plan,
+        reason="superseded",
+        pods=tuple(
+            ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in root.reservations.values()
+        ),
+        taken_by=reserved_capacity_users(case.view, case.state, lost),
+    )
+    draft = NewEvent(
+        gang_uid=case.tree("mid").root.uid, gang="default/mid", data=released, actor="me", cause="test"
+    )  # fmt: skip
+    (end,) = takeovers_by_pods(case.view, case.state, (draft,), KNOWN)
+    assert (end.data.taken_over_by, end.data.taken_over_nodes) == ("Pod/default/taker", ("n1",))
