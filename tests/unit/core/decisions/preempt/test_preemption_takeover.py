@@ -319,7 +319,7 @@ def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
     case.admit("mid")
     case.cluster.add(
         a_pod("beside", node="n0", requests=ONE, priority=100),
-        a_pod("taker", node="n1", requests=ONE, priority=100),
+        a_pod("pusher", node="n1", requests=ONE, priority=100),
     )
     root = case.state.gangs[case.tree("mid").root.uid]
     lost = [root.reservations[uid] for uid in oversubscribed_reservations(case.view, case.state)]
@@ -335,4 +335,4 @@ def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
         gang_uid=case.tree("mid").root.uid, gang="default/mid", data=released, actor="me", cause="test"
     )  # fmt: skip
     (end,) = takeovers_by_pods(case.view, case.state, (draft,), KNOWN)
-    assert (end.data.taken_over_by, end.data.taken_over_nodes) == ("Pod/default/taker", ("n1",))
+    assert (end.data.taken_over_by, end.data.taken_over_nodes) == ("Pod/default/pusher", ("n1",))
