@@ -76,7 +76,7 @@ class KeptConnections:
 
         Args:
             request: All bytes of it.
-            may_send: Asked in the step that writes to the socket, after waiting for a connection.
+            may_send: Asked after waiting for a connection, in the turn of the event loop that writes to the socket.
             until_s: When the response must be there, by the clock of the event loop.
 
         Raises:

@@ -36,6 +36,7 @@ pytestmark = [
 ]
 GPU = {"nvidia.com/gpu": 8}
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
+SENT_WITHIN_S = 0.5
 
 
 @pytest.fixture
@@ -90,15 +91,21 @@ def is_effect(effect: str, method: str, path: str) -> bool:
 async def test_a_leader_that_slept_has_no_further_effect(
     story: Story, second: Service, effect: str
 ) -> None:
-    """Stopped before its first nomination, Binding or deletion: the next leader does it, the sleeper nothing."""
+    """Stopped at its first nomination, Binding or deletion: the next leader does it, the sleeper nothing."""
     asleep = asyncio.Event()
+    stopping = False
 
     async def at_the_effect(method: str, path: str) -> web.Response | None:
+        nonlocal stopping
         if not is_effect(effect, method, path):
             return None
-        if not asleep.is_set():
+        if not stopping:
+            stopping = True
+            # what it has decided to send is on its way by then: nothing can take back what is between check and socket
+            await asyncio.sleep(SENT_WITHIN_S)
             os.kill(story.service.pid, signal.SIGSTOP)
             asleep.set()
+        await asleep.wait()
         return web.Response(status=503)
 
     story.server.before = at_the_effect

@@ -104,6 +104,18 @@ class Secured:
         metadata = {"name": binding["metadata"]["name"], "labels": binding["metadata"]["labels"]}
         await self.admin.post(BINDINGS, {**binding, "metadata": metadata})
 
+    async def remove_policies(self) -> None:
+        """Delete the policies and wait until none of them is enforced."""
+        flags = [part for name in POLICIES for part in ("-f", str(DEPLOY / f"{name}.yaml"))]
+        deleted = self.plane.kubectl("delete", "--ignore-not-found", *flags)
+        assert deleted.returncode == 0, deleted.stderr
+        first = {one.policy: one for one in reversed(self.attempts)}
+
+        async def free() -> bool:
+            return not any((await self.send(*first.values())).values())
+
+        await eventually(free)
+
     async def install_policies(self) -> None:
         """Apply the policies and wait until each of them is enforced."""
         apply(self.plane, *POLICIES)
@@ -195,7 +207,7 @@ async def _clean(plane: ControlPlane) -> None:
 
 @pytest.fixture
 async def secured(installed: ControlPlane) -> AsyncIterator[Secured]:
-    """The control plane with the clients of its users, and no policy; what a test installs is removed by the next fixture."""
+    """The control plane with the clients of its users; policies are there if a test before has installed them."""
     stored: dict[str, Any] = {}
     async with contextlib.AsyncExitStack() as stack:
         clients = {

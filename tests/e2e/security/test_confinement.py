@@ -22,6 +22,7 @@ ACCOUNT = "system:serviceaccount:gang-extender:gang-extender"
 
 async def test_what_the_policies_refuse_is_accepted_without_them(secured: Secured) -> None:
     """Without: every request is accepted. With: each is refused by its policy, and the service does all that it does."""
+    await secured.remove_policies()
     refusals = await secured.send(*secured.attempts)
     assert {name: refusal for name, refusal in refusals.items() if refusal} == {}
     assert await secured.use() == {}
