@@ -37,7 +37,7 @@ from tests.bench.history import note_names, write_history
 from tests.bench.store import server
 from tests.bench.verbs import filter_body
 from tests.bench.weight import weigh
-from tests.controlplane.processes import dying_with
+from tests.controlplane.processes import dying_with_parent
 from tests.support.logs.postgres import fresh_database
 from tests.support.service.manifest_builders import a_fleet, a_gang, a_pod
 
@@ -102,7 +102,7 @@ def serving(database: str, nodes: int) -> Iterator[str]:
                 [*command, "--cluster", str(manifests), "--listen", address],
                 cwd=ROOT, env=environ, stdout=log, stderr=log,
                 start_new_session=True,  # as a pod: its own share of the processors
-                preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - two system calls, no lock taken
+                preexec_fn=dying_with_parent(),  # noqa: PLW1509 - two system calls, no lock taken
             )  # fmt: skip
         try:
             wait_until(lambda: ask(address, "/readyz")[0] == 200, process)

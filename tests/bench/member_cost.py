@@ -30,7 +30,7 @@ from extender.store import schema_migration
 from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.stand_in import NAMESPACE, ApiServer, Scheduler, a_member
 from tests.controlplane.objects import a_node
-from tests.controlplane.processes import dying_with
+from tests.controlplane.processes import dying_with_parent
 from tests.support.certificates import (
     CertificateFolder,
     certificate_folder,
@@ -142,7 +142,7 @@ class Stand:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "extender", "serve"],
                 cwd=self.source, env=environ, stdout=log, stderr=log,
-                preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - two system calls, no lock taken
+                preexec_fn=dying_with_parent(),  # noqa: PLW1509 - two system calls, no lock taken
             )  # fmt: skip
 
     async def _ready(self, url: str, context: Any) -> None:

@@ -23,11 +23,12 @@ STOP_TIMEOUT_S = 10.0
 _libc = ctypes.CDLL(None)
 
 
-def dying_with(parent: int) -> Callable[[], None]:
-    """Return what a child calls first so that the kernel kills it when its parent, of that process id, has ended.
+def dying_with_parent() -> Callable[[], None]:
+    """Return what a child of this process calls first, so that the kernel kills it when this process has ended.
 
     A test process that is killed, or a benchmark that `timeout` ends, leaves no server behind then.
     """
+    parent = os.getpid()
 
     def ask() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -91,7 +92,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - two system calls, no lock taken
+                preexec_fn=dying_with_parent(),  # noqa: PLW1509 - two system calls, no lock taken
                 start_new_session=True,  # ctrl-C is for pytest; we stop them in order
             )
 

@@ -20,7 +20,7 @@ import yaml
 from deploy.demo.ports import free_port
 from extender.cli.certificates.certificate_folder import CertificateFolder
 from tests.controlplane.plane import ControlPlane, token_of
-from tests.controlplane.processes import dying_with
+from tests.controlplane.processes import dying_with_parent
 from tests.support.certificates import client_context, tls_settings
 from tests.support.service import fork_server
 from tests.support.service.fork_server import ForkedCommand
@@ -113,7 +113,7 @@ class Service:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,  # as a pod: its own share of the CPUs, not that of its parent
-                    preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - two system calls, no lock taken
+                    preexec_fn=dying_with_parent(),  # noqa: PLW1509 - two system calls, no lock taken
                 )
         self.starts += 1
         deadline = time.monotonic() + READY_WITHIN_S

@@ -76,6 +76,13 @@ def apply(plane: ControlPlane, *files: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def remove(plane: ControlPlane, *files: str) -> None:
+    """Delete what is in files of deploy/kubernetes."""
+    flags = [part for name in files for part in ("-f", str(DEPLOY / f"{name}.yaml"))]
+    done = plane.kubectl("delete", "--ignore-not-found", *flags)
+    assert done.returncode == 0, done.stderr
+
+
 @dataclass
 class Secured:
     """A control plane, the clients of its users, and what they try."""
@@ -89,6 +96,11 @@ class Secured:
     def admin(self) -> Api:
         """Return the client of the administrator."""
         return self.clients["admin"]
+
+    @property
+    def first_attempts(self) -> tuple[Attempt, ...]:
+        """Return the first attempt against each policy."""
+        return tuple({one.policy: one for one in reversed(self.attempts)}.values())
 
     async def send(self, *tried: Attempt) -> dict[str, str]:
         """Send requests and return the refusals by their names; an empty text: accepted."""
@@ -106,24 +118,20 @@ class Secured:
 
     async def remove_policies(self) -> None:
         """Delete the policies and wait until none of them is enforced."""
-        flags = [part for name in POLICIES for part in ("-f", str(DEPLOY / f"{name}.yaml"))]
-        deleted = self.plane.kubectl("delete", "--ignore-not-found", *flags)
-        assert deleted.returncode == 0, deleted.stderr
-        first = {one.policy: one for one in reversed(self.attempts)}
+        remove(self.plane, *POLICIES)
 
         async def free() -> bool:
-            return not any((await self.send(*first.values())).values())
+            return not any((await self.send(*self.first_attempts)).values())
 
         await eventually(free)
 
     async def install_policies(self) -> None:
         """Apply the policies and wait until each of them is enforced."""
         apply(self.plane, *POLICIES)
-        first = {one.policy: one for one in reversed(self.attempts)}
 
         async def enforced() -> bool:
-            refusals = await self.send(*first.values())
-            return all(one.policy in refusals[one.name] for one in first.values())
+            refusals = await self.send(*self.first_attempts)
+            return all(one.policy in refusals[one.name] for one in self.first_attempts)
 
         async def mutates() -> bool:  # loaded apart from the others, and later on a busy machine
             member = a_pod("probe", metadata={"labels": {LABEL: "probe"}})
@@ -184,9 +192,7 @@ async def _serve(api: Api) -> None:
 
 
 async def _clean(plane: ControlPlane) -> None:
-    flags = [part for name in (*POLICIES, *RIGHTS) for part in ("-f", str(DEPLOY / f"{name}.yaml"))]
-    deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
-    assert deleted.returncode == 0, deleted.stderr
+    remove(plane, *POLICIES, *RIGHTS)
     async with plane.api() as api:
         await until_gates_are_free(api)
         for thing in objects(plane.minor):

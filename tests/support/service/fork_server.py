@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from tests.controlplane.processes import dying_with
+from tests.controlplane.processes import dying_with_parent
 
 ROOT = Path(__file__).parents[3]
 REQUEST_BYTES_MAX = 1 << 20
@@ -144,9 +144,9 @@ def _serve(requests: socket.socket) -> None:
         with contextlib.suppress(ChildProcessError):  # none has ended
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        server = os.getpid()
+        die_with_parent = dying_with_parent()
         if os.fork() == 0:
-            dying_with(server)()
+            die_with_parent()
             requests.close()
             return _run(msgspec.msgpack.decode(message, type=Request), *files)
         for file in files:
@@ -155,7 +155,7 @@ def _serve(requests: socket.socket) -> None:
 
 def _run(request: Request, output: int, control: int) -> None:
     """Fork again: the parent sends pid and exit code, and the child returns as the command."""
-    parent = os.getpid()
+    die_with_parent = dying_with_parent()
     pid = os.fork()
     if pid:
         os.close(output)
@@ -164,7 +164,7 @@ def _run(request: Request, output: int, control: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # the pytest process has ended
             os.write(control, code.to_bytes(CODE_BYTES, signed=True))
         os._exit(0)
-    dying_with(parent)()
+    die_with_parent()
     os.close(control)
     os.setsid()
     for stream in (sys.stdout, sys.stderr):
