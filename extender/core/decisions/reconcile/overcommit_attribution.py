@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from extender.core.decisions.capacity.capacity_claims import held_beyond_victims, preemptions_on
+from extender.core.decisions.capacity.capacity_claims import (
+    blocking_preemptions,
+    held_beyond_victims,
+)
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
 from extender.core.log.events import CapacityUseReason, ReservedCapacityUser
@@ -73,7 +76,7 @@ def _users_on(
 def _excess(
     view: ClusterView, state: ReservationState, name: NodeName, lost: Sequence[Reservation]
 ) -> dict[str, int]:
-    """Return by how much pods, reservations and claims exceed a node, for the resources of the lost reservations."""
+    """Return by how much pods, reservations, and claims that go before the lost ones, exceed a node."""
     node = view.nodes.get(name)
     if node is None:
         return {}
@@ -82,8 +85,9 @@ def _excess(
         if unassigned(view, reservation.uid):
             for resource, amount in reservation.requests.items():
                 total[resource] = total.get(resource, 0) + amount
-    held = held_beyond_victims(view, preemptions_on(state, name), name)
-    for resource, amount in held.items():
+    lowest = min(reservation.priority for reservation in lost)
+    ahead = blocking_preemptions(state, name, priority=lowest, gang_uid="")
+    for resource, amount in held_beyond_victims(view, ahead, name).items():
         total[resource] = total.get(resource, 0) + amount
     requested = {resource for reservation in lost for resource in reservation.requests}
     over = {k: total.get(k, 0) - node.allocatable.get(k, 0) for k in requested}

@@ -336,3 +336,31 @@ def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
     )  # fmt: skip
     (end,) = takeovers_by_pods(case.view, case.state, (draft,), KNOWN)
     assert (end.data.taken_over_by, end.data.taken_over_nodes) == ("Pod/default/pusher", ("n1",))
+
+
+def test_a_claim_of_lower_priority_does_not_explain_a_lost_reservation():
+    """The pod that took what was claimed below the reservation did not take the reservation."""
+    two = {GPU: 2}
+    case = Two(
+        a_node("n0", gpu=5),
+        a_pod("staying", node="n0", requests=two, priority=200),
+        a_pod("victim", node="n0", requests=ONE, priority=1),
+        a_pod("vip", node="n0", requests=two, priority=200),
+        *gang("mid", 1, 50, requests=ONE),
+        *gang("high", 1, 100, requests=two),
+    )
+    case.ask("mid")
+    case.cluster.delete_pod("vip")
+    case.admit("high")
+    case.cluster.delete_pod("victim")
+    assert set(case.pending("mid").claims) == {"n0"}
+    assert oversubscribed_reservations(case.view, case.state) == frozenset()
+    case.cluster.change_pod("staying", assigned_us=0)
+    for n in range(2):
+        case.cluster.add(a_pod(f"new-{n}", node="n0", requests=ONE, priority=200))
+        case.cluster.change_pod(f"new-{n}", assigned_us=n + 1)
+    lost = oversubscribed_reservations(case.view, case.state)
+    assert lost == {case.cluster.pod("high-0").uid}
+    held = case.state.gangs[case.tree("high").root.uid].reservations
+    users = reserved_capacity_users(case.view, case.state, [held[uid] for uid in lost])
+    assert [user.pod for user in users] == ["default/new-1"]
