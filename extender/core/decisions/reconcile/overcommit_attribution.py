@@ -76,7 +76,7 @@ def _users_on(
 def _excess(
     view: ClusterView, state: ReservationState, name: NodeName, lost: Sequence[Reservation]
 ) -> dict[str, int]:
-    """Return by how much pods, reservations, and claims that go before the lost ones, exceed a node."""
+    """Return by how much pods, reservations, and claims before the lost ones exceed a node, for the resources of these."""
     node = view.nodes.get(name)
     if node is None:
         return {}
