@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tests.support.hypothesis_profile  # noqa: F401 -- loads the profile that tests take their settings from
+from tests.support import failure_report
 from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
 
 AFTER_TIMEOUT_S = 60.0
@@ -29,9 +30,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        report.sections.extend(failure_report.sections(item.config))
+    return report
+
+
 # Each phase by itself: after a failed one, pytest-timeout and pytest's own faulthandler_timeout no longer watch the test.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
+    failure_report.begin()
     return (yield from _run_with_deadline(item))
 
 
