@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 PATIENCE_S = 90.0  # what comes at all comes within seconds on an idle machine
 LOOK_EVERY_S = 1.0  # at processes: it reads a file of each process of the machine
@@ -30,7 +30,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _broken_off: list[str] = []
 
 
-class WaitedInVain(AssertionError):  # noqa: N818 -- named for what happened
+class WaitedInVain(AssertionError):
     """A condition did not come true, although all that could make it true had its time."""
 
 
@@ -94,7 +94,7 @@ class Patience:
         self._looked_s = self._began_s = time.monotonic()
         self._work: _Work | None = None  # most waits are over before the first look at processes
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
