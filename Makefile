@@ -13,6 +13,8 @@ IMAGE ?= gang-extender:0.1.0
 BASE ?=
 # More for pytest: make test PYTEST_ARGS="-p randomly" shuffles the tests, PYTEST_ARGS="-k pruning" chooses some.
 PYTEST_ARGS ?=
+# K/N: of the tests that only make test-full runs, or make e2e leaves out, the K-th of N parts.
+PART ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -37,15 +39,15 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 test: setup ## What needs only Python, but for the longest stories: in minutes (see test-full)
 	$(PYTEST) -m 'not e2e and not bench and not long and not full' --durations=15
 
-test-full: setup ## All of make test with the tests marked full and all hypothesis examples; ONLY_FULL=1: the tests marked full alone
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m 'not e2e and not bench and not long$(if $(ONLY_FULL), and full)' --durations=15
+test-full: setup ## All of make test with the tests marked full and all hypothesis examples; PART=2/4: a quarter of what make test leaves out
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m '$(if $(PART),(full or hypothesis) and )not e2e and not bench and not long' $(if $(PART),--part $(PART)) --durations=15
 
 approve: setup ## Approve the public surface as it is now: writes tests/golden/public_surface, whose diff is reviewed
 	$(RUN) -m tests.public_surface
 
-e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
+e2e: setup ## The same product against a real kube-apiserver and kube-scheduler; PART=2/4: with a quarter of the tests marked full, PART=1/1: with all
 	$(RUN) -m tests.controlplane.build 1.37 1.36 controllers
-	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long' --durations=30
+	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long$(if $(PART),, and not full)' $(if $(PART),--part $(PART)) --durations=30
 
 compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images
 	$(RUN) -m tests.compose

@@ -4,15 +4,43 @@ import faulthandler
 import gc
 import os
 import sys
+import zlib
 
 import pytest
 
-import tests.support.hypothesis_profile  # noqa: F401 -- loads the profile that tests take their settings from
-from tests.support import failure_report
+# hypothesis_profile also loads the profile that tests take their settings from
+from tests.support import failure_report, hypothesis_profile
 from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
 
 AFTER_TIMEOUT_S = 60.0
 STDERR = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        help="of the tests marked full, and of those of hypothesis in the full profile, run only the K-th of N parts",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # hypothesis marks its tests in this hook
+def pytest_collection_modifyitems(config, items):
+    """Leave out what the other parts run: by the name of a test, so that each part is the same in every run."""
+    part = config.getoption("part")
+    if not part:
+        return
+    number, parts = map(int, part.split("/"))
+    marks = {"full", *(["hypothesis"] if hypothesis_profile.PROFILE == "full" else [])}
+    left_out = [
+        item
+        for item in items
+        if marks.intersection(mark.name for mark in item.iter_markers())
+        if zlib.crc32(item.nodeid.encode()) % parts != number - 1
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    ids = {item.nodeid for item in left_out}
+    items[:] = [item for item in items if item.nodeid not in ids]
 
 
 def pytest_configure(config):
