@@ -16,6 +16,9 @@ PYTEST_ARGS ?=
 # K/N: of the tests that only make test-full runs, or make e2e leaves out, the K-th of N parts.
 PART ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+# make house, a part of make check, runs these two, and make e2e the folder: other targets do not even import them.
+HOUSE := tests/test_house.py tests/integration/test_public_surface.py
+ELSEWHERE := $(addprefix --ignore=,tests/e2e $(HOUSE))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-full approve e2e compose chart docs check fmt lint types arch house licenses audit bench bench-quick bench-check long lock sbom image release revision clean
@@ -37,10 +40,10 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 	@$(RUN) deploy/demo/play.py
 
 test: setup ## What needs only Python, but for the longest stories: in minutes (see test-full)
-	$(PYTEST) -m 'not e2e and not bench and not long and not full' --durations=15
+	$(PYTEST) $(ELSEWHERE) -m 'not e2e and not bench and not long and not full' --durations=15
 
 test-full: setup ## All of make test with the tests marked full and all hypothesis examples; PART=2/4: a quarter of what make test leaves out
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m '$(if $(PART),(full or hypothesis) and )not e2e and not bench and not long' $(if $(PART),--part $(PART)) --durations=15
+	HYPOTHESIS_PROFILE=full $(PYTEST) $(ELSEWHERE) -m '$(if $(PART),(full or hypothesis) and )not e2e and not bench and not long' $(if $(PART),--part $(PART)) --durations=15
 
 approve: setup ## Approve the public surface as it is now: writes tests/golden/public_surface, whose diff is reviewed
 	$(RUN) -m tests.public_surface
@@ -74,7 +77,7 @@ arch: setup
 	$(BIN)/lint-imports
 
 house: setup
-	$(RUN) -m pytest -q -n $(WORKERS) tests/test_house.py tests/integration/test_public_surface.py
+	$(RUN) -m pytest -q -n 0 $(HOUSE)
 
 licenses: setup ## Whether every package that a release installs has an allowed license
 	$(RUN) -m deploy.licenses

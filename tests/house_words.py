@@ -44,19 +44,22 @@ def files() -> list[str]:
     ]
 
 
-def banned_words(text: str) -> Iterator[str]:
-    """Yield each occurrence of a banned word or phrase, in lower case; parts of identifiers are words.
+def banned_words(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each banned word or phrase, in lower case, and where it begins; parts of identifiers are words.
 
     >>> list(banned_words("SaidSo was_hearing _said HEARS_MAX, not essay, the This; it goes for"))
-    ['said', 'said', 'hears', 'goes for']
+    [('said', 0), ('said', 20), ('hears', 25), ('goes for', 60)]
     """
-    for word in _WORD.findall(text):
-        if word.lower() in BANNED:
-            yield word.lower()
-    yield from _PHRASE.findall(text.lower())
+    for match in _WORD.finditer(text):
+        if match[0].lower() in BANNED:
+            yield match[0].lower(), match.start()
+    for match in _PHRASE.finditer(text.lower()):
+        yield match[0], match.start()
 
 
-def occurrences() -> dict[str, list[str]]:
-    """Return the banned words of each file that has some."""
-    found = {name: list(banned_words((ROOT / name).read_text())) for name in files()}
-    return {name: words for name, words in found.items() if words}
+def occurrences() -> Iterator[tuple[str, str]]:
+    """Yield the place (file and line) of each banned word, and the word."""
+    for name in files():
+        text = (ROOT / name).read_text()
+        for word, at in banned_words(text):
+            yield f"{name}:{text.count(chr(10), 0, at) + 1}", word

@@ -1,5 +1,6 @@
 """Rules of this repository that no linter checks: names, folders, docstrings, words, and a stored sample per event.
 
+`make house` runs them, one case per rule; what a rule finds is in one message, each with file, line and what to do.
 Owns the limits and the exceptions of today; the words are in `tests/house_words.py`. Exceptions may only shrink.
 """
 
@@ -19,6 +20,7 @@ from tests import house_words
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "extender").rglob("*.py"))
+FOLDERS = sorted({path.parent for path in MODULES})
 OURS = [
     path
     for folder in ("extender", "deploy", "migrations", "tests")
@@ -26,6 +28,7 @@ OURS = [
     if path.is_file() and path.suffix in (".py", ".yaml", ".yml", ".toml", ".md", ".sql", ".sh", "")
     and "__pycache__" not in path.parts
 ]  # fmt: skip
+TESTS = [path for path in OURS if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")]
 
 
 def _name(path):
@@ -33,19 +36,42 @@ def _name(path):
 
 
 @functools.cache
-def _parsed(path):
-    return ast.parse(path.read_text())
+def _text(path):
+    return path.read_text(errors="replace")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_every_module_has_a_docstring(path):
+@functools.cache
+def _nodes(path):
+    return list(ast.walk(ast.parse(_text(path))))
+
+
+def _calls(path, function):
+    """Return the calls of a function or method of this name; a file without the name is not parsed."""
+    return [
+        node
+        for node in (_nodes(path) if f"{function}(" in _text(path) else ())
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == function
+    ]
+
+
+def check(offences):
+    """Fail with all that a rule found."""
+    if offences := list(offences):
+        pytest.fail("\n".join([f"{len(offences)} to mend:", *offences]), pytrace=False)
+
+
+def test_every_module_has_a_docstring():
     """Each module starts with a docstring."""
-    assert ast.get_docstring(_parsed(path)), f"{_name(path)} has no docstring"
+    check(
+        f"{_name(path)}:1: begin it with a docstring"
+        for path in MODULES
+        if not ast.get_docstring(_nodes(path)[0])
+    )
 
 
 # --- names and folders
 
-FOLDERS = sorted({path.parent for path in MODULES})
 FOLDER_MODULES_MAX = 12  # without __init__.py
 DOCSTRING_SENTENCES_MAX = 2
 # Classes that have a namesake. May only shrink.
@@ -59,48 +85,62 @@ def _several(names):
     places = defaultdict(list)
     for name, place in names:
         places[name].append(place)
-    return {name: found for name, found in places.items() if len(found) > 1}
+    return {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_base_names_of_modules_are_unique():
     """No two modules of extender/ have the same base name."""
     names = [(path.stem, _name(path)) for path in MODULES]
-    assert _several(one for one in names if one[0] not in ("__init__", "__main__")) == {}
+    several = _several(one for one in names if one[0] not in ("__init__", "__main__"))
+    check(f"{', '.join(places)}: rename all but one" for places in several.values())
 
 
 def test_public_names_of_classes_are_unique():
     """No two public classes of extender/ have the same name, but for the exceptions of today."""
-    found = _several(
-        (node.name, _name(path))
+    several = _several(
+        (node.name, f"{_name(path)}:{node.lineno}")
         for path in MODULES
         if not _name(path).startswith(KUBERNETES_TYPES)
-        for node in ast.walk(_parsed(path))
+        for node in _nodes(path)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert {name: places for name, places in found.items() if name not in DUPLICATE_CLASSES} == {}
-    assert found.keys() >= DUPLICATE_CLASSES, "remove these from DUPLICATE_CLASSES"
+    check(
+        f"{', '.join(places)}: rename all classes {name} but one"
+        for name, places in several.items()
+        if name not in DUPLICATE_CLASSES
+    )
+    assert several.keys() >= DUPLICATE_CLASSES, "remove these from DUPLICATE_CLASSES"
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=_name)
-def test_a_folder_has_few_modules(folder):
+def test_a_folder_has_few_modules():
     """A folder has at most 12 modules."""
-    modules = [path.name for path in folder.glob("*.py") if path.stem != "__init__"]
-    assert len(modules) <= FOLDER_MODULES_MAX, modules
+    numbers = {
+        folder: sum(path.stem != "__init__" for path in folder.glob("*.py")) for folder in FOLDERS
+    }
+    check(
+        f"{_name(folder)}: {number} modules are more than {FOLDER_MODULES_MAX}; divide it"
+        for folder, number in numbers.items()
+        if number > FOLDER_MODULES_MAX
+    )
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=_name)
-def test_the_docstring_of_a_folder_is_short(folder):
+def test_the_docstring_of_a_folder_is_short():
     """Each folder has an __init__.py whose docstring is one or two sentences; the topmost gives the reading order too."""
-    text = ast.get_docstring(_parsed(folder / "__init__.py")) or ""
-    sentences = re.findall(r"[.!?](?=\s|$)", text)
-    assert sentences
-    assert folder == ROOT / "extender" or len(sentences) <= DOCSTRING_SENTENCES_MAX, text
+    offences = []
+    for folder in FOLDERS:
+        file = folder / "__init__.py"
+        text = ast.get_docstring(_nodes(file)[0]) if file.is_file() else None
+        sentences = re.findall(r"[.!?](?=\s|$)", text or "")
+        if not sentences:
+            offences.append(f"{_name(file)}:1: write one sentence about what belongs in the folder")
+        elif folder != ROOT / "extender" and len(sentences) > DOCSTRING_SENTENCES_MAX:
+            offences.append(f"{_name(file)}:1: shorten the docstring to one or two sentences")
+    check(offences)
 
 
 def test_no_file_has_a_banned_word():
     """No tracked text has a word of `banned_words.txt`."""
-    found = {name: sorted(set(words)) for name, words in house_words.occurrences().items()}
-    assert found == {}, "replace these words"
+    check(f"{place}: replace {word!r}" for place, word in house_words.occurrences())
 
 
 # --- tests
@@ -114,67 +154,15 @@ OWN_EXAMPLES = {
 
 def test_numbers_of_examples_come_from_the_profile():
     """No hypothesis test has `settings` of its own: the same number in `make test` and in `make test-full` is too large or too small."""
-    found = {
-        _name(path)
-        for path in OURS
-        if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")
-        for node in ast.walk(_parsed(path))
+    check(
+        f"{_name(path)}:{node.lineno}: use `examples` of tests/support/hypothesis_profile.py, not `settings`"
+        for path in TESTS
+        if _name(path) not in OWN_EXAMPLES and re.search(r"\bsettings\b", _text(path))
+        and "hypothesis" in _text(path)
+        for node in _nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "hypothesis"
-        if any(alias.name == "settings" for alias in node.names)
-    }
-    assert found - OWN_EXAMPLES == set(), "use `examples` of tests/support/hypothesis_profile.py"
-
-
-# --- events
-
-
-@pytest.mark.parametrize("event_type", get_args(AnyEventData), ids=lambda kind: kind.__name__)
-def test_every_event_type_has_a_stored_sample(event_type):
-    """Each version of each event type has a golden file: an event that was written once must stay readable."""
-    version = event_type.VERSION
-    for number in range(1, version + 1):
-        assert (ROOT / f"tests/golden/events/{event_type.__name__}.v{number}.json").is_file()
-
-
-def test_every_sample_is_of_a_known_event_type():
-    """Each golden file belongs to an event type: the list is closed."""
-    known = {kind.__name__ for kind in get_args(AnyEventData)}
-    found = {path.name.partition(".")[0] for path in (ROOT / "tests/golden/events").glob("*.json")}
-    assert found == known
-
-
-def test_the_state_table_has_each_event_type_once():
-    """The state table of extender/README.md has one row per event type."""
-    text = (ROOT / "extender/README.md").read_text()
-    rows = text.partition("| event | condition |")[2].partition("\n\n")[0]
-    found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
-    assert sorted(found) == sorted(kind.__name__ for kind in get_args(AnyEventData))
-
-
-@pytest.mark.parametrize("name", ["extender/__init__.py", "extender/README.md"])
-def test_the_modules_that_are_named_exist(name):
-    """Each `folder/module.py` that the document names is a file."""
-    paths = re.findall(
-        r"`((?:core|control|queries|snapshots|runtime|ports|store|cluster|http|cli)/[\w/]+\.py)`",
-        (ROOT / name).read_text(),
-    )
-    assert paths
-    assert [path for path in paths if not (ROOT / "extender" / path).is_file()] == []
-
-
-@pytest.mark.parametrize(
-    "path", [m for m in MODULES if ROOT / "extender/cli" not in m.parents], ids=_name
-)  # fmt: skip
-def test_only_the_command_line_prints(path):
-    """Modules outside cli/ do not call print: a service writes log lines."""
-    calls = [
-        node.lineno
-        for node in ast.walk(_parsed(path))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
-    ]
-    assert calls == []
+        and any(alias.name == "settings" for alias in node.names)
+    )  # fmt: skip
 
 
 SLEEP_MAX_S = 0.1  # a unit test that polls may sleep for less
@@ -182,32 +170,101 @@ SLEEP_MAX_S = 0.1  # a unit test that polls may sleep for less
 
 def _slept_s(call):
     """Return the seconds of a call of sleep whose argument is a literal, else 0."""
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     literal = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else 0
-    return literal if name == "sleep" and isinstance(literal, int | float) else 0
+    return literal if isinstance(literal, int | float) else 0
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests/unit").rglob("*.py")), ids=_name)
-def test_unit_tests_do_not_sleep(path):
+def test_unit_tests_do_not_sleep():
     """Unit tests wait for conditions: a sleep is too long on a quiet machine and too short on a busy one."""
-    calls = [
-        (node.lineno, _slept_s(node))
-        for node in ast.walk(_parsed(path))
-        if isinstance(node, ast.Call) and _slept_s(node) >= SLEEP_MAX_S
+    check(
+        f"{_name(path)}:{call.lineno}: wait for a condition (tests/support/waiting.py), not for {_slept_s(call)} s"
+        for path in TESTS
+        if path.is_relative_to(ROOT / "tests/unit")
+        for call in _calls(path, "sleep")
+        if _slept_s(call) >= SLEEP_MAX_S
+    )
+
+
+# --- events
+
+SAMPLES = ROOT / "tests/golden/events"
+EVENT_TYPES = {kind.__name__: kind for kind in get_args(AnyEventData)}
+
+
+def test_every_event_type_has_a_stored_sample():
+    """Each version of each event type has a golden file: an event that was written once must stay readable."""
+    files = [
+        SAMPLES / f"{name}.v{number}.json"
+        for name, kind in EVENT_TYPES.items()
+        for number in range(1, kind.VERSION + 1)
     ]
-    assert calls == []
+    check(f"{_name(file)}: store a sample" for file in files if not file.is_file())
+
+
+def test_every_sample_is_of_a_known_event_type():
+    """Each golden file belongs to an event type: the list is closed."""
+    names = {path.name.partition(".")[0] for path in SAMPLES.glob("*.json")}
+    check(
+        f"{_name(SAMPLES)}/{name}.*: no event type has this name" for name in names - {*EVENT_TYPES}
+    )
+
+
+def test_the_state_table_has_each_event_type_once():
+    """The state table of extender/README.md has one row per event type."""
+    text = _text(ROOT / "extender/README.md")
+    rows = text.partition("| event | condition |")[2].partition("\n\n")[0]
+    names = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
+    assert sorted(names) == sorted(EVENT_TYPES)
+
+
+# --- texts
+
+NAMING_MODULES = ("extender/__init__.py", "extender/README.md")
+FOLDERS_NAMED = "core|control|queries|snapshots|runtime|ports|store|cluster|http|cli"
+
+
+def _lines(paths):
+    """Yield file, place and text of each line."""
+    for path in paths:
+        for number, line in enumerate(_text(path).splitlines(), 1):
+            yield path, f"{_name(path)}:{number}", line
+
+
+def test_the_modules_that_are_named_exist():
+    """Each `folder/module.py` that the two documents name is a file."""
+    named = [
+        (path, place, module)
+        for path, place, line in _lines(ROOT / name for name in NAMING_MODULES)
+        for module in re.findall(rf"`((?:{FOLDERS_NAMED})/[\w/]+\.py)`", line)
+    ]
+    assert {_name(path) for path, _, _ in named} == {*NAMING_MODULES}
+    check(
+        f"{place}: there is no extender/{module}"
+        for _, place, module in named
+        if not (ROOT / "extender" / module).is_file()
+    )
+
+
+def test_only_the_command_line_prints():
+    """Modules outside cli/ do not call print: a service writes log lines."""
+    check(
+        f"{_name(path)}:{call.lineno}: write a log line, do not print"
+        for path in MODULES
+        if ROOT / "extender/cli" not in path.parents
+        for call in _calls(path, "print")
+        if isinstance(call.func, ast.Name)
+    )
 
 
 def test_no_marks_of_unfinished_work():
     """The sources have no comment that marks unfinished work (STYLE 3.1)."""
-    word = "TO" + "DO"
-    found = [
-        f"{_name(path)}: {line.strip()}"
-        for path in OURS
-        for line in path.read_text(errors="replace").splitlines()
-        if re.search(rf"\b({word}|FIX" + r"ME|XX" + r"X)\b", line)
-    ]
-    assert found == []
+    mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    marked = [path for path in OURS if mark.search(_text(path))]
+    check(
+        f"{place}: finish it, or remove the mark: {line.strip()}"
+        for _, place, line in _lines(marked)
+        if mark.search(line)
+    )
 
 
 PACKAGES = ("py" + "pi.org", "python" + "hosted.org", "proxy.golang" + ".org",
@@ -230,17 +287,17 @@ NAMES_IMAGES = (
 
 def test_no_registry_is_named():
     """No file names a package registry, which the user configures; images are named in deploy/ only."""
-    top = (
-        "pyproject.toml",
-        "Makefile",
-        "README.md",
-        "docker-compose.yml",
-        *(p.name for p in ROOT.glob("*.lock")),
-    )
-    found = [
-        f"{_name(path)}: {host}"
-        for path in [*OURS, *(ROOT / name for name in top)]
-        for host in (*PACKAGES, *(() if _name(path).startswith(NAMES_IMAGES) else IMAGES))
-        if host in path.read_text(errors="replace")
+    top = [
+        ROOT / name for name in ("pyproject.toml", "Makefile", "README.md", "docker-compose.yml")
     ]
-    assert found == []
+    naming = [
+        path
+        for path in [*OURS, *top, *ROOT.glob("*.lock")]
+        if any(host in _text(path) for host in (*PACKAGES, *IMAGES))
+    ]
+    check(
+        f"{place}: remove {host}; who installs names the registry"
+        for path, place, line in _lines(naming)
+        for host in (*PACKAGES, *(() if _name(path).startswith(NAMES_IMAGES) else IMAGES))
+        if host in line
+    )
