@@ -14,6 +14,7 @@ from extender.cluster.manifests.manifest_loader import load
 from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, read_bytes
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import build_forest, leaf_key
+from tests.support.planning import spec_vectors
 from tests.support.service.manifest_builders import (
     SLOT,
     a_budget,
@@ -27,7 +28,7 @@ from tests.support.service.manifest_builders import (
 )
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
-VECTORS = yaml.safe_load((Path(__file__).parents[3] / "golden" / "vectors.yaml").read_text())
+VECTORS = [*spec_vectors.of_kind("place"), *spec_vectors.of_kind("preempt")]
 
 
 @pytest.fixture
@@ -359,9 +360,7 @@ def test_the_examples_are_sound_trees() -> None:
     assert not any("gang-extender.dev" in name for pod in members for name, _ in pod.shape.requests)
 
 
-@pytest.mark.parametrize(
-    "vector", [v for v in VECTORS if v["t"] in {"place", "preempt"}], ids=lambda v: v["id"]
-)
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["id"])
 def test_vectors_become_manifests_with_the_stated_capacity(vector) -> None:
     view = a_manifest(vector_objects(vector)).world.view
     for name, about in vector["nodes"].items():

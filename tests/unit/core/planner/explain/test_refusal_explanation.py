@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 REFUSED = [
     v
     for v in spec_vectors.of_kind("place")
-    if isinstance(plan(spec_vectors.request_of(v)), Refusal)
+    if v["want"] == "none" and v.get("st") != "Success"  # one that is satisfied already wants none
 ]
 
 
@@ -35,6 +35,7 @@ def test_ways_out_of_worked_cases(vector):
     """Every lower minimum and every dropped constraint that is printed places the tree."""
     request = spec_vectors.request_of(vector)
     refusal = plan(request)
+    assert isinstance(refusal, Refusal)
     for line in refusal.relaxations:
         lower = re.fullmatch(r"min\w+ (\d+) instead of \d+ at \w+ ns/(\S+)", line)
         drop = re.fullmatch(r"drop (\S+) at \w+ ns/(\S+)", line)
