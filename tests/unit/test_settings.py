@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 import pytest
 import typer
 
-from extender.cli import main as cli
 from extender.cli.commands import serve_command
 from extender.core.model.errors import BadInput
 from extender.settings import (
@@ -19,6 +16,7 @@ from extender.settings import (
     load,
     unknown_variables,
 )
+from tests.support.service.command_line import run_command
 
 
 def test_defaults():
@@ -68,23 +66,24 @@ def test_every_field_is_a_variable():
         assert load({PREFIX + field.name.upper(): ""}) == load({})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+WRONG = (
         ("LISTEN", "8888"), ("LISTEN", "host:"), ("LISTEN", "host:99999"), ("LISTEN", "host:http"),
         ("SEARCH_BUDGET", "many"), ("SEARCH_BUDGET", "0"), ("LEASE_DURATION_S", "-1"), ("LEASE_DURATION_S", "soon"),
         ("RESERVATION_TTL_S", "1.5"), ("REPLACEMENT_TTL_S", "-1"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
         ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("PREEMPTION", "1"),
         ("EVICTION_METHOD", "evict"), ("MAX_REQUEST_BODY_BYTES", "64MiB"), ("KEEPALIVE_TIMEOUT_S", "90"),
         ("MAX_FILTER_BODY_BYTES", "-1"), ("MAX_CONNECTIONS", "0"), ("HEADER_TIMEOUT_S", "0"),
-    ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_named(name, value):
+
+
+def test_a_value_that_does_not_fit_is_named(subtests):
     """The message names the variable (of one of the pair) and the value."""
-    with pytest.raises(BadInput) as caught:
-        load({PREFIX + name: value})
-    assert PREFIX + name in str(caught.value)
-    assert value in str(caught.value)
+    for name, value in WRONG:
+        with subtests.test(name=name, value=value):
+            with pytest.raises(BadInput) as caught:
+                load({PREFIX + name: value})
+            assert PREFIX + name in str(caught.value)
+            assert value in str(caught.value)
 
 
 def test_no_binding_is_posted_near_the_timeout_of_kube_scheduler():
@@ -219,11 +218,14 @@ def words_of(name, value):
     return [flag_of(name), str(value)]
 
 
+ALONE = typer.Typer(add_completion=False)
+ALONE.command("serve")(serve_command.serve)
+SERVE = typer.main.get_command(ALONE)
+
+
 def given_on_the_command_line(*words):
     """What `serve` passes to `load` when it is run with these words."""
-    alone = typer.Typer(add_completion=False)
-    alone.command("serve")(serve_command.serve)
-    return typer.main.get_command(alone).make_context("serve", list(words)).params
+    return SERVE.make_context("serve", list(words)).params
 
 
 def test_every_setting_has_values_to_try():
@@ -233,26 +235,32 @@ def test_every_setting_has_values_to_try():
     assert all(setting.help.endswith(".") for setting in all_settings())
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_setting_is_read_from_its_variable(name):
-    value, _ = VALUES[name]
-    others = {PREFIX + other.upper(): text for other, text in NEEDS.get(name, {}).items()}
-    found = getattr(load(others | {PREFIX + name.upper(): str(value)}), name)
-    assert found == ((value,) if isinstance(found, tuple) else value)
-    assert found != getattr(load({}), name)
+def needed_by(name):
+    """Return the variables of the settings that a setting needs beside it."""
+    return {PREFIX + other.upper(): text for other, text in NEEDS.get(name, {}).items()}
 
 
-@pytest.mark.parametrize("name", ON_SERVE)
-def test_a_setting_is_read_from_its_flag_which_wins(name):
+def test_a_setting_is_read_from_its_variable(subtests):
+    defaults = load({})
+    for name, (value, _) in VALUES.items():
+        with subtests.test(name):
+            found = getattr(load(needed_by(name) | {PREFIX + name.upper(): str(value)}), name)
+            assert found == ((value,) if isinstance(found, tuple) else value)
+            assert found != getattr(defaults, name)
+
+
+def test_a_setting_is_read_from_its_flag_which_wins(subtests):
     """The flag of `serve` gives the value, whatever the variable has; without the flag the variable counts."""
-    value, _ = VALUES[name]
-    others = {PREFIX + other.upper(): text for other, text in NEEDS.get(name, {}).items()}
-    environ = others | {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
-    flags = given_on_the_command_line(*words_of(name, value))
-    found = getattr(load(environ, **flags), name)
-    assert found == ((value,) if isinstance(found, tuple) else value)
-    variable = others | {PREFIX + name.upper(): str(value)}
-    assert getattr(load(variable, **given_on_the_command_line()), name) == found
+    no_flags = given_on_the_command_line()
+    for name in ON_SERVE:
+        value, wrong = VALUES[name]
+        with subtests.test(name):
+            environ = needed_by(name) | {PREFIX + name.upper(): str(wrong or "of-the-variable")}
+            flags = given_on_the_command_line(*words_of(name, value))
+            found = getattr(load(environ, **flags), name)
+            assert found == ((value,) if isinstance(found, tuple) else value)
+            variable = needed_by(name) | {PREFIX + name.upper(): str(value)}
+            assert getattr(load(variable, **no_flags), name) == found
 
 
 @pytest.mark.parametrize("name", ["cluster", "topology_keys"])
@@ -263,13 +271,14 @@ def test_a_flag_with_several_values_is_repeated(name):
     assert getattr(load({PREFIX + name.upper(): "a, b,c"}), name) == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_variable_that_does_not_fit_is_refused_by_name_and_value(name):
-    _, wrong = VALUES[name]
-    with pytest.raises(BadInput) as caught:
-        load({PREFIX + name.upper(): wrong})
-    assert PREFIX + name.upper() in str(caught.value)
-    assert repr(wrong) in str(caught.value)
+def test_a_variable_that_does_not_fit_is_refused_by_name_and_value(subtests):
+    for name in REFUSED:
+        _, wrong = VALUES[name]
+        with subtests.test(name):
+            with pytest.raises(BadInput) as caught:
+                load({PREFIX + name.upper(): wrong})
+            assert PREFIX + name.upper() in str(caught.value)
+            assert repr(wrong) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +295,12 @@ def test_a_boolean_flag_wins_over_the_variable(found):
     assert load(environ, **flags).preemption is found
 
 
-@pytest.mark.parametrize("text", ["on", "off", "yes", "no", "1", "0", "f"])
-def test_other_texts_of_a_boolean_are_refused_with_both_values(text):
-    with pytest.raises(BadInput) as caught:
-        load({PREFIX + "PREEMPTION": text})
-    assert str(caught.value) == f"{PREFIX}PREEMPTION: {text!r} is neither true nor false"
+def test_other_texts_of_a_boolean_are_refused_with_both_values(subtests):
+    for text in ("on", "off", "yes", "no", "1", "0", "f"):
+        with subtests.test(text):
+            with pytest.raises(BadInput) as caught:
+                load({PREFIX + "PREEMPTION": text})
+            assert str(caught.value) == f"{PREFIX}PREEMPTION: {text!r} is neither true nor false"
 
 
 @pytest.mark.parametrize(
@@ -317,17 +327,18 @@ SWITCHES = (  # without a value
 )
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name not in (*SWITCHES, "server")])
-def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
+@pytest.mark.cpu(2)  # each setting takes a run of the program
+def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(subtests):
     """Exit 2, before anything is started."""
-    _, wrong = VALUES[name]
-    monkeypatch.setattr(sys, "argv", ["gang-extender", "serve", flag_of(name), wrong])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"gang-extender: {flag_of(name)}: {wrong!r} is not ")
-    assert PREFIX not in shown
+    for name in REFUSED:
+        if name in (*SWITCHES, "server"):
+            continue
+        _, wrong = VALUES[name]
+        with subtests.test(name):
+            done = run_command("serve", flag_of(name), wrong)
+            assert done.returncode == 2
+            assert done.stderr.startswith(f"gang-extender: {flag_of(name)}: {wrong!r} is not ")
+            assert PREFIX not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -22,35 +23,55 @@ PAGES = [
         for page in sorted((ROOT / "docs" / folder).rglob("*.md"))
     ), ROOT / "README.md", SKILL,
 ]  # fmt: skip
+EVENT_TYPES = {event.__name__ for event in AnyEventData.__args__}
 _PROGRAM = r"(?:gang-extender|kubectl gang) "
 _COMMAND = re.compile(rf"`{_PROGRAM}([^`]*)`|^    (?:\$ )?{_PROGRAM}([^#|\n]*)", re.MULTILINE)
 
 
 def commands():
-    """Yield page and words of each command that a page names."""
+    """Yield place (file and line) and words of each command that a page names."""
     for path in PAGES:
-        for words in _COMMAND.findall(path.read_text()):
-            text = "".join(words).partition(" | ")[0].strip().removesuffix("\\")
+        page = path.read_text()
+        for match in _COMMAND.finditer(page):
+            text = "".join(match.groups("")).partition(" | ")[0].strip().removesuffix("\\")
             if text not in ("", "...") and not text.startswith("--install") and "<Tab>" not in text:
-                yield path.name, text
+                line = page.count("\n", 0, match.start()) + 1
+                yield f"{path.relative_to(ROOT)}:{line}", text
 
 
-@pytest.mark.parametrize(("page", "command"), list(dict.fromkeys(commands())))
-def test_each_command_is_one(page, command):
-    """The command and its options exist; event types are those of the log."""
+@functools.cache
+def options_of(words):
+    """Return the options of a command."""
+    parameters = imported_command(words).params
+    return frozenset(name for one in parameters for name in (*one.opts, *one.secondary_opts))
+
+
+def faults_of(command):
+    """Yield what is wrong with a command that a page names."""
     parts = shlex.split(command.replace("[", "").replace("]", ""))
-    words = next(
-        (known for known in COMMANDS if parts[: len(known.split())] == known.split()), None
+    words = next((name for name in COMMANDS if parts[: len(name.split())] == name.split()), None)
+    if words is None:
+        yield "there is no such command"
+        return
+    yield from (
+        f"{words} has no option {part}"
+        for part in parts
+        if re.match(r"--?\w", part) and part not in options_of(words)
     )
-    assert words is not None, f"{page}: there is no such command"
-    known = {
-        option
-        for one in imported_command(words).params
-        for option in (*one.opts, *one.secondary_opts)
-    }
-    assert {part for part in parts if re.match(r"--?\w", part)} <= known, page
-    for kind in re.findall(r"--type (\w+)", command):
-        assert kind in {event.__name__ for event in AnyEventData.__args__}, page
+    yield from (
+        f"the log has no event type {kind}"
+        for kind in re.findall(r"--type (\w+)", command)
+        if kind not in EVENT_TYPES
+    )
+
+
+@pytest.mark.cpu(2)  # it imports most commands
+def test_each_command_is_one():
+    """The command and its options exist; event types are those of the log."""
+    named = list(commands())
+    assert named
+    offences = [f"{place}: {fault}: {text}" for place, text in named for fault in faults_of(text)]
+    assert not offences, "\n".join(offences)
 
 
 def test_the_skill_names_fields_of_the_answer():
