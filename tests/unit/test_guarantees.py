@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
@@ -14,20 +13,31 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 GUARANTEES = ROOT / "docs/explanation/guarantees.md"
 
 
-def named():
-    """Return page, file and function of each test that a page names by both."""
-    return sorted({(p.name, *found) for p in PAGES for found in NAMED.findall(p.read_text())})
-
-
-@pytest.mark.parametrize(("page", "file", "name"), named())
-def test_each_test_that_a_page_names_exists(page, file, name):
-    """The file has a test of that name."""
-    path = ROOT / file
-    assert path.is_file(), page
+@functools.cache
+def functions_of(file):
+    """Return the names of the functions of a file; none, if there is no such file."""
+    if not (ROOT / file).is_file():
+        return frozenset()
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    tree = ast.parse(path.read_text())
-    names = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    assert name in names, page
+    nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+    return frozenset(node.name for node in nodes if isinstance(node, functions))
+
+
+def test_each_test_that_a_page_names_exists():
+    """The file has a test of that name."""
+    named = [
+        (f"{page.relative_to(ROOT)}:{number}", file, name)
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for file, name in NAMED.findall(line)
+    ]
+    assert named
+    offences = [
+        f"{place}: there is no test {name} in {file}"
+        for place, file, name in named
+        if name not in functions_of(file)
+    ]
+    assert not offences, "\n".join(offences)
 
 
 def test_each_guarantee_has_a_test():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from prometheus_client import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -17,20 +17,34 @@ from extender.telemetry import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING, PAGES = ROOT / "deploy/monitoring", ROOT / "docs/alerts"
-RULES = [
-    rule
-    for group in yaml.safe_load((MONITORING / "rules.yaml").read_text())["groups"]
-    for rule in group["rules"]
-]
-TESTS = yaml.safe_load((MONITORING / "rules_test.yaml").read_text())["tests"]
-PANELS = [
-    (path.stem, panel)
-    for path in sorted((MONITORING / "dashboards").glob("*.json"))
-    for panel in json.loads(path.read_text())["panels"]
-]
 # a metric, and the matchers in braces
 _SELECTOR = re.compile(r"(gang_extender_\w+)(?:\{([^}]*)\})?")
 FROM_PROMETHEUS = {"instance", "job"}  # labels of the target
+
+
+@functools.cache
+def rules():
+    """Return the alerting rules."""
+    groups = yaml.safe_load((MONITORING / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@functools.cache
+def boards():
+    """Return the dashboards by name."""
+    files = sorted((MONITORING / "dashboards").glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in files}
+
+
+def queries():
+    """Yield the place and the text of each query of an alert or a panel."""
+    for rule in rules():
+        yield f"rules.yaml: {rule['alert']}", rule["expr"]
+    for name, board in boards().items():
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                place = f"dashboards/{name}.json: {panel['title']} {target['refId']}"
+                yield place, target["expr"]
 
 
 def series():
@@ -46,27 +60,31 @@ def series():
     return found
 
 
-SERIES = series()
-QUERIES = [(rule["alert"], rule["expr"]) for rule in RULES] + [
-    (f"{name}: {panel['title']} {target['refId']}", target["expr"])
-    for name, panel in PANELS
-    for target in panel["targets"]
-]
-
-
-@pytest.mark.parametrize(("name", "query"), QUERIES, ids=[name for name, _ in QUERIES])
-def test_each_query_names_series_and_labels_that_exist(name, query):
-    """A metric that was renamed or lost a label is found here, not by an empty panel."""
+def faults_of(query, labels_of):
+    """Yield what is wrong with a query, given the labels of each series."""
     selectors = _SELECTOR.findall(query)
-    assert selectors
+    if not selectors:
+        yield "it names no metric of the service"
+    labels_there = set(FROM_PROMETHEUS)
     for metric, matchers in selectors:
-        assert metric in SERIES, f"{name}: {metric} does not exist"
-        labels = set(re.findall(r"(\w+)\s*[=!]", matchers))
-        assert labels <= SERIES[metric] | FROM_PROMETHEUS, f"{name}: labels of {metric}"
-    grouped = {
-        label.strip() for part in re.findall(r"by \(([^)]*)\)", query) for label in part.split(",")
-    }
-    assert grouped <= set().union(*(SERIES[metric] for metric, _ in selectors)) | FROM_PROMETHEUS
+        if metric not in labels_of:
+            yield f"{metric} does not exist"
+            continue
+        labels_there |= labels_of[metric]
+        labels = set(re.findall(r"(\w+)\s*[=!]", matchers)) - labels_of[metric] - FROM_PROMETHEUS
+        yield from (f"{metric} has no label {label}" for label in sorted(labels))
+    for part in re.findall(r"by \(([^)]*)\)", query):
+        grouped = {label.strip() for label in part.split(",")} - labels_there
+        yield from (f"no metric of it has the label {label}" for label in sorted(grouped))
+
+
+def test_each_query_names_series_and_labels_that_exist():
+    """A metric that was renamed or lost a label is found here, not by an empty panel."""
+    labels_of = series()
+    offences = [
+        f"{place}: {fault}" for place, query in queries() for fault in faults_of(query, labels_of)
+    ]
+    assert not offences, "\n".join(offences)
 
 
 # Metrics that neither an alert nor a panel uses, and why they are there.
@@ -78,7 +96,7 @@ NOT_SHOWN = {
 
 def test_each_metric_is_used_by_an_alert_or_a_panel():
     """A metric without a reader is not measured; an exception has its reason, and a document that names it."""
-    used = {name for _, query in QUERIES for name, _ in _SELECTOR.findall(query)}
+    used = {name for _, query in queries() for name, _ in _SELECTOR.findall(query)}
     unused = {
         family.name
         for family in Metrics().registry.collect()
@@ -98,7 +116,7 @@ def test_metrics_page_of_the_reference_has_each_metric_with_its_uses():
         for family in Metrics().registry.collect()
     }
     assert set(rows) == families
-    for rule in RULES:
+    for rule in rules():
         for metric, _ in _SELECTOR.findall(rule["expr"]):
             row = rows[re.sub(r"_(bucket|sum|count)$", "", metric)]
             assert f"[{rule['alert']}](../alerts/{rule['alert']}.md)" in row
@@ -117,37 +135,41 @@ def test_no_series_has_the_time_of_its_creation():
 def test_label_values_of_queries_exist():
     """A query for an event type asks for one that the log has."""
     names = {event.__name__ for event in AnyEventData.__args__}
-    asked = set(re.findall(r'type="(\w+)"', " ".join(query for _, query in QUERIES)))
+    asked = set(re.findall(r'type="(\w+)"', " ".join(query for _, query in queries())))
     assert asked
     assert asked <= names | {"podgroup"}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_each_alert_has_a_page_and_tests(rule):
+def test_each_alert_has_a_page_and_tests(subtests):
     """One test in which it fires, one in which it does not; a page with what to do, linked from the list."""
-    name = rule["alert"]
-    assert rule["annotations"]["runbook_url"] == f"docs/alerts/{name}.md"
-    page = (PAGES / f"{name}.md").read_text()
-    assert page.startswith(f"# {name}\n")
-    assert "## Look at" in page
-    assert "## What to do" in page
-    assert f"[{name}]({name}.md)" in (PAGES / "README.md").read_text()
-    assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    fires = [bool(check["exp_alerts"]) for test in TESTS for check in test["alert_rule_test"]
-             if check["alertname"] == name]  # fmt: skip
-    assert sorted(fires) == [False, True]
+    tests = yaml.load((MONITORING / "rules_test.yaml").read_text(), Loader=yaml.CSafeLoader)[
+        "tests"
+    ]
+    list_of_pages = (PAGES / "README.md").read_text()
+    for rule in rules():
+        name = rule["alert"]
+        with subtests.test(name):
+            assert rule["annotations"]["runbook_url"] == f"docs/alerts/{name}.md"
+            page = (PAGES / f"{name}.md").read_text()
+            assert page.startswith(f"# {name}\n")
+            assert "## Look at" in page
+            assert "## What to do" in page
+            assert f"[{name}]({name}.md)" in list_of_pages
+            assert rule["labels"]["severity"] in ("critical", "warning", "info")
+            fires = [bool(check["exp_alerts"]) for test in tests for check in test["alert_rule_test"]
+                     if check["alertname"] == name]  # fmt: skip
+            assert sorted(fires) == [False, True]
 
 
 def test_no_page_is_without_a_rule():
     """A rule that is removed takes its page along."""
-    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == {r["alert"] for r in RULES}
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == {r["alert"] for r in rules()}
 
 
 def test_no_two_panels_have_one_place():
     """Panels do not overlap, and identifiers are unique in a dashboard."""
-    for path in (MONITORING / "dashboards").glob("*.json"):
-        board = json.loads(path.read_text())
-        assert board["uid"] == f"gang-extender-{path.stem}"
+    for name, board in boards().items():
+        assert board["uid"] == f"gang-extender-{name}"
         cells = [
             (x, y)
             for panel in board["panels"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-
-import pytest
 
 from tests.controlplane.operator_crds import MODULES
 from tests.controlplane.pin import ETCD_FOLDER, HELM_FOLDER, HERE, module_folder
@@ -52,22 +51,36 @@ def test_the_licence_is_the_whole_text() -> None:
     assert PROJECT["license-files"] == ["LICENSE"]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_links_of_a_page_lead_to_files(page: str) -> None:
+def lines() -> Iterator[tuple[str, str, str]]:
+    """Yield page, place and text of each line of the pages."""
+    for page in PAGES:
+        for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
+            yield page, f"{page}:{number}", line
+
+
+def test_the_links_of_a_page_lead_to_files() -> None:
     """Relative links only; an anchor is a heading of that file."""
-    file = ROOT / page
-    for target in re.findall(r"\]\((?!https?://)([^)#]*)(?:#[^)]*)?\)", file.read_text()):
-        assert (file.parent / target).exists(), f"{page}: {target}"
+    offences = [
+        f"{place}: there is no {target}"
+        for page, place, line in lines()
+        for target in re.findall(r"\]\((?!https?://)([^)#]*)(?:#[^)]*)?\)", line)
+        if not ((ROOT / page).parent / target).exists()
+    ]
+    assert not offences, "\n".join(offences)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_are_targets_of_make(page: str) -> None:
+def test_the_commands_of_a_page_are_targets_of_make() -> None:
     """`make NAME` in a text or an example is in the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
-    named = re.findall(r"(?:`|^ +)make ([a-z0-9-]+)", (ROOT / page).read_text(), re.MULTILINE)
-    assert set(named) <= targets
-    assert named or page in ("CHANGELOG.md", "SECURITY.md")
+    named = [
+        (page, place, target)
+        for page, place, line in lines()
+        for target in re.findall(r"(?:`|^ +)make ([a-z0-9-]+)", line)
+    ]
+    assert {page for page, _, _ in named} >= {*PAGES} - {"CHANGELOG.md", "SECURITY.md"}
+    offences = [f"{place}: no target {name}" for _, place, name in named if name not in targets]
+    assert not offences, "\n".join(offences)
 
 
 def test_the_paths_that_contributors_read_about_exist() -> None:
