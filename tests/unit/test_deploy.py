@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -48,9 +49,13 @@ def load(path: str) -> ModuleType:
     return module
 
 
+def documents_of(file: Path) -> list[Any]:
+    text = file.read_text(encoding="utf-8")
+    return [one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one]
+
+
 def documents(name: str) -> list[Any]:
-    text = (KUBERNETES / f"{name}.yaml").read_text(encoding="utf-8")
-    return [one for one in yaml.safe_load_all(text) if one]
+    return documents_of(KUBERNETES / f"{name}.yaml")
 
 
 def test_the_crds_are_rendered_from_the_types() -> None:
@@ -194,14 +199,20 @@ def test_the_image_installs_by_hash_and_leaves_no_installer() -> None:
     assert not re.findall(r"pip (?:install|wheel) ", final)
 
 
-def test_the_locked_requirements_of_the_image_are_all_that_the_package_needs() -> None:
-    """As the installed metadata have it; each with hashes, and no tool of developers among them."""
+@functools.cache
+def locked_requirements_of_the_image() -> str:
+    """Return what the script prints in the image."""
     script = ROOT / "deploy" / "locked_requirements.py"
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(script), str(ROOT / "pyproject.toml"), str(ROOT / "requirements.lock")],
         check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    entries = re.split(r"^(?=[A-Za-z0-9._-]+==)", done.stdout, flags=re.MULTILINE)[1:]
+    ).stdout  # fmt: skip
+
+
+def test_the_locked_requirements_of_the_image_are_all_that_the_package_needs() -> None:
+    """As the installed metadata have it; each with hashes, and no tool of developers among them."""
+    printed = locked_requirements_of_the_image()
+    entries = re.split(r"^(?=[A-Za-z0-9._-]+==)", printed, flags=re.MULTILINE)[1:]
     names = {entry.partition("==")[0] for entry in entries}
     assert all("--hash=sha256:" in entry for entry in entries)
     assert {"aiohttp", "msgspec", "ortools", "numpy", "cryptography", "yarl"} <= names
@@ -220,12 +231,9 @@ def test_the_bill_of_materials_has_the_locked_packages_of_the_image() -> None:
     text = sbom.FILE.read_text(encoding="utf-8")
     assert text == sbom.render(), "make sbom"
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    script = ROOT / "deploy" / "locked_requirements.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(ROOT / "pyproject.toml"), str(ROOT / "requirements.lock")],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    locked = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", done.stdout, re.MULTILINE)
+    locked = re.findall(
+        r"^([A-Za-z0-9._-]+)==([^\s;]+)", locked_requirements_of_the_image(), re.MULTILINE
+    )
     found = json.loads(text)
     assert {(one["name"], one["version"]) for one in found["components"]} == set(locked)
     assert [one["purl"] for one in found["components"]] == [
@@ -272,12 +280,13 @@ def test_a_release_is_built_on_a_digest_only(base: str, release: str, accepted: 
     assert "--build-arg RELEASE=true" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)
-def test_every_manifest_starts_with_a_comment(file: Path) -> None:
+def test_every_manifest_starts_with_a_comment(subtests: pytest.Subtests) -> None:
     """A comment stands in front, and no name is used twice."""
-    assert file.read_text(encoding="utf-8").startswith("# ")
-    names = [(d["kind"], d.get("metadata", {}).get("name")) for d in documents(file.stem)]
-    assert len(names) == len(set(names))
+    for file in sorted(KUBERNETES.glob("*.yaml")):
+        with subtests.test(file.name):
+            assert file.read_text(encoding="utf-8").startswith("# ")
+            names = [(d["kind"], d.get("metadata", {}).get("name")) for d in documents(file.stem)]
+            assert len(names) == len(set(names))
 
 
 def test_names_in_manifests_are_those_of_the_code() -> None:
@@ -306,20 +315,29 @@ SECRET_KEYS = {"certFile": "tls.crt", "keyFile": "tls.key", "caFile": "ca.crt"}
 NODE_FOLDER = "/etc/kubernetes/gang-extender"
 
 
-@pytest.mark.parametrize("name", ["scheduler-config", "scopes/marker-resource", "scopes/contended-resource", "scopes/everything"])  # fmt: skip
-def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(name: str) -> None:
+CONFIGURATIONS = (
+    "scheduler-config",
+    "scopes/marker-resource",
+    "scopes/contended-resource",
+    "scopes/everything",
+)
+
+
+def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(subtests: pytest.Subtests) -> None:
     """EXTENDER.md 1.1: enableHTTPS without a CA would check no certificate, and insecure none either.
 
     Only bind calls, which wait for one another, are better off with HTTP/2.
     """
-    (config,) = documents(name)
     tls = {field: f"{NODE_FOLDER}/{file}" for field, file in SCHEDULER_FILES.items()}
-    for entry in config["extenders"]:
-        server_name = SERVER_NAME if "bindVerb" in entry else HTTP1_SERVER_NAME
-        assert entry["urlPrefix"].startswith("https://")
-        assert entry["enableHTTPS"] is True
-        assert entry["tlsConfig"] == tls | {"serverName": server_name}
-        assert server_name in NAMES
+    for name in CONFIGURATIONS:
+        (config,) = documents(name)
+        for entry in config["extenders"]:
+            with subtests.test(name, verbs=sorted(key for key in entry if key.endswith("Verb"))):
+                server_name = SERVER_NAME if "bindVerb" in entry else HTTP1_SERVER_NAME
+                assert entry["urlPrefix"].startswith("https://")
+                assert entry["enableHTTPS"] is True
+                assert entry["tlsConfig"] == tls | {"serverName": server_name}
+                assert server_name in NAMES
 
 
 def test_the_extender_mounts_what_its_settings_name() -> None:
@@ -349,7 +367,7 @@ def test_no_token_is_mounted_that_is_not_asked_for() -> None:
     found = [
         one
         for file in KUBERNETES.rglob("*.yaml")
-        for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        for one in documents_of(file)
         if isinstance(one, dict)  # not a list of patches
     ]
     accounts = [one for one in found if one["kind"] == "ServiceAccount"]
@@ -491,18 +509,20 @@ SECOND = KUBERNETES / "second-scheduler"
 
 
 def of_kind(file: str, kind: str) -> Any:
-    (found,) = (d for d in yaml.safe_load_all((SECOND / file).read_text()) if d["kind"] == kind)
+    (found,) = (d for d in documents_of(SECOND / file) if d["kind"] == kind)
     return found
 
 
-@pytest.mark.parametrize("file", sorted(SECOND.glob("*.yaml")), ids=lambda f: f.name)
-def test_manifests_of_the_second_scheduler_start_with_a_comment(file: Path) -> None:
+def test_manifests_of_the_second_scheduler_start_with_a_comment(subtests: pytest.Subtests) -> None:
     """A comment stands in front; what kubectl applies is in our namespace, but for one role of kube-system."""
-    text = file.read_text(encoding="utf-8")
-    assert text.startswith("# ")
-    for one in yaml.safe_load_all(text):
-        where = one["metadata"].get("namespace") if isinstance(one, dict) else None
-        assert where in (None, "gang-extender") or one["roleRef"]["name"].startswith("extension-")
+    for file in sorted(SECOND.glob("*.yaml")):
+        with subtests.test(file.name):
+            assert file.read_text(encoding="utf-8").startswith("# ")
+            for one in documents_of(file):
+                where = one["metadata"].get("namespace") if isinstance(one, dict) else None
+                assert where in (None, "gang-extender") or one["roleRef"]["name"].startswith(
+                    "extension-"
+                )
 
 
 def test_the_second_scheduler_serves_the_members_as_the_first_does() -> None:

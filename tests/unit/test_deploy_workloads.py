@@ -41,39 +41,47 @@ def test_the_files_are_rendered_from_the_table() -> None:
         assert path.read_text(encoding="utf-8") == rendered, path
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.kind)
-def test_each_kind_has_a_role_and_a_policy_with_its_label(kind: WorkloadKind) -> None:
+def test_each_kind_has_a_role_and_a_policy_with_its_label(subtests: pytest.Subtests) -> None:
     """The label is the switch of the kind: kubectl apply -l gang-extender.dev/kind=..."""
-    name = f"gang-extender-tree-{kind.kind.lower()}"
     roles = of_kind((WORKLOADS / "rbac.yaml").read_text(), "ClusterRole")
-    (role,) = [one for one in roles if one["metadata"]["name"] == name]
-    assert role["metadata"]["labels"]["gang-extender.dev/kind"] == kind.kind
-    assert role["rules"] == [
-        {"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["list", "watch"]}
-    ]
     policies = of_kind((WORKLOADS / "tree-policies.yaml").read_text(), "MutatingAdmissionPolicy")
-    found = [one for one in policies if one["metadata"]["name"] == name]
-    assert bool(found) == render_tree_policies.has_policy(kind)
-    for policy in found:
-        assert policy["metadata"]["labels"]["gang-extender.dev/kind"] == kind.kind
-        assert policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"] == [kind.plural]
+    for kind in KINDS:
+        with subtests.test(kind.kind):
+            name = f"gang-extender-tree-{kind.kind.lower()}"
+            (role,) = [one for one in roles if one["metadata"]["name"] == name]
+            assert role["metadata"]["labels"]["gang-extender.dev/kind"] == kind.kind
+            assert role["rules"] == [
+                {"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["list", "watch"]}
+            ]
+            of_this_kind = [one for one in policies if one["metadata"]["name"] == name]
+            assert bool(of_this_kind) == render_tree_policies.has_policy(kind)
+            for policy in of_this_kind:
+                assert policy["metadata"]["labels"]["gang-extender.dev/kind"] == kind.kind
+                (rule, *_) = policy["spec"]["matchConstraints"]["resourceRules"]
+                assert rule["resources"] == [kind.plural]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.kind)
-def test_the_controller_in_the_table_is_the_one_that_keeps_nothing_out(kind: WorkloadKind) -> None:
+def test_the_controller_in_the_table_is_the_one_that_keeps_nothing_out(
+    subtests: pytest.Subtests,
+) -> None:
     """The policy reads `manager`, the compiler `kept_out`: both keep out the same workloads."""
 
-    def kept_out(manager: str) -> bool:
+    def kept_out(kind: WorkloadKind, manager: str) -> bool:
         return bool(kind.kept_out(_workload(kind, {"managedBy": manager})))
 
-    assert kept_out("example.com/other") == bool(kind.manager)
-    assert not kept_out(kind.manager)
+    for kind in KINDS:
+        with subtests.test(kind.kind):
+            assert kept_out(kind, "example.com/other") == bool(kind.manager)
+            assert not kept_out(kind, kind.manager)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.kind)
-def test_pods_get_the_label_through_templates_or_through_other_objects(kind: WorkloadKind) -> None:
+def test_pods_get_the_label_through_templates_or_through_other_objects(
+    subtests: pytest.Subtests,
+) -> None:
     """A kind whose pods have a name rule has one of both."""
-    assert bool(kind.template_paths) + bool(kind.labels_from) == bool(kind.name_rules)
+    for kind in KINDS:
+        with subtests.test(kind.kind):
+            assert bool(kind.template_paths) + bool(kind.labels_from) == bool(kind.name_rules)
 
 
 def _workload(kind: WorkloadKind, spec: Object) -> WorkloadObject:

@@ -54,13 +54,15 @@ def test_the_program_alone_imports_nothing_heavy(words, code, there):
     assert there in out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_has_the_first_line_of_each_docstring(name):
+@pytest.mark.cpu(2)  # it imports all commands
+def test_the_table_has_the_first_line_of_each_docstring(subtests):
     """As `--help` of the program shows it; the command itself shows the whole docstring."""
-    command = imported_command(name)
-    assert isinstance(command, typer.core.TyperCommand)
-    assert command.name == name.split()[-1]
-    assert inspect.getdoc(command.callback).splitlines()[0] == COMMANDS[name][1]
+    for name, (_, first_line) in COMMANDS.items():
+        with subtests.test(name):
+            command = imported_command(name)
+            assert isinstance(command, typer.core.TyperCommand)
+            assert command.name == name.split()[-1]
+            assert inspect.getdoc(command.callback).splitlines()[0] == first_line
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import io
 import json
 import re
@@ -62,6 +62,18 @@ def test_the_file_of_values_has_the_defaults_and_its_schema_takes_them() -> None
     check(shipped)
 
 
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads((written.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@functools.cache
+def default_values() -> dict[str, Any]:
+    return values.values()
+
+
 def check(given: dict[str, Any]) -> None:
     """Validate values as Helm does: the given ones over the defaults."""
 
@@ -70,16 +82,17 @@ def check(given: dict[str, Any]) -> None:
             return {**under, **{k: merged(under.get(k), v) for k, v in over.items()}}
         return over
 
-    schema = json.loads((written.CHART / "values.schema.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(merged(copy.deepcopy(values.values()), given))
+    validator().validate(merged(default_values(), given))
 
 
-@pytest.mark.parametrize("file", VALUE_SETS, ids=lambda file: file.stem)
-def test_each_set_of_values_fits_the_schema_and_has_its_golden_file(file: Path) -> None:
+def test_each_set_of_values_fits_the_schema_and_has_its_golden_file(
+    subtests: pytest.Subtests,
+) -> None:
     """What it changes is recorded (`make chart` compares)."""
-    check(yaml.safe_load(file.read_text(encoding="utf-8")))
-    assert file_of(file).is_file()
+    for file in VALUE_SETS:
+        with subtests.test(file.stem):
+            check(yaml.safe_load(file.read_text(encoding="utf-8")))
+            assert file_of(file).is_file()
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -97,11 +110,14 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_value_is_refused_by_the_schema(words: str) -> None:
+def test_a_wrong_value_is_refused_by_the_schema(subtests: pytest.Subtests) -> None:
     """With the value and what is expected."""
-    with pytest.raises(jsonschema.ValidationError, match=re.escape(words)):
-        check(WRONG[words])
+    for words, given in WRONG.items():
+        with (
+            subtests.test(words),
+            pytest.raises(jsonschema.ValidationError, match=re.escape(words)),
+        ):
+            check(given)
 
 
 def test_settings_are_those_of_the_service() -> None:
