@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import shlex
 
-import pytest
-
 from extender.cli.main import imported_command
 from extender.cli.options.command_examples import EXAMPLES, examples_text
 from extender.cli.options.time_options import past_text, span_us
 from tests.support.service.command_line import run_command
 
 
-@pytest.mark.parametrize(
-    "words", [words for examples in EXAMPLES.values() for _, words in examples]
-)
-def test_an_example_is_parsed(words):
+def test_an_example_is_parsed(subtests):
     """Its options exist, and its spans are spans."""
-    command, *arguments = shlex.split(words.partition(" | ")[0])
-    values = imported_command(command).make_context(command, arguments).params
-    span_us(values.get("since"), values.get("until"))
-    for name in ("at", "diff"):
-        past_text(values.get(name) or "", f"--{name}")
+    for words in (words for examples in EXAMPLES.values() for _, words in examples):
+        with subtests.test(words):
+            command, *arguments = shlex.split(words.partition(" | ")[0])
+            values = imported_command(command).make_context(command, arguments).params
+            span_us(values.get("since"), values.get("until"))
+            for name in ("at", "diff"):
+                past_text(values.get(name) or "", f"--{name}")
 
 
 def test_help_ends_with_the_examples_line_by_line():

@@ -53,26 +53,30 @@ def recorded(data, *, gang="", uid=NIL_GANG):
     )
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_an_event_of_another_gang_is_not_shown(kind):
+def test_an_event_of_another_gang_is_not_shown(subtests):
     """Nothing in it is about the reader; only what is about the cluster is shown, and not as of a gang."""
-    event = recorded(filled(kind, FOREIGN), gang=f"{FOREIGN}/{FOREIGN}-g", uid=f"{FOREIGN}-uid")
-    assert visible_event(event, READER) is None
-    assert visible_event(event, Visibility.all()) is event
-    assert visible_event(event, Visibility.of([])) is None
+    for kind in TYPES:
+        with subtests.test(kind.__name__):
+            event = recorded(
+                filled(kind, FOREIGN), gang=f"{FOREIGN}/{FOREIGN}-g", uid=f"{FOREIGN}-uid"
+            )
+            assert visible_event(event, READER) is None
+            assert visible_event(event, Visibility.all()) is event
+            assert visible_event(event, Visibility.of([])) is None
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_an_event_of_no_gang_is_shown_if_it_is_about_the_cluster_or_an_own_workload(kind):
+def test_an_event_of_no_gang_is_shown_if_it_is_about_the_cluster_or_an_own_workload(subtests):
     """Leases have names of replicas, and drift of memory has names of any object: neither is shown."""
-    theirs = visible_event(recorded(filled(kind, FOREIGN)), READER)
-    ours = visible_event(recorded(filled(kind, OWN)), READER)
-    assert (theirs is not None) == (kind in ABOUT_CLUSTER)
-    of_workload = "workload" in kind.__struct_fields__
-    assert (ours is not None) == (kind in ABOUT_CLUSTER or of_workload)
-    if ours is not None:
-        assert FOREIGN not in str(ours), "actor and cause are not the reader's"
-        assert kind.__name__ in SHARED_TYPES, "the query of the log has to find it"
+    for kind in TYPES:
+        with subtests.test(kind.__name__):
+            theirs = visible_event(recorded(filled(kind, FOREIGN)), READER)
+            ours = visible_event(recorded(filled(kind, OWN)), READER)
+            assert (theirs is not None) == (kind in ABOUT_CLUSTER)
+            of_workload = "workload" in kind.__struct_fields__
+            assert (ours is not None) == (kind in ABOUT_CLUSTER or of_workload)
+            if ours is not None:
+                assert FOREIGN not in str(ours), "actor and cause are not the reader's"
+                assert kind.__name__ in SHARED_TYPES, "the query of the log has to find it"
 
 
 def _marked(value, path=()):

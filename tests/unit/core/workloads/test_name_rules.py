@@ -132,23 +132,24 @@ def test_every_rule_of_a_kind_needs_the_label_with_the_name_of_the_workload(kind
 # --- the inverse
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_labels_of_a_leaf_name_it_again(name):
+def test_labels_of_a_leaf_name_it_again(subtests):
     """Of each recorded pod: its name and UID of the workload and the leaf label are enough to find the others."""
-    for pod in record(name).pods():
-        labels = {TREE_LABEL: "default"} | pod["metadata"].get("labels", {})
-        kind = kind_of_pod(labels)
-        if kind is None:
-            continue
-        leaf = leaf_of_pod(labels)
-        known = {
-            key: labels[key]
-            for key in (kind.name_label, kind.uid_label, LEAF_LABEL)
-            if key in labels
-        }
-        found = labels_of_leaf(kind.name_rules, known, leaf)
-        assert leaf_name(kind.name_rules, found) == leaf
-        assert known.items() <= found.items()
+    for name in NAMES:
+        with subtests.test(name):
+            for pod in record(name).pods():
+                labels = {TREE_LABEL: "default"} | pod["metadata"].get("labels", {})
+                kind = kind_of_pod(labels)
+                if kind is None:
+                    continue
+                leaf = leaf_of_pod(labels)
+                known = {
+                    key: labels[key]
+                    for key in (kind.name_label, kind.uid_label, LEAF_LABEL)
+                    if key in labels
+                }
+                found = labels_of_leaf(kind.name_rules, known, leaf)
+                assert leaf_name(kind.name_rules, found) == leaf
+                assert known.items() <= found.items()
 
 
 def test_labels_of_a_leaf_are_found_in_a_shortened_name():
