@@ -1,14 +1,12 @@
 """Ports in memory whose faults a test sets: a clock that stands still and a cluster that does what it is asked.
 
 `Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can set
-what the cluster shows, run one pass, call a verb, and look at the events. `until` is the only way to
-wait: for a condition, with a deadline.
+what the cluster shows, run one pass, call a verb, and look at the events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 from uuid import UUID
@@ -59,19 +57,13 @@ from tests.support.logs.fake_store import (
     FakeSnapshots,
 )
 from tests.support.service.manifest_builders import Object, a_manifest
+from tests.support.waiting import eventually
 
 GATED = [{"name": GATE}]
 TTL_MS = 10_000
 
 
-async def until(condition: Callable[[], Any], what: str = "", within_s: float = 60.0) -> Any:
-    """Wait until a condition is true and return its value; fail when it is not in time."""
-    deadline = time.monotonic() + within_s
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {within_s:.0f} s for: {what or condition}")
-        await asyncio.sleep(0.002)
-    return found
+until = eventually  # for files that import it from here
 
 
 async def idle(turns: int = 200) -> None:
@@ -438,7 +430,9 @@ class Stage:
     async def lead(self) -> Stage:
         """Take the lease and replay."""
         self.start(self.leader.run())
-        await until(lambda: self.leader.role == "leading" and not self.leader.in_flight, "leading")
+        await eventually(
+            lambda: self.leader.role == "leading" and not self.leader.in_flight, "leading"
+        )
         return self
 
     async def one_pass(self) -> None:
@@ -461,7 +455,9 @@ class Stage:
         for _ in range(10):
             before = (len(self.database.rows), self.cluster.seen.revision)
             await self.one_pass()
-            await until(lambda: not self.parts.termination_reasons.awaited, "how members ended")
+            await eventually(
+                lambda: not self.parts.termination_reasons.awaited, "how members ended"
+            )
             if (len(self.database.rows), self.cluster.seen.revision) == before:
                 return
         raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")

@@ -12,7 +12,7 @@ import pytest
 from extender.core.model.errors import TooManyQueries
 from extender.queries.plan.plan_query_worker import PlanQueryWorker
 from extender.runtime.worker_process import WorkerProcess
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 def _runs(pid):
@@ -67,9 +67,9 @@ async def test_a_killed_process_is_replaced():
             await process.run(signal.raise_signal, signal.SIGKILL)
         second = await process.run(os.getpid)
         assert process.pid == second != first
-        await until(lambda: not _runs(first), "the first process is gone", 30)
+        await eventually(lambda: not _runs(first), "the first process is gone")
         os.kill(second, signal.SIGKILL)
-        await until(lambda: not _runs(second), "the second process is gone", 30)
+        await eventually(lambda: not _runs(second), "the second process is gone")
         process.warm_up(os.getpid)
         assert await process.run(os.getpid) not in {first, second}
     finally:

@@ -14,7 +14,7 @@ from extender.control.loop.planner_pool import SOLVER, PlannerPool
 from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from extender.runtime.worker_process import initialize_worker
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 @pytest.mark.cpu(2)
@@ -42,7 +42,7 @@ async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     await asyncio.sleep(0)
     planning.cancel()
     planner.stop()
-    await until(lambda: worker not in multiprocessing.active_children(), "the worker is gone", 30)
+    await eventually(lambda: worker not in multiprocessing.active_children(), "the worker is gone")
 
 
 def _has_solver():

@@ -14,7 +14,7 @@ from extender.http.responses.json_responses import answer
 from extender.http.web.query_process import CALLED, QueryProcess, QueryTurns
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 CALM_S = 600.0
 CALMER_MS = 700_000  # the header's largest is a thousand seconds
@@ -69,7 +69,7 @@ async def settled():
 async def test_so_many_are_worked_on_at_once(asked, at_once):
     async with await serving(asked, QueryTurns(at_once, 0)) as client:
         asking = [asyncio.create_task(client.get("/work")) for _ in range(4)]
-        await until(lambda: asked.begun >= at_once, "worked on")
+        await eventually(lambda: asked.begun >= at_once, "worked on")
         await settled()
         assert asked.begun == at_once
         asked.go.set()
@@ -117,9 +117,9 @@ async def test_a_fault_gives_the_turn_back(asked):
 async def test_streams_take_no_turn(asked):
     async with await serving(asked, QueryTurns(1, 0)) as client:
         streams = [asyncio.create_task(client.get("/work?follow")) for _ in range(3)]
-        await until(lambda: asked.begun == 3, "all streams")
+        await eventually(lambda: asked.begun == 3, "all streams")
         question = asyncio.create_task(client.get("/work"))
-        await until(lambda: asked.begun == 4, "the question as well")
+        await eventually(lambda: asked.begun == 4, "the question as well")
         asked.go.set()
         await asyncio.gather(*streams, question)
 

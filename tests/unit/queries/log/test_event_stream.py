@@ -14,7 +14,7 @@ from extender.ports.query_ports import EventFilter
 from extender.queries.log import event_stream as feed_module
 from extender.queries.log.event_stream import EventStream
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ async def test_what_is_there_then_what_comes(writer):
     await writer.write(5)
     seen = []
     task = asyncio.create_task(reading(writer, seen, limit=20))
-    await until(lambda: len(seen) == 5, "what was there")
+    await eventually(lambda: len(seen) == 5, "what was there")
     for _ in range(15):
         await writer.write()
         await asyncio.sleep(0)
@@ -85,13 +85,13 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     batches = writer.feed.follow(EventFilter())
     slow, fast = [], []
     task = asyncio.create_task(reading(writer, fast))  # without an end: it keeps the feed following
-    await until(lambda: writer.feed._recent is not None, "following")
+    await eventually(lambda: writer.feed._recent is not None, "following")
     kept = writer.feed._recent
     for _ in range(100):
         await writer.write(10)
         await asyncio.sleep(0)
         assert len(kept._events) <= 10
-    await until(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
+    await eventually(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
     assert kept.start == 990
     async with aclosing(batches):
         async for batch in batches:
@@ -135,7 +135,9 @@ async def test_an_outage_is_waited_for(writer):
     seen = []
     task = asyncio.create_task(reading(writer, seen, limit=6))
     await writer.write(3)
-    await until(lambda: len(seen) == 3 and writer.feed._recent is not None, "the first, followed")
+    await eventually(
+        lambda: len(seen) == 3 and writer.feed._recent is not None, "the first, followed"
+    )
     reader = writer.feed._reader
     page = reader.page
 
@@ -179,7 +181,7 @@ async def test_the_log_is_not_followed_without_readers(writer):
     await asyncio.wait_for(reading(writer, seen, limit=1), 60)
     assert (writer.feed.readers, writer.feed._following) == (0, None)
     tasks = [asyncio.create_task(reading(writer, [])) for _ in range(3)]
-    await until(lambda: writer.feed.readers == 3, "three readers")
+    await eventually(lambda: writer.feed.readers == 3, "three readers")
     writer.feed.stop()
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert writer.feed.readers == 0
