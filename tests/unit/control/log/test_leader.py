@@ -14,7 +14,6 @@ from extender.core.log.state_projector import fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import GangUid
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
-from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import TTL_MS, Stage
 from tests.support.waiting import eventually
 
@@ -295,10 +294,9 @@ async def test_listeners_get_appends_and_losses():
 
 async def test_a_stopped_leader_gives_the_lease_back():
     """After a clean stop the next holder need not wait."""
-    database = FakeDatabase(lambda: 0)
-    async with Stage(database=database) as stage:
+    async with Stage() as stage:
         await stage.lead()
         await stage.stop_leading()
-        assert database.expired
+        assert stage.database.expired
         assert stage.leader.role == "stopped"
         assert not stage.leader.may_act()
