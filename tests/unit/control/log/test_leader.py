@@ -136,7 +136,7 @@ async def test_a_second_fault_right_after_settling_is_settled_too(stage):
     await eventually(
         lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again"
     )
-    await asyncio.wait_for(stage.leader.append(drafts(1, "after")), 60)
+    await stage.leader.append(drafts(1, "after"))
     await agree(stage)
 
 
