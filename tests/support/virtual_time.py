@@ -7,7 +7,6 @@ import selectors
 import time
 from typing import Any
 
-
 TURN_S = 1e-5  # each turn of the loop, so that what runs all the time keeps nothing else from its time
 
 
@@ -51,7 +50,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._virtual.at_work -= 1
 
 
-def wrap_future(future: Any, *, loop: asyncio.AbstractEventLoop | None = None) -> Any:  # noqa: ANN401
+def wrap_future(future: Any, *, loop: asyncio.AbstractEventLoop | None = None) -> Any:
     """Do what `asyncio.wrap_future` does, through which the loop waits for threads and processes."""
     loop = loop or asyncio.get_running_loop()
     answer = _wrap_future(future, loop=loop)

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
+from extender.cluster.manifests.manifest_loader import Memory
 from extender.cluster.read.pod_conversion import end_of_terminating
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.binding.bind_barrier import BindBarriers
@@ -61,6 +62,9 @@ from tests.support.waiting import eventually
 
 GATED = [{"name": GATE}]
 TTL_MS = 10_000
+ALONE = frozenset(
+    {"Node", "PodGroup", "CompositePodGroup", "Pod"}
+)  # read without others of these kinds
 
 
 until = eventually  # for files that import it from here
@@ -119,6 +123,7 @@ class FakeCluster:
 
     def __init__(self, *objects: Object) -> None:
         self.objects: list[Object] = []
+        self._memory = Memory()
         self.seen = ClusterView()
         self.calls: list[tuple[str, str, str]] = []
         self.bindings: list[Binding] = []
@@ -139,11 +144,9 @@ class FakeCluster:
 
     def add(self, *objects: Object) -> None:
         """Create objects; creation times follow the order over all calls."""
+        new = {_name(one) for one in objects}
+        view = self._read(objects, new)
         self.objects += objects
-        new = {
-            (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in objects
-        }
-        view = a_manifest(self.objects).world.view
         for node in view.nodes.values():
             if ("Node", "", node.name) in new:
                 self.seen = with_node(self.seen, node)
@@ -157,6 +160,18 @@ class FakeCluster:
             if ("PodDisruptionBudget", budget.namespace, budget.name) in new:
                 self.seen = with_pdb(self.seen, budget)
         self._notify()
+
+    def _read(self, objects: Sequence[Object], names: set[tuple[str, str, str]]) -> ClusterView:
+        """Return a view that has these objects as they are in the cluster; others only where it is quicker."""
+        before = self.objects
+        replaced = any(_name(one) in names for one in before)
+        dated = any("creationTimestamp" in one["metadata"] for one in (*before, *objects))
+        if not replaced and not dated and all(one["kind"] in ALONE for one in objects):
+            before = [one for one in before if one["kind"] not in ALONE]
+        created = self._memory.created
+        for ident in [ident for ident in created if (ident[0], *ident[2:]) in names]:
+            del created[ident]
+        return a_manifest([*before, *objects], memory=self._memory).world.view
 
     def pod(self, name: str) -> Pod:
         """Return a pod by name in namespace default (or namespace/name)."""
@@ -330,6 +345,10 @@ class FakeCluster:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")
         self.calls.append(("notice", f"{notice.namespace}/{notice.name}", notice.message))
         self.notices.append(notice)
+
+
+def _name(thing: Object) -> tuple[str, str, str]:
+    return thing["kind"], thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
 
 
 def forest_of(view: ClusterView) -> Forest:
