@@ -7,7 +7,9 @@ import selectors
 import time
 from typing import Any
 
-TURN_S = 1e-5  # each turn of the loop, so that what runs all the time keeps nothing else from its time
+TURN_S = (
+    1e-5  # each turn of the loop, so that what runs all the time keeps nothing else from its time
+)
 
 
 class _Selector(selectors.DefaultSelector):

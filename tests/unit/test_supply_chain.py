@@ -32,7 +32,6 @@ def test_other_licenses_are_refused_by_name(expression):
     assert REFUSED[expression] in licenses.problem_of(expression)
 
 
-@pytest.mark.cpu(2)  # reads the metadata of 52 packages
 def test_every_package_of_a_release_has_an_allowed_license():
     """With that of the embedded server; tools of developers are not passed on."""
     names = licenses.installed_packages()
@@ -64,7 +63,6 @@ def test_an_advisory_has_a_line_unless_it_is_ignored(monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 2), (["--report"], 0)])
-@pytest.mark.cpu(10)
 def test_without_the_service_nothing_is_called_free_of_vulnerabilities(words, code, monkeypatch):
     """Only make check goes on, with a line that cannot be taken for a result."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # the port of discard: nothing listens

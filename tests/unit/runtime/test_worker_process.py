@@ -28,7 +28,6 @@ def _runs(pid):
     return True
 
 
-@pytest.mark.cpu(1)
 async def test_stopping_one_process_leaves_the_others():
     """Its callers get an error, it leaves no child, and no call starts it again."""
     one, other = WorkerProcess(nice=3), WorkerProcess()
@@ -56,7 +55,6 @@ async def test_stopping_one_process_leaves_the_others():
     assert not _runs(other.pid)
 
 
-@pytest.mark.cpu(1)
 async def test_a_killed_process_is_replaced():
     """The call that ran in it fails; a later one starts another process."""
     process = WorkerProcess()
@@ -76,7 +74,6 @@ async def test_a_killed_process_is_replaced():
         process.stop()
 
 
-@pytest.mark.cpu(1)
 async def test_a_plan_query_in_a_process_that_dies_is_refused():
     worker = PlanQueryWorker()
     try:

@@ -405,7 +405,6 @@ async def test_a_new_leader_whose_view_is_older_than_the_log_changes_nothing():
             assert behind.caught_up == 1, "once in a term"
 
 
-@pytest.mark.cpu(2)
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
@@ -417,7 +416,6 @@ async def test_another_process_gives_the_same_answer():
         planner.stop()
 
 
-@pytest.mark.cpu(3)
 async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()

@@ -41,7 +41,6 @@ def verdicts(stage, *kinds):
     ]
 
 
-@pytest.mark.cpu(20)
 @pytest.mark.parametrize(("hostile", "racks"), [(odd_sized, 6), (apart, 4)])
 async def test_an_ordinary_gang_is_admitted_while_an_older_search_goes_on(hostile, racks):
     """Trees of another namespace that were created before it, and that keep the planner busy, do not keep it waiting."""
@@ -171,7 +170,6 @@ async def test_a_tree_whose_plans_were_overtaken_is_passed_no_longer():
         ]
 
 
-@pytest.mark.cpu(20)
 async def test_a_tree_over_its_budget_comes_again_with_a_larger_one():
     """After a pause that doubles; each decision has the budget in its input, and follows from it again."""
     hostile = odd_sized("bad", "bad", random.Random(1))
