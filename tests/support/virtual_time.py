@@ -32,7 +32,7 @@ class _Selector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Its clock nearly stands while code runs, however long that takes, and jumps to the next timer when no code can run.
 
-    Only while a thread or a process works for the loop, timers take as long as they say.
+    Only while a thread or a process works for the loop, timers take their time on the wall.
     """
 
     def __init__(self) -> None:
