@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 # hypothesis_profile also loads the profile that tests take their settings from
-from tests.support import failure_report, hypothesis_profile
+from tests.support import cpu_limit, failure_report, hypothesis_profile
 from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
 
 AFTER_TIMEOUT_S = 60.0
@@ -74,6 +74,13 @@ def pytest_runtest_makereport(item, call):
     if report.failed:
         report.sections.extend(failure_report.sections(item.config))
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = (report for reports in terminalreporter.stats.values() for report in reports)
+    if lines := cpu_limit.expensive(reports):
+        terminalreporter.section(f"unit tests of more than {cpu_limit.LIMIT_S} s of CPU")
+        terminalreporter.write_line("\n".join(lines))
 
 
 # Each phase by itself: after a failed one, pytest-timeout and pytest's own faulthandler_timeout no longer watch the test.

@@ -25,6 +25,7 @@ LOOK_EVERY_S = 1.0  # at processes: it reads a file of each process of the machi
 # An idle service and a test that polls use less of a processor than this.
 BUSY_SHARE = 0.15
 POLL_S = 0.02
+POLL_FIRST_S = 0.001  # what is in memory comes at once; the pause doubles up to that of the wait
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _broken_off: list[str] = []
@@ -145,7 +146,7 @@ async def eventually(
     Args:
         look: The condition; it may be a coroutine function.
         what: What is waited for; empty: the name of the condition.
-        every_s: Pause between two looks.
+        every_s: Pause between two looks; the first ones are shorter.
         state: What progresses meanwhile, as for `Patience`.
         patience_s: After so many seconds, in the time of the test, the wait has failed.
 
@@ -153,6 +154,7 @@ async def eventually(
         WaitedInVain: It did not come true; with what was seen last.
     """
     __tracebackhide__ = True
+    pause_s = POLL_FIRST_S
     with Patience(what or _name(look), state, patience_s) as patience:
         while True:
             seen = look()
@@ -162,7 +164,7 @@ async def eventually(
                 return seen
             if patience.exhausted():
                 raise patience.failure(seen)
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(pause_s := min(2 * pause_s, every_s))
 
 
 def until(
@@ -175,11 +177,12 @@ def until(
 ) -> Any:
     """Do what `eventually` does, in a test without an event loop."""
     __tracebackhide__ = True
+    pause_s = POLL_FIRST_S
     with Patience(what or _name(look), state, patience_s) as patience:
         while not (seen := look()):
             if patience.exhausted():
                 raise patience.failure(seen)
-            time.sleep(every_s)
+            time.sleep(pause_s := min(2 * pause_s, every_s))
         return seen
 
 

@@ -30,7 +30,6 @@ def test_other_licenses_are_refused_by_name(subtests):
             assert problem in licenses.problem_of(expression)
 
 
-@pytest.mark.cpu(2)  # reads the metadata of 52 packages
 def test_every_package_of_a_release_has_an_allowed_license():
     """With that of the embedded server; tools of developers are not passed on."""
     names = licenses.installed_packages()
@@ -61,7 +60,6 @@ def test_an_advisory_has_a_line_unless_it_is_ignored(monkeypatch):
     assert audit.advisories([answer(vulns=[vulnerability])]) == []
 
 
-@pytest.mark.cpu(10)  # it starts pip-audit
 def test_without_the_service_nothing_is_called_free_of_vulnerabilities(monkeypatch, capsys):
     """Only make check goes on, with a line that cannot be taken for a result."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # the port of discard: nothing listens

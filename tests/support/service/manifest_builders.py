@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from extender.cluster.manifests.manifest_entries import Role, entries_in
-from extender.cluster.manifests.manifest_loader import Manifest, build, complete
+from extender.cluster.manifests.manifest_loader import Manifest, Memory, build, complete
 from extender.cluster.manifests.yaml_reader import Document
 
 Object = dict[str, Any]
@@ -250,8 +250,10 @@ def _dns(name: str) -> str:
 # --- from manifests to what the service sees
 
 
-def a_manifest(cluster: Iterable[Object], wanted: Iterable[Object] = ()) -> Manifest:
-    """Build what `load` builds from files, from objects; creation times follow the order."""
+def a_manifest(
+    cluster: Iterable[Object], wanted: Iterable[Object] = (), memory: Memory | None = None
+) -> Manifest:
+    """Build what `load` builds from files, from objects; creation times follow the order, and those in the memory."""
     entries = [
         entry
         for things, role in ((cluster, Role.CLUSTER), (wanted, Role.WANTED))
@@ -259,7 +261,7 @@ def a_manifest(cluster: Iterable[Object], wanted: Iterable[Object] = ()) -> Mani
             (Document(where=f"object {n}", value=thing) for n, thing in enumerate(things, 1)), role
         )
     ]
-    return build(complete(entries))
+    return build(complete(entries, memory))
 
 
 def a_world(*objects: Object) -> Any:

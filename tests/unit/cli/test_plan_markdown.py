@@ -17,6 +17,7 @@ from extender.queries.plan.plan_query import (
     PlanAnswer,
     SearchLine,
 )
+from tests.support.service.command_line import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy/examples"
 KINDS = [
@@ -24,12 +25,12 @@ KINDS = [
 ]  # fmt: skip
 
 
-def page(*words, text=None):
+PLAN = ["plan", "--cluster", str(EXAMPLES / "cluster.yaml"), "-o", "markdown"]
+
+
+def page(*words):
     """Return exit code and page of a plan on the cluster of the examples."""
-    done = subprocess.run(
-        [sys.executable, "-m", "extender", "plan", "--cluster", str(EXAMPLES / "cluster.yaml"),
-         "-o", "markdown", *words], input=text, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_command(*PLAN, *words)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, done.stdout
 
@@ -56,10 +57,14 @@ def test_each_kind_of_workload_has_a_page(name):
 
 
 def test_a_refusal_has_reasons_and_what_would_help():
-    """A JobSet that is too large for a block."""
+    """A JobSet that is too large for a block; by a process, which reads it from a pipe."""
     large = (EXAMPLES / "jobset.yaml").read_text().replace("replicas: 2", "replicas: 9")
-    code, text = page("-f", "-", text=large)
-    assert code == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "extender", *PLAN, "-f", "-"],
+        input=large, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    text = done.stdout
+    assert done.returncode == 1, done.stderr
     assert text.startswith("## Would it fit? No\n")
     assert "36 new pods in one topology.example.com/block" in text
     assert "**What would help** (each was verified by a plan):" in text

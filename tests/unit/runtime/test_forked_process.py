@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import until
 
 PRELUDE = """
 import asyncio, os, signal, sys
@@ -32,23 +33,18 @@ def work(options):
 def run(script):
     """Run a script to its end and return the words that it printed."""
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
 
-def has_ended(pid, within_s=30.0):
-    """Wait until there is no process with this id, or only what its parent has not waited for."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return True
-        if text.rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.01)
-    return False
+def has_ended(pid):
+    """Return whether there is no process with this id, or only what its parent has not waited for."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return True
+    return text.rpartition(")")[2].split()[0] == "Z"
 
 
 def test_it_gets_its_options_and_its_status_is_returned_to_all_who_wait():
@@ -129,7 +125,7 @@ def test_it_ends_when_its_parent_is_killed(begins):
         assert parent.stdout is not None
         line = next(line for line in parent.stdout if line.startswith("forked"))
         parent.kill()
-    assert all(has_ended(int(pid)) for pid in line.split()[1:])
+    until(lambda: all(has_ended(int(pid)) for pid in line.split()[1:]), "the ends of both")
 
 
 def test_a_worker_that_was_forked_has_the_modules_and_is_replaced_by_a_new_one():

@@ -12,7 +12,7 @@ from extender.core.model.errors import StoreUnavailable
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 NEVER_S = 3600
 OFTEN_S = 0.001
@@ -46,7 +46,7 @@ async def test_expected_errors_are_logged_once_each_and_the_work_is_done_again(c
     async with running(
         work, name="store", every_s=OFTEN_S, expected=(StoreUnavailable,), failure="not stored"
     ):
-        await until(lambda: len(done) > 6, "runs after all failures")
+        await eventually(lambda: len(done) > 6, "runs after all failures")
     logged = [(r.message, r.task, r.error) for r in caplog.records]
     assert logged == [("not stored", "store", text) for text in ("down", "full", "down")]
     assert done[:4] == [None] * 4
@@ -76,7 +76,7 @@ async def test_no_work_and_no_success_while_the_condition_is_false():
         done.append(_last_success("gated"))
 
     async with running(work, name="gated", every_s=OFTEN_S, condition=condition):
-        await until(lambda: done, "the condition holds")
+        await eventually(lambda: done, "the condition holds")
     assert asked[:4] == [0] * 4
     assert done[0] is None
 
@@ -92,9 +92,9 @@ async def test_a_change_ends_the_wait_even_if_it_comes_during_the_work():
 
     changes = Changes(lambda: wakeup.revision, wakeup.wait)
     async with running(work, name="woken", every_s=NEVER_S, changes=changes):
-        await until(lambda: done == [0, 1] and wakeup.waiting, "the second run")
+        await eventually(lambda: done == [0, 1] and wakeup.waiting, "the second run")
         wakeup.wake()
-        await until(lambda: done == [0, 1, 2], "the third run")
+        await eventually(lambda: done == [0, 1, 2], "the third run")
 
 
 async def test_the_pause_depends_on_the_outcome():
@@ -114,7 +114,7 @@ async def test_the_pause_depends_on_the_outcome():
         work, name="pauses", every_s=lambda: pause("every"), retry_s=lambda: pause("retry"),
         expected=(StoreUnavailable,), failure="not done",
     ):  # fmt: skip
-        await until(lambda: len(called) >= 3, "three pauses")
+        await eventually(lambda: len(called) >= 3, "three pauses")
     assert called[:3] == ["every", "retry", "every"]
 
 

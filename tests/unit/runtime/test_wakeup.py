@@ -9,8 +9,9 @@ import pytest
 from extender.control.loop import control_loop
 from extender.core.log.events import GangUnschedulable
 from extender.runtime.wakeup import Wakeup, first_of
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 NEVER_S = 3_600.0  # the tick of the loop where only a wake-up may lead to a pass
 
@@ -98,8 +99,8 @@ def count_passes(stage: Stage, during=lambda number: None) -> list[int]:
 async def quiet(stage: Stage) -> None:
     """Run the control loop until it waits for a change."""
     stage.start(stage.control_loop.run())
-    await until(lambda: stage.parts.exchange.published.result.number > 0, "the first pass", 30)
-    await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
+    await eventually(lambda: stage.parts.exchange.published.result.number > 0, "the first pass")
+    await eventually(lambda: stage.barriers.wakeup.waiting, "the loop to wait")
 
 
 @pytest.mark.parametrize("source", ["barriers", "leader", "view"])
@@ -116,7 +117,7 @@ async def test_a_wake_up_during_a_pass_leads_to_another_pass(monkeypatch, source
         await quiet(stage)
         begun = count_passes(stage, lambda number: wake() if number == 1 else None)
         stage.barriers.wakeup.wake()
-        await until(lambda: len(begun) >= 2, "the pass after the one in which it was woken", 30)
+        await eventually(lambda: len(begun) >= 2, "the pass after the one in which it was woken")
 
 
 async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
@@ -126,8 +127,8 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
         await stage.lead()
         begun = count_passes(stage)
         await quiet(stage)
-        await until(lambda: bool(stage.event_data(GangUnschedulable)), "the refusal", 30)
-        await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
+        await eventually(lambda: bool(stage.event_data(GangUnschedulable)), "the refusal")
+        await eventually(lambda: stage.barriers.wakeup.waiting, "the loop to wait")
         passes = len(begun)
         assert passes <= 3
         for _ in range(50):
@@ -157,4 +158,4 @@ async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch
                 e.gang for e in stage.events() if isinstance(e.data, GangUnschedulable)
             } == names
 
-        await until(explained, "a reason for every tree", 60)
+        await eventually(explained, "a reason for every tree")

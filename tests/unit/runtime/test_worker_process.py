@@ -12,7 +12,7 @@ import pytest
 from extender.core.model.errors import TooManyQueries
 from extender.queries.plan.plan_query_worker import PlanQueryWorker
 from extender.runtime.worker_process import WorkerProcess
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 def _runs(pid):
@@ -28,7 +28,6 @@ def _runs(pid):
     return True
 
 
-@pytest.mark.cpu(1)
 async def test_stopping_one_process_leaves_the_others():
     """Its callers get an error, it leaves no child, and no call starts it again."""
     one, other = WorkerProcess(nice=3), WorkerProcess()
@@ -56,7 +55,6 @@ async def test_stopping_one_process_leaves_the_others():
     assert not _runs(other.pid)
 
 
-@pytest.mark.cpu(1)
 async def test_a_killed_process_is_replaced():
     """The call that ran in it fails; a later one starts another process."""
     process = WorkerProcess()
@@ -67,16 +65,15 @@ async def test_a_killed_process_is_replaced():
             await process.run(signal.raise_signal, signal.SIGKILL)
         second = await process.run(os.getpid)
         assert process.pid == second != first
-        await until(lambda: not _runs(first), "the first process is gone", 30)
+        await eventually(lambda: not _runs(first), "the first process is gone")
         os.kill(second, signal.SIGKILL)
-        await until(lambda: not _runs(second), "the second process is gone", 30)
+        await eventually(lambda: not _runs(second), "the second process is gone")
         process.warm_up(os.getpid)
         assert await process.run(os.getpid) not in {first, second}
     finally:
         process.stop()
 
 
-@pytest.mark.cpu(1)
 async def test_a_plan_query_in_a_process_that_dies_is_refused():
     worker = PlanQueryWorker()
     try:

@@ -20,6 +20,7 @@ from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
+from tests.support.waiting import eventually, patient
 
 GATE = "gang-extender.dev/admission"
 POLL_S = 0.01
@@ -88,8 +89,9 @@ def ref(cluster, name, uid=None) -> PodRef:
     return PodRef(namespace="default", name=name, uid=uid or pod_named(cluster, name).uid)
 
 
-async def until(cluster, holds):
-    async with asyncio.timeout(60):
+async def shown(cluster, holds):
+    """Wait until the view is as it shall be, and be woken by each change of it."""
+    async with patient("a change of the view"):
         while not holds():
             await cluster.changed(cluster.view().revision)
 
@@ -189,10 +191,10 @@ async def test_a_line_of_several_megabytes_is_read(write, running, tmp_path) -> 
         second = bound("g-1")
         with (tmp_path / "data" / "cluster.jsonl").open("ab", buffering=0) as file:
             file.write(bound("g-0") + second[: 2 << 20])
-            await until(cluster, lambda: pod_named(cluster, "g-0").node == "n1")
+            await shown(cluster, lambda: pod_named(cluster, "g-0").node == "n1")
             assert pod_named(cluster, "g-1").node is None
             file.write(second[2 << 20 :])
-            await until(cluster, lambda: pod_named(cluster, "g-1").node == "n1")
+            await shown(cluster, lambda: pod_named(cluster, "g-1").node == "n1")
 
 
 async def test_a_line_without_end_is_an_error_that_names_the_file(
@@ -241,12 +243,12 @@ async def test_changed_manifests_are_read_and_a_pod_that_left_is_another_when_it
         await bind(cluster, "p")
         old, kept = pod_named(cluster, "p"), pod_named(cluster, "q")
         write(a_pod("q"))
-        await until(cluster, lambda: pod_named(cluster, "p") is None)
+        await shown(cluster, lambda: pod_named(cluster, "p") is None)
         assert not cluster.view().usage
         with pytest.raises(RequestRejected):
             await bind(cluster, "p", uid=old.uid)
         write(a_pod("p"), a_pod("q"))
-        await until(cluster, lambda: pod_named(cluster, "p") is not None)
+        await shown(cluster, lambda: pod_named(cluster, "p") is not None)
         new = pod_named(cluster, "p")
         assert (new.node, new.uid == old.uid) == (None, False)
         assert new.created_us > kept.created_us
@@ -272,13 +274,11 @@ async def test_a_manifest_that_breaks_keeps_the_last_good_state(write, running, 
     async with running() as cluster:
         revision = cluster.view().revision
         write(text="kind: [")
-        async with asyncio.timeout(60):
-            while "A manifest file is ignored" not in caplog.text:
-                await asyncio.sleep(POLL_S)
+        await eventually(lambda: "A manifest file is ignored" in caplog.text)
         assert cluster.not_ready_reason() == ""
         assert cluster.view().revision == revision
         write(a_node("n1"), a_node("n2"))
-        await until(cluster, lambda: "n2" in cluster.view().nodes)
+        await shown(cluster, lambda: "n2" in cluster.view().nodes)
 
 
 async def test_a_manifest_that_never_was_good_is_doubted_until_it_is(write, running) -> None:
@@ -286,7 +286,7 @@ async def test_a_manifest_that_never_was_good_is_doubted_until_it_is(write, runn
     async with running() as cluster:
         assert "cluster.yaml" in cluster.not_ready_reason()
         write(a_node("n1"))
-        await until(cluster, lambda: "n1" in cluster.view().nodes)
+        await shown(cluster, lambda: "n1" in cluster.view().nodes)
         assert cluster.not_ready_reason() == ""
 
 
@@ -294,7 +294,7 @@ async def test_a_second_process_sees_the_lines_of_the_first(write, running) -> N
     write(a_pod("p"))
     async with running() as one, running() as two:
         await bind(one, "p")
-        await until(two, lambda: pod_named(two, "p").node == "n1")
+        await shown(two, lambda: pod_named(two, "p").node == "n1")
         with pytest.raises(RequestRejected, match="is bound to n1"):
             await bind(two, "p", "n2")
 
@@ -337,15 +337,15 @@ async def test_a_workload_has_its_pods(write, running, tmp_path) -> None:
         await cluster.remove_gate(ref(cluster, names[0]))
         await bind(cluster, names[0])
         write(a_jobset(), a_job(parallelism=2), name="work.yaml")
-        await until(cluster, lambda: len(cluster.view().pods) == 7)
+        await shown(cluster, lambda: len(cluster.view().pods) == 7)
         assert pod_named(cluster, names[0]).node == "n1"
         uid = pod_named(cluster, names[0]).uid
         write(name="work.yaml")
-        await until(cluster, lambda: not cluster.view().pods)
+        await shown(cluster, lambda: not cluster.view().pods)
         assert not cluster.workloads.view().objects
-        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 9)
+        await eventually(lambda: len(deleted(tmp_path)) == 9)
         write(a_jobset(), name="work.yaml")
-        await until(cluster, lambda: len(cluster.view().pods) == 5)
+        await shown(cluster, lambda: len(cluster.view().pods) == 5)
         assert {one.node for one in cluster.view().pods.values()} == {None}
         assert uid not in cluster.view().pods
         assert cluster.workloads.view().objects.keys() != {workload}
@@ -354,12 +354,6 @@ async def test_a_workload_has_its_pods(write, running, tmp_path) -> None:
 
 def deleted(tmp_path):
     return [line["kind"] for line in lines(tmp_path) if line["type"] == "deleted"]
-
-
-async def until_lines(tmp_path, holds):
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(POLL_S)
 
 
 def a_group_of(cluster, minimum=2, name="fit", priority_class=""):
@@ -401,8 +395,8 @@ async def test_groups_of_workloads_survive_a_restart_and_go_with_their_owner(
         again = cluster.view().groups[key].uid
         assert again != uid
         write(a_node("n"))
-        await until(cluster, lambda: not cluster.view().groups)
-        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 5)
+        await shown(cluster, lambda: not cluster.view().groups)
+        await eventually(lambda: len(deleted(tmp_path)) == 5)
     assert Counter(deleted(tmp_path)) == {"PodGroup": 2, "Pod": 2, "Job": 1}
 
 
@@ -422,7 +416,7 @@ async def test_writes_of_groups_are_refused_as_by_an_api_server(write, running) 
             await workloads.apply_group(a_group_of(cluster, 5), "other")
         late = a_group_of(cluster, 1, "late")
         write(a_node("n"))
-        await until(cluster, lambda: not cluster.view().pods)
+        await shown(cluster, lambda: not cluster.view().pods)
         with pytest.raises(RequestRejected, match=r"Job fit is not in the files any more"):
             await workloads.create_group(late)
 
@@ -433,19 +427,19 @@ async def test_a_replica_that_does_not_lead_writes_nothing(write, running, tmp_p
     write(a_job(parallelism=2))
     async with running(lambda: leads) as standby, running() as leader:
         await leader.workloads.create_group(a_group_of(leader))
-        await until(standby, lambda: standby.view().groups)
+        await shown(standby, lambda: standby.view().groups)
         assert standby.view().groups == leader.view().groups
         write(a_node("n"))
-        await until(standby, lambda: not standby.view().groups and not standby.view().pods)
-        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 4)
+        await shown(standby, lambda: not standby.view().groups and not standby.view().pods)
+        await eventually(lambda: len(deleted(tmp_path)) == 4)
     async with running(lambda: leads) as standby:
         write(a_job(parallelism=2))
-        await until(standby, lambda: standby.view().pods)
+        await shown(standby, lambda: standby.view().pods)
         write(a_node("n"))
-        await until(standby, lambda: not standby.view().pods)
+        await shown(standby, lambda: not standby.view().pods)
         assert len(deleted(tmp_path)) == 4
         leads = True
-        await until_lines(tmp_path, lambda: len(deleted(tmp_path)) == 7)
+        await eventually(lambda: len(deleted(tmp_path)) == 7)
     assert Counter(deleted(tmp_path)) == {"PodGroup": 1, "Pod": 4, "Job": 2}
 
 
@@ -455,7 +449,7 @@ async def test_an_unchanged_workload_is_the_same_object(write, running) -> None:
     async with running() as cluster:
         before = cluster.workloads.view()
         write(a_node("n"), name="nodes.yaml")
-        await until(cluster, lambda: cluster.view().nodes)
+        await shown(cluster, lambda: cluster.view().nodes)
         assert cluster.workloads.view() is before
         write(a_job(parallelism=3), a_profile("mine"), name="work.yaml")
         assert await cluster.workloads.changed(before.revision) == before.revision + 1
@@ -469,9 +463,7 @@ async def test_a_wrong_workload_leaves_the_last_valid_state(write, running, capl
     async with running() as cluster:
         write(a_job(parallelism="three"), name="work.yaml")
         write(a_profile("mine", {"kind": "Job", "gang": "none"}), name="profile.yaml")
-        async with asyncio.timeout(60):
-            while "A manifest file is ignored" not in caplog.text:
-                await asyncio.sleep(POLL_S)
+        await eventually(lambda: "A manifest file is ignored" in caplog.text)
         assert len(cluster.view().pods) == 2
         assert cluster.not_ready_reason() == ""
 
@@ -521,7 +513,7 @@ async def test_many_objects_are_applied_in_slices(write, running, monkeypatch):
         count = 4 * OBJECTS_PER_SLICE
         groups = [a_group(f"g{n}", gang=1, parent="root") for n in range(count)]
         write(*groups, a_group("root", composite=True, gang=1), name="many.yaml")
-        await until(cluster, lambda: len(cluster.view().groups) == count + 1)
+        await shown(cluster, lambda: len(cluster.view().groups) == count + 1)
         assert sum(slices) == count + 1
         assert max(slices) <= OBJECTS_PER_SLICE + 1
 
@@ -534,7 +526,7 @@ async def test_only_changed_objects_of_a_changed_file_are_applied(write, running
         slices = counted_slices(cluster, monkeypatch)
         write(a_node("n0"), *groups[:-1], a_group("g99", gang=7))
         key = leaf_key("default", "g99")
-        await until(cluster, lambda: cluster.view().groups[key].minimum == 7)
+        await shown(cluster, lambda: cluster.view().groups[key].minimum == 7)
         assert sum(slices) == 1
 
 
@@ -554,6 +546,5 @@ async def test_a_replica_without_changes_catches_up(write, running):
     write(a_node("n1"))
     async with running() as one:
         before = one.view()
-        async with asyncio.timeout(30):
-            await asyncio.gather(one.catch_up(), one.catch_up())
+        await asyncio.gather(one.catch_up(), one.catch_up())
         assert one.view() is before

@@ -1,6 +1,5 @@
 """Files of a served cluster that are not valid, and a data directory that belongs to other files."""
 
-import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from extender.ports.cluster_ports import Binding, PodRef
 from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS
 from tests.support.service.manifest_builders import a_node, a_pod
+from tests.support.waiting import eventually
 
 POLL_S = 0.01
 
@@ -61,12 +61,6 @@ def names(cluster) -> set[str]:
     return {str(n) for n in cluster.view().nodes} | {p.name for p in cluster.view().pods.values()}
 
 
-async def until(holds) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(POLL_S)
-
-
 async def bind(cluster, name: str) -> None:
     (pod,) = (p for p in cluster.view().pods.values() if p.name == name)
     ref = PodRef(namespace="default", name=name, uid=pod.uid)
@@ -93,7 +87,7 @@ async def test_a_broken_file_keeps_its_content_and_the_others_go_on(folder, tmp_
     async with serving(tmp_path / "data", folder.path) as cluster:
         folder.write("pods.yaml", text="kind: [")
         folder.write("nodes.yaml", a_node("n1"), a_node("n2"))
-        await until(lambda: "n2" in names(cluster))
+        await eventually(lambda: "n2" in names(cluster))
         assert names(cluster) == {"n1", "n2", "p"}
         assert cluster.not_ready_reason() == ""
         (note,) = cluster.ignored_sources()
@@ -104,7 +98,7 @@ async def test_a_broken_file_keeps_its_content_and_the_others_go_on(folder, tmp_
             METRICS.registry.get_sample_value("gang_extender_manifest_files_ignored", sample) == 1
         )
         folder.write("pods.yaml", a_pod("q"))
-        await until(lambda: "q" in names(cluster))
+        await eventually(lambda: "q" in names(cluster))
         assert names(cluster) == {"n1", "n2", "q"}
         assert cluster.ignored_sources() == ()
         assert (
@@ -123,7 +117,7 @@ async def test_a_file_that_is_not_valid_beside_the_others_is_ignored(folder, tmp
         (note,) = cluster.ignored_sources()
         assert 'no PriorityClass "missing" in the files; its objects are not there' in note
         folder.write("d.yaml", a_class("missing"))
-        await until(lambda: "p" in names(cluster))
+        await eventually(lambda: "p" in names(cluster))
         assert cluster.ignored_sources() == ()
 
 
@@ -144,7 +138,7 @@ async def test_a_removed_file_that_others_need_leaves_all_as_it_was(folder, tmp_
     async with serving(tmp_path / "data", folder.path) as cluster:
         assert names(cluster) == {"p"}
         Path(high).unlink()
-        await until(lambda: 'no PriorityClass "high"' in cluster._fault)
+        await eventually(lambda: 'no PriorityClass "high"' in cluster._fault)
         assert names(cluster) == {"p"}
         assert cluster.not_ready_reason() == ""
     assert "deleted" not in types_in(tmp_path / "data")
@@ -164,7 +158,7 @@ async def test_what_a_broken_file_may_have_is_not_recorded_as_deleted(folder, tm
         assert broken in reason
         folder.write("nodes.yaml", a_node("n1"), a_node("n2"))
         folder.write("pods.yaml", a_pod("p"), a_pod("q"))
-        await until(lambda: "q" in names(cluster))
+        await eventually(lambda: "q" in names(cluster))
         assert cluster.not_ready_reason() == ""
         assert [p.node for p in cluster.view().pods.values() if p.name == "p"] == ["n1"]
     assert "deleted" not in types_in(data)
@@ -208,7 +202,7 @@ async def test_a_service_whose_paths_are_not_the_newest_records_no_removal(
     async with serving(data, folder.path) as old, serving(data, folder.path, other.path) as new:
         await bind(new, "p")
         folder.write("a.yaml", a_node("n1"), a_node("n2"))
-        await until(lambda: "n2" in names(old) and "n2" in names(new))
+        await eventually(lambda: "n2" in names(old) and "n2" in names(new))
         other.write("b.yaml", a_pod("q"))
-        await until(lambda: types_in(data)["deleted"] == 1)
+        await eventually(lambda: types_in(data)["deleted"] == 1)
     assert types_in(data) == {"manifests": 2, "bound": 1, "deleted": 1}

@@ -20,8 +20,9 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.planning.preemption_builders import order
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 ONE = {GPU: 1}
 
@@ -147,7 +148,7 @@ async def test_what_people_see():
             conditions = {c[0]: c[1:3] for c in stage.cluster.group(name).conditions}
             assert conditions["DisruptionTarget"] == ("True", "PreemptionByScheduler"), name
         stage.conditions_due()
-        waits = await until(
+        waits = await eventually(
             lambda: next(
                 (c for c in stage.cluster.group("hi").conditions if "preemption" in c[3]), None
             )
@@ -433,7 +434,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
         stage.later(3600)
         await stage.settled()
         stage.conditions_due()
-        await until(
+        await eventually(
             lambda: any(
                 "pod default/low-1 is still there after its grace period" in c[3]
                 for c in stage.cluster.group("hi").conditions

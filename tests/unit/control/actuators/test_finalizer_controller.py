@@ -12,8 +12,9 @@ from extender.core.log.events import ReservationReleased
 from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pods import PodEnd
-from tests.support.service.fakes import GATED, Stage, idle, until
+from tests.support.service.fakes import GATED, Stage, idle
 from tests.support.service.manifest_builders import a_gang, a_group, a_node
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,12 @@ async def test_set_once_and_lifted_when_the_last_pod_goes():
         stage.cluster.change_pod("g-0", node="n0", gates=())
         guard(stage)
         stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
-        await until(lambda: written(stage) == [FINALIZER], "set")
+        await eventually(lambda: written(stage) == [FINALIZER], "set")
         guard(stage, deleting=True, resource_version="2")
         await idle()
         assert written(stage) == [FINALIZER], "a pod still names it"
         stage.cluster.delete_pod("g-0")
-        await until(lambda: written(stage) == [FINALIZER, ""], "lifted")
+        await eventually(lambda: written(stage) == [FINALIZER, ""], "lifted")
 
 
 async def test_nothing_is_written_twice_for_one_version():
@@ -76,7 +77,7 @@ async def test_only_inside_the_lease_and_from_a_view_that_counts():
         await idle()
         assert not written(stage)
         stage.cluster.doubted = ""
-        await until(lambda: written(stage) == [FINALIZER], "set")
+        await eventually(lambda: written(stage) == [FINALIZER], "set")
 
 
 async def test_a_failure_is_tried_again_and_a_refusal_is_not():
@@ -92,12 +93,12 @@ async def test_a_failure_is_tried_again_and_a_refusal_is_not():
         stage.cluster.fault = fault
         guard(stage)
         stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
-        await until(lambda: written(stage) == [FINALIZER], "set at last")
+        await eventually(lambda: written(stage) == [FINALIZER], "set at last")
         assert len(asked) == 3
         stage.cluster.delete_pod("g-0")
         errors.append(RequestRejected("gone"))
         guard(stage, deleting=True, resource_version="3")
-        await until(lambda: len(asked) == 4, "asked once more")
+        await eventually(lambda: len(asked) == 4, "asked once more")
         await idle()
         assert len(asked) == 4
 
@@ -141,11 +142,13 @@ async def test_a_group_whose_pods_were_never_bound_goes_and_their_events_have_th
         await stage.settled()
         delete(stage)
         stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
-        await until(lambda: gone(stage), "the group gone")
+        await eventually(lambda: gone(stage), "the group gone")
         await stage.settled()
         stage.later(2)
         await stage.settled()
-        await until(lambda: MISSING in reasons(stage, "g-0"), f"the Event: {stage.cluster.notices}")
+        await eventually(
+            lambda: MISSING in reasons(stage, "g-0"), f"the Event: {stage.cluster.notices}"
+        )
         assert MISSING in reasons(stage, "g-1")
         again = [one for one in gang if one["kind"] == "PodGroup"]
         again[0]["metadata"]["uid"] = "made-again"
@@ -190,7 +193,9 @@ async def test_who_runs_keeps_the_group_until_it_has_ended():
         stage.later(2)
         await stage.settled()
         going = "gang default/g: its root group is being deleted"
-        await until(lambda: going in reasons(stage, "g-1"), f"the Event: {stage.cluster.notices}")
+        await eventually(
+            lambda: going in reasons(stage, "g-1"), f"the Event: {stage.cluster.notices}"
+        )
         stage.cluster.end_pod("g-0", PodEnd("deleted"))
         await work.work()
         assert written(stage) == [""]

@@ -14,8 +14,9 @@ from extender.control.published.held_back_members import HeldBackMembers
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from tests.support.service.fakes import GATED, Stage, until
+from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.control.loop.test_request_builder import Life
 
 LAPSE_S = 60
@@ -34,7 +35,7 @@ async def leading(*objects, **rest):
 
 
 async def carried_out(stage, *names):
-    await until(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
+    await eventually(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
 
 
 async def rest(stage):
@@ -70,7 +71,7 @@ async def test_in_a_small_cluster_only_late_members_are_nominated():
         where = stage.where("g")
         at_bind.add(stage.cluster.pod("g-0").uid)
         stage.cluster.change_pod("g-1", node=where["g-1"])
-        await until(lambda: stage.cluster.did("nominate"), "the late member nominated")
+        await eventually(lambda: stage.cluster.did("nominate"), "the late member nominated")
         await stage.settled()
         assert stage.cluster.did("nominate") == [("default/g-2", where["g-2"])]
         removed = [name for name, _ in stage.cluster.did("remove_gate")]
@@ -99,7 +100,7 @@ async def test_a_member_that_would_not_be_found_is_nominated_first(why):
         if why in changes:
             stage.cluster.change_pod("g-0", **changes[why])
         stage.start(stage.parts.nominator.run())
-        await until(lambda: stage.cluster.did("remove_gate"), "gate removed")
+        await eventually(lambda: stage.cluster.did("remove_gate"), "gate removed")
         verbs = [verb for verb, name, _ in stage.cluster.calls if name == "default/g-0"]
         assert verbs.index("nominate") < verbs.index("remove_gate")
         assert stage.cluster.did("nominate") == [("default/g-0", reservation.node)]
@@ -123,7 +124,7 @@ async def test_after_a_crash_a_member_without_gate_is_nominated():
             await again.lead()
             again.start(again.parts.nominator.run())
             await again.one_pass()
-            await until(lambda: again.cluster.did("nominate"), "nominated by the next leader")
+            await eventually(lambda: again.cluster.did("nominate"), "nominated by the next leader")
             assert again.cluster.did("nominate") == [("default/g-0", where["g-0"])]
             assert len(again.cluster.did("remove_gate")) == 1
 
@@ -137,7 +138,7 @@ async def test_a_late_nomination_that_fails_is_tried_again_without_the_gate():
         )
         stage.start(stage.parts.nominator.run())
         await stage.one_pass()
-        await until(lambda: stage.cluster.pod("g-0").nominated, "nominated")
+        await eventually(lambda: stage.cluster.pod("g-0").nominated, "nominated")
         await stage.settled()
         assert len(stage.cluster.did("remove_gate")) == 1
         assert not faults
@@ -321,7 +322,7 @@ async def test_the_lease_is_checked_before_each_request():
         await rest(stage)
         stage.clock.advance(LAPSE_S)
         stage.cluster.go.set()
-        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await eventually(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
         await looked_again(stage)
         assert stage.cluster.did("remove_gate") == []
 
@@ -336,7 +337,7 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
         stage.cluster.delete_pod("g-1")
         await stage.one_pass()
         stage.cluster.go.set()
-        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await eventually(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
         await rest(stage)
         assert stage.cluster.did("remove_gate") == []
 
@@ -346,7 +347,7 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 
 async def looked_again(stage):
     """Wait until work waits for the lease, and wake it once although the lease has run out."""
-    await until(lambda: stage.leader.lease.prolonged.waiting, "work that waits for the lease")
+    await eventually(lambda: stage.leader.lease.prolonged.waiting, "work that waits for the lease")
     stage.leader.lease.prolonged.wake()
     await rest(stage)
 
@@ -354,7 +355,7 @@ async def looked_again(stage):
 async def reported(stage):
     reporter = stage.reporter
     stage.conditions_due()
-    await until(lambda: not reporter._jobs._delayed and reporter._jobs.empty(), "the reporter")
+    await eventually(lambda: not reporter._jobs._delayed and reporter._jobs.empty(), "the reporter")
     await rest(stage)
 
 
@@ -385,7 +386,7 @@ async def test_conditions_are_written_by_themselves(monkeypatch):
     async with await leading(*gated(pods=17)) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
-        await until(lambda: stage.cluster.did("set_conditions"), "the condition")
+        await eventually(lambda: stage.cluster.did("set_conditions"), "the condition")
 
 
 async def both_bound(stage):
@@ -507,7 +508,7 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
         await stage.settled()
         stage.conditions_due()
         stage.start(stage.reporter.run())
-        await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all reported")
+        await eventually(lambda: len(stage.cluster.did("set_conditions")) == 5, "all reported")
     assert rests == pytest.approx([0.020] * 4)
 
 
@@ -532,8 +533,8 @@ async def test_the_newest_reason_wins_over_a_late_retry():
             "PodGroup default/g waits for members of PodGroup default/g: 17 required, 1 present"
         )
         stage.cluster.go.set()
-        await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
-        await until(stage.reporter._jobs.empty, "the write that failed is tried again")
+        await eventually(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
+        await eventually(stage.reporter._jobs.empty, "the write that failed is tried again")
         await reported(stage)
         assert stage.cluster.group("g").conditions[0][3] == wanted
 
@@ -638,7 +639,7 @@ async def test_gates_of_a_gang_without_capacity_are_removed_where_autoscalers_sh
         if how == "remove":
             stage.cluster.add(a_node("n2", gpu=9), a_node("n3", gpu=9))
             await stage.one_pass()
-            await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
+            await eventually(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
 
 
 async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkeypatch):

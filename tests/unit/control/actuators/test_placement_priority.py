@@ -15,8 +15,9 @@ from extender.control.actuators.placement_priority import (
 )
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.log.reservation_state import EMPTY
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_group, a_node
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_finalizer_controller import guard, written
 
 
@@ -44,7 +45,7 @@ async def test_a_finalizer_waits_until_the_members_are_bound(monkeypatch):
     async with await admitted_stage() as stage:
         guard(stage)
         stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
-        await until(lambda: stage.cluster.seen.guards, "the view")
+        await eventually(lambda: stage.cluster.seen.guards, "the view")
         for _ in range(50):
             await asyncio.sleep(0)
         assert written(stage) == []
@@ -52,7 +53,7 @@ async def test_a_finalizer_waits_until_the_members_are_bound(monkeypatch):
             name = stage.cluster.seen.pods[uid].name
             stage.cluster.change_pod(name, node=held.node, plan=held.plan)
         await stage.one_pass()
-        await until(lambda: written(stage) == [FINALIZER], "set")
+        await eventually(lambda: written(stage) == [FINALIZER], "set")
 
 
 async def test_one_that_is_removed_does_not_wait(monkeypatch):

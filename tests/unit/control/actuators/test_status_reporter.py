@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from extender.control.actuators import status_reporter
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.waiting import eventually
 
 KEY = "example.com/block"
 TEXT = f"PodGroup/default/odd: topology key {KEY} is on no node (W3)"
@@ -38,7 +39,7 @@ async def test_only_trees_that_changed_are_looked_at(monkeypatch):
         await stage.settled()
         assert set(looked) == {"odd", "plain"}
         stage.start(stage.reporter.run())
-        await until(lambda: warnings(stage), "the warning")
+        await eventually(lambda: warnings(stage), "the warning")
         assert warnings(stage) == [("odd", TEXT)]
 
 
@@ -48,7 +49,7 @@ async def test_a_warning_is_written_once():
         await stage.lead()
         stage.start(stage.reporter.run())
         await stage.settled()
-        await until(lambda: warnings(stage), "the warning")
+        await eventually(lambda: warnings(stage), "the warning")
         stage.cluster.delete_pod("odd-0")
         await stage.settled()
         stage.cluster.change_node("n0", labels={KEY: "b"})
@@ -56,7 +57,7 @@ async def test_a_warning_is_written_once():
         assert warnings(stage) == [("odd", TEXT)]
         stage.cluster.change_node("n0", labels={})
         await stage.settled()
-        await until(lambda: len(warnings(stage)) > 1, "the warning again")
+        await eventually(lambda: len(warnings(stage)) > 1, "the warning again")
         assert warnings(stage) == [("odd", TEXT)] * 2
 
 
@@ -70,7 +71,7 @@ async def until_reported(stage, *names):
     for _ in range(4):
         stage.later(status_reporter.SETTLED_MS / 1000 + 0.1)
         await stage.settled()
-    await until(
+    await eventually(
         lambda: reported(stage) == sorted(names), f"Events for {names}, not {reported(stage)}"
     )
 

@@ -8,8 +8,9 @@ import pytest
 
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.log.events import BindBarrierTimedOut, ReservationReleased
-from tests.support.service.fakes import GATED, Stage, idle, until
+from tests.support.service.fakes import GATED, Stage, idle
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 
 CLAIM = {"resourceClaims": [{"name": "device", "resourceClaimName": "mine"}]}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "late"}}]}
@@ -38,7 +39,7 @@ def offer(stage, name):
 
 
 async def ungated(stage, *names):
-    await until(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
+    await eventually(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
 
 
 @pytest.mark.parametrize("needs", [CLAIM, DISK], ids=["resource claim", "volume"])
@@ -78,7 +79,7 @@ async def test_without_a_gate_it_is_held_back_and_woken():
         def mine():
             return [d for n, d in stage.cluster.did("nominate") if n == "default/g-late"]
 
-        await until(lambda: mine() == [None, node], "woken")
+        await eventually(lambda: mine() == [None, node], "woken")
         assert offer(stage, "g-late").outcome == "redeemed"
         assert await asyncio.gather(*calls) == ["", ""]
 
@@ -101,7 +102,9 @@ async def test_who_leads_next_wakes_whom_the_last_one_held_back():
             calls = [again.bind("g-0"), again.bind("g-1")]
             await asyncio.sleep(0)
             await again.settled()
-            await until(lambda: ("default/g-late", node) in again.cluster.did("nominate"), "woken")
+            await eventually(
+                lambda: ("default/g-late", node) in again.cluster.did("nominate"), "woken"
+            )
             assert offer(again, "g-late").outcome == "redeemed"
             assert await asyncio.gather(*calls) == ["", ""]
 

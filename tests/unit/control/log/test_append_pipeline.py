@@ -14,7 +14,8 @@ from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, Fenced, NotLeading, StoreUnavailable
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import FakeEventLog
-from tests.support.service.fakes import FakeClock, until
+from tests.support.service.fakes import FakeClock
+from tests.support.waiting import eventually
 from tests.unit.control.log.test_leader import drafts
 
 
@@ -120,7 +121,7 @@ async def test_memory_that_does_not_continue_the_log_is_reported(pipeline):
     good = pipeline.committed
     pipeline.committed = EMPTY
     task = pipeline.begin("b")
-    await until(lambda: pipeline.mismatches, "the report")
+    await eventually(lambda: pipeline.mismatches, "the report")
     assert isinstance(pipeline.mismatches[0], CorruptLog)
     assert (pipeline.in_flight, pipeline.failures) == (1, [])
     assert pipeline.committed is EMPTY
@@ -153,7 +154,7 @@ async def test_a_failure_is_reported_and_nothing_behind_it_is_sent(pipeline):
 
     await pipeline.begin("before")
     tasks = [pipeline.begin("failed", after=not_stored), pipeline.begin("behind")]
-    await until(lambda: pipeline.failures, "the report")
+    await eventually(lambda: pipeline.failures, "the report")
     for _ in range(10):
         await asyncio.sleep(0)
     assert [str(error) for error in pipeline.failures] == ["not stored"]
@@ -177,12 +178,12 @@ async def test_a_late_failure_of_a_failed_append_is_not_reported(pipeline):
 
     pipeline.log.append = answered
     task = pipeline.begin("a")
-    await until(lambda: sent, "the append")
+    await eventually(lambda: sent, "the append")
     pipeline.fail(NotLeading, "lost")
     answer.set_exception(Fenced("another epoch"))
     with pytest.raises(NotLeading):
         await task
-    await until(lambda: not pipeline._tasks, "the end of the append")
+    await eventually(lambda: not pipeline._tasks, "the end of the append")
     assert pipeline.failures == []
 
 
@@ -233,7 +234,7 @@ async def test_a_cancelled_caller_does_not_stop_its_append(pipeline):
     await asyncio.sleep(0)
     task.cancel()
     durable.set()
-    await until(lambda: not pipeline.in_flight, "the append")
+    await eventually(lambda: not pipeline.in_flight, "the append")
     assert len(pipeline.written()) == 1
     assert pipeline.agrees()
 

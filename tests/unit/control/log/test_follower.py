@@ -10,8 +10,9 @@ from extender.core.log.events import HistoryTruncated, LeaseAcquired
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import NotLeading
-from tests.support.service.fakes import TTL_MS, Stage, until
+from tests.support.service.fakes import TTL_MS, Stage
 from tests.support.service.manifest_builders import a_node
+from tests.support.waiting import eventually
 from tests.unit.control.log.test_leader import drafts
 
 
@@ -22,7 +23,7 @@ async def pair():
         await first.lead()
         async with Stage(database=first.database, holder="other", clock=first.clock) as second:
             second.start(second.leader.run())
-            await until(lambda: second.leader.role == "following", "following")
+            await eventually(lambda: second.leader.role == "following", "following")
             yield first, second
 
 
@@ -35,12 +36,12 @@ async def looked(stage, times=3):
         return await inner()
 
     stage.log.lease = counting
-    await until(lambda: len(looks) > times, "looks at the lease")
+    await eventually(lambda: len(looks) > times, "looks at the lease")
     stage.log.lease = inner
 
 
 async def followed(first, second):
-    await until(lambda: second.leader.committed == first.leader.committed, "followed")
+    await eventually(lambda: second.leader.committed == first.leader.committed, "followed")
 
 
 async def looks(stage, count=3):
@@ -52,7 +53,7 @@ async def looks(stage, count=3):
         return seen[-1]
 
     stage.log.lease = counted
-    await until(lambda: len(seen) >= count, "looks at the lease")
+    await eventually(lambda: len(seen) >= count, "looks at the lease")
 
 
 async def test_a_follower_folds_what_the_leader_appends(pair):
@@ -82,21 +83,21 @@ async def test_a_take_over_reads_only_the_tail(pair):
 
     second.log.read = counting
     await first.leader.release_lease()
-    await until(second.leader.may_record, "take-over")
+    await eventually(second.leader.may_record, "take-over")
     assert [span for span in read if span[1] is not None] == []
     assert second.event_data()[-1] == LeaseAcquired(
         holder="other", address="http://other", previous_holder="me"
     )
     assert first.leader.role == "following"
     taken = "not leading: the lease is held by other at http://other"
-    await until(lambda: first.leader.not_ready_reason() == taken, "the address of the leader")
+    await eventually(lambda: first.leader.not_ready_reason() == taken, "the address of the leader")
 
 
 async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
     """It follows on, so that it can send callers to who leads, also when that one ends."""
     first, second = pair
     await first.leader.release_lease()
-    await until(second.leader.may_record, "take-over")
+    await eventually(second.leader.may_record, "take-over")
     await followed(second, first)
     await second.leader.release_lease()
     await looked(first)
@@ -110,7 +111,9 @@ async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
     await first.leader.append(drafts(3))
     await followed(first, second)
     second.log.unavailable = True
-    await until(lambda: "set to be unavailable" in second.leader.not_leading_reason, "no answer")
+    await eventually(
+        lambda: "set to be unavailable" in second.leader.not_leading_reason, "no answer"
+    )
     first.clock.advance((BEHIND_MS + 1) / 1000)
     check = second.extender_service.checks()[1]
     assert (check.name, check.ok) == ("log", False)
@@ -118,7 +121,7 @@ async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
         "5 s behind the log, at position 4: the fake is set to be unavailable"
     )
     second.log.unavailable = False
-    await until(lambda: not second.leader.follower.lag_reason(), "current")
+    await eventually(lambda: not second.leader.follower.lag_reason(), "current")
     await first.killed()
     second.leader.follower._current_ms -= BEHIND_MS + 1
     second.leader.follower._mark = None
@@ -138,8 +141,8 @@ async def test_what_a_follower_saw_is_evidence(pair):
     await first.killed()
     first.database.restore(backup)
     first.clock.advance(TTL_MS / 1000)
-    await until(second.leader.may_record, "take-over", 20)
-    await until(lambda: second.event_data(HistoryTruncated), "the loss is recorded")
+    await eventually(second.leader.may_record, "take-over")
+    await eventually(lambda: second.event_data(HistoryTruncated), "the loss is recorded")
     (event,) = second.event_data(HistoryTruncated)
     assert (event.evidence, event.known_position, event.found_position) == ("memory", 4, 1)
     assert "position 4 of epoch 1 was seen by this process" in event.message
@@ -153,7 +156,7 @@ async def test_a_follower_starts_the_planners_process_ahead(pair, monkeypatch):
     warmed = []
     second.parts.planner.warm = lambda: warmed.append(second.leader.role)
     second.start(second.control_loop.run())
-    await until(lambda: warmed, "started")
+    await eventually(lambda: warmed, "started")
     seen, inner = [], second.cluster.changed
 
     def watched(revision):
@@ -162,5 +165,5 @@ async def test_a_follower_starts_the_planners_process_ahead(pair, monkeypatch):
 
     second.cluster.changed = watched
     second.cluster.add(a_node("n9"))
-    await until(lambda: second.cluster.seen.revision in seen, "the loop has gone on")
+    await eventually(lambda: second.cluster.seen.revision in seen, "the loop has gone on")
     assert warmed == ["following"]

@@ -24,8 +24,9 @@ from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady,
 from extender.core.model.ids import GangUid, PlanId, Position
 from extender.runtime.log_keys import make_key, parse_keys
 from tests.support.logs.fake_store import FakeDatabase
-from tests.support.service.fakes import GATED, Stage, until
+from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 NODES = ["n0", "n1", "n2"]
 
@@ -49,7 +50,7 @@ async def stage():
 async def noticed(stage, times=1):
     """Wait until the loss is in the log."""
     leader = stage.leader
-    await until(
+    await eventually(
         lambda: (
             leader.role == "leading"
             and not leader.in_flight
@@ -177,7 +178,7 @@ async def test_a_second_loss_is_noticed_too(stage):
     await stage.leader.append([draft("lost again")])
     epoch = stage.leader.epoch
     stage.database.restore(backup)
-    await until(lambda: stage.leader.epoch > epoch, "a higher epoch")
+    await eventually(lambda: stage.leader.epoch > epoch, "a higher epoch")
     event = await noticed(stage)
     assert event.known_epoch == epoch
     assert memory_is_the_log(stage)
@@ -201,7 +202,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     backup = stage.database.copy()
     stage.start(stage.parts.nominator.run())
     await stage.settled()
-    await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
+    await eventually(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     node = stage.reserved_node("a-0")
     plan = stage.root("a").plan
     stage.cluster.change_pod("a-0", node=node, nominated=None, phase="Running", plan=plan)
@@ -250,13 +251,13 @@ async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     backup = stage.database.copy()
     stage.start(stage.parts.nominator.run())
     await stage.settled()
-    await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
+    await eventually(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     for node in NODES:
         stage.cluster.change_node(node, unschedulable=True)
     stage.database.restore(backup)
     await noticed(stage)
     await stage.one_pass()
-    await until(
+    await eventually(
         lambda: all(stage.cluster.pod(p).nominated is None for p in ("a-0", "a-1")), "cleared"
     )
     assert not stage.leader.committed.reservations_on
@@ -270,11 +271,11 @@ async def test_it_waits_for_what_was_published(stage):
     )
     async with Stage(database=stage.database, clock=stage.clock, cluster=stage.cluster) as again:
         again.start(again.leader.run())
-        await until(lambda: "cannot be read" in again.leader.not_leading_reason, "the reason")
+        await eventually(lambda: "cannot be read" in again.leader.not_leading_reason, "the reason")
         assert "published end of the log" in again.leader.not_ready_reason()
         assert not again.leader.may_act()
         stage.cluster.fault = lambda verb, name: None
-        await until(lambda: again.leader.role == "leading", "leading")
+        await eventually(lambda: again.leader.role == "leading", "leading")
 
 
 async def test_an_older_copy_is_not_published(stage):
@@ -298,7 +299,7 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     stage.leader.end_recovery(stage.leader.terms)
     assert stage.leader.may_act()
     stage.start(stage.parts.nominator.run())
-    await until(stage.parts.nominator._queue.empty, "worked off")
+    await eventually(stage.parts.nominator._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []
 
@@ -310,7 +311,9 @@ async def test_after_a_lost_answer_the_published_hash_is_still_our_own(stage, lo
     getattr(stage.log, f"lose_next_{lost}")()
     with contextlib.suppress(StoreUnavailable):
         await stage.leader.append([draft("unknown")])
-    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
+    await eventually(
+        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+    )
     publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
     await publisher.publish()
     newest, head = stage.cluster.anchors[-1], stage.database.head

@@ -14,8 +14,8 @@ from extender.core.log.state_projector import fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import GangUid
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
-from tests.support.logs.fake_store import FakeDatabase
-from tests.support.service.fakes import TTL_MS, Stage, until
+from tests.support.service.fakes import TTL_MS, Stage
+from tests.support.waiting import eventually
 
 
 def drafts(number=1, root="root"):
@@ -29,7 +29,7 @@ def drafts(number=1, root="root"):
 async def agree(stage):
     """Once nothing is on its way, memory is the fold of the log."""
     leader = stage.leader
-    await until(
+    await eventually(
         lambda: not leader.in_flight and leader.committed.position == len(stage.events()),
         "appends on their way",
     )
@@ -78,7 +78,7 @@ async def test_unrecorded_is_not_acknowledged(stage):
 
     stage.log.append = slow
     task = stage.start(stage.leader.append(drafts()))
-    await until(lambda: stage.leader.in_flight, "the append")
+    await eventually(lambda: stage.leader.in_flight, "the append")
     assert len(stage.leader.pending_state.gangs) == 1
     assert len(stage.leader.committed.gangs) == 0
     durable.set()
@@ -102,7 +102,9 @@ async def test_an_unknown_outcome_is_settled(stage, written):
     else:
         with pytest.raises(StoreUnavailable):
             await stage.leader.append(drafts())
-    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
+    await eventually(
+        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+    )
     assert len(stage.leader.committed.gangs) == int(written)
     assert stage.leader.epoch == 2
     await stage.leader.append(drafts(1, "after"))
@@ -115,7 +117,9 @@ async def test_all_appends_on_their_way_are_settled(stage, written):
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     tasks = [stage.leader.append(drafts(1, f"r{n}")) for n in range(5)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    await until(lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled")
+    await eventually(
+        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+    )
     succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
     assert succeeded == {r.gang for r in stage.leader.committed.gangs.values()}
     assert ("ns/r0-0" in succeeded) is written
@@ -129,8 +133,10 @@ async def test_a_second_fault_right_after_settling_is_settled_too(stage):
     stage.log.lose_next_append()
     with pytest.raises(StoreUnavailable):
         await stage.leader.append(drafts())
-    await until(lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again")
-    await asyncio.wait_for(stage.leader.append(drafts(1, "after")), 60)
+    await eventually(
+        lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again"
+    )
+    await stage.leader.append(drafts(1, "after"))
     await agree(stage)
 
 
@@ -138,7 +144,7 @@ async def test_an_outage_ends_by_itself(stage):
     """While the store does not answer nothing is recorded; when it does, the leader goes on."""
     stage.log.unavailable = True
     task = stage.start(stage.leader.append(drafts()))
-    await until(lambda: stage.leader.role == "settling", "settling")
+    await eventually(lambda: stage.leader.role == "settling", "settling")
     with pytest.raises(NotLeading):
         await stage.leader.append(drafts(1, "refused"))
     assert stage.leader.may_act(), "redeeming goes on while the lease lasts"
@@ -146,8 +152,8 @@ async def test_an_outage_ends_by_itself(stage):
     stage.log.unavailable = False
     with pytest.raises(StoreUnavailable):
         await task
-    await until(stage.leader.may_record, "leading again")
-    await until(lambda: not stage.leader.in_flight, "the event of the new lease")
+    await eventually(stage.leader.may_record, "leading again")
+    await eventually(lambda: not stage.leader.in_flight, "the event of the new lease")
     await agree(stage)
 
 
@@ -190,13 +196,13 @@ async def test_take_over_replays_the_same_state(stage):
     await stage.leader.append(drafts(3))
     async with Stage(database=stage.database, holder="other", clock=stage.clock) as other:
         other.start(other.leader.run())
-        await until(lambda: other.leader.role == "following", "following")
+        await eventually(lambda: other.leader.role == "following", "following")
         assert "held by me" in other.leader.not_leading_reason
         assert other.leader.not_ready_reason().startswith("not leading: ")
         with pytest.raises(NotLeading):
             await other.leader.append(drafts(1, "x"))
         await stage.stop_leading()
-        await until(
+        await eventually(
             lambda: other.leader.role == "leading" and not other.leader.in_flight, "take-over"
         )
         assert other.leader.epoch == 2
@@ -249,7 +255,7 @@ async def test_a_lease_that_was_released_while_settling_is_not_acquired_again(st
     stage.log.lose_next_append()
     task = stage.start(stage.leader.append(drafts()))
     stage.log.unavailable = True
-    await until(lambda: "unavailable" in stage.leader.not_leading_reason, "settling")
+    await eventually(lambda: "unavailable" in stage.leader.not_leading_reason, "settling")
     (settling,) = stage.leader.settlement.tasks
     stage.leader.lose("stopping")
     stage.log.unavailable = False
@@ -257,7 +263,7 @@ async def test_a_lease_that_was_released_while_settling_is_not_acquired_again(st
     with pytest.raises(NotLeading):
         await task
     await asyncio.gather(settling, return_exceptions=True)
-    await until(lambda: stage.leader.not_leading_reason == "stopping", "following")
+    await eventually(lambda: stage.leader.not_leading_reason == "stopping", "following")
     assert stage.leader.role == "following"
     assert stage.database.epoch == 1
 
@@ -273,14 +279,14 @@ async def test_listeners_get_appends_and_losses():
         leader.add_lost_listener(lambda: reasons.append(leader.not_ready_reason()))
         leader.add_lost_listener(lambda: reasons.append("second"))
         stage.start(leader.run())
-        await until(lambda: leader.role == "leading" and not leader.in_flight, "leading")
+        await eventually(lambda: leader.role == "leading" and not leader.in_flight, "leading")
         await leader.append(drafts(2))
         assert appended == stage.events()
         assert len(appended) == 3
         await asyncio.sleep(0)
         stage.log.unavailable = True
         stage.clock.advance(0.6)
-        await until(lambda: reasons, "the expiry")
+        await eventually(lambda: reasons, "the expiry")
         assert reasons == ["the lease has run out", "second"]
         leader.lose("test")
         assert reasons[2:] == ["not leading: test", "second"]
@@ -288,10 +294,9 @@ async def test_listeners_get_appends_and_losses():
 
 async def test_a_stopped_leader_gives_the_lease_back():
     """After a clean stop the next holder need not wait."""
-    database = FakeDatabase(lambda: 0)
-    async with Stage(database=database) as stage:
+    async with Stage() as stage:
         await stage.lead()
         await stage.stop_leading()
-        assert database.expired
+        assert stage.database.expired
         assert stage.leader.role == "stopped"
         assert not stage.leader.may_act()

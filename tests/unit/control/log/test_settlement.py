@@ -15,7 +15,8 @@ from extender.control.log.settlement import Settlement
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
-from tests.support.service.fakes import FakeClock, until
+from tests.support.service.fakes import FakeClock
+from tests.support.waiting import eventually
 from tests.unit.control.log.test_leader import drafts
 
 TTL_MS = 15_000
@@ -72,7 +73,7 @@ class Settled(LeaderRole):
 
     async def end(self):
         """Wait until the settlement has ended."""
-        await until(
+        await eventually(
             lambda: self.settlement.tasks and all(t.done() for t in self.settlement.tasks),
             "settled",
         )
@@ -109,7 +110,7 @@ async def test_it_tries_again_while_the_log_does_not_answer(leader):
     leader.log.lose_next_append()
     leader.log.unavailable = True
     task = leader.append("a")
-    await until(lambda: "set to be unavailable" in leader.not_leading_reason, "the reason")
+    await eventually(lambda: "set to be unavailable" in leader.not_leading_reason, "the reason")
     assert leader.role == "settling"
     assert leader.may_act()
     assert not leader.may_record()
@@ -183,7 +184,7 @@ async def test_a_failing_append_of_the_new_lease_is_settled_too(leader):
     leader.log.lose_next_append()
     with pytest.raises(StoreUnavailable):
         await leader.append("a")
-    await until(lambda: leader.recorded == [2, 3], "the second settlement")
+    await eventually(lambda: leader.recorded == [2, 3], "the second settlement")
     assert leader.may_record()
     await leader.append("after")
 
@@ -207,7 +208,7 @@ async def test_a_lost_lease_stops_it(leader):
     leader.log.lose_next_append()
     leader.log.unavailable = True
     task = leader.append("a")
-    await until(lambda: "set to be unavailable" in leader.not_leading_reason, "the settlement")
+    await eventually(lambda: "set to be unavailable" in leader.not_leading_reason, "the settlement")
     (settling,) = leader.settlement.tasks
     leader.lose("stopping")
     leader.log.unavailable = False

@@ -19,8 +19,9 @@ from extender.core.log.events import (
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import FakeCluster, Stage, idle, until
+from tests.support.service.fakes import FakeCluster, Stage, idle
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.core.decisions.admit.test_verdict_events import Case
 
 
@@ -158,7 +159,7 @@ async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
         with pytest.raises(StoreUnavailable):
             await stage.one_pass()
         assert stage.event_data(GangAdmitted) == []
-        await until(stage.leader.may_record, "settled")
+        await eventually(stage.leader.may_record, "settled")
         await stage.settled()
         assert len(stage.event_data(GangAdmitted)) == 2
         assert len(stage.event_data(GangObserved)) == 2
@@ -234,7 +235,7 @@ async def test_an_unredeemed_reservation_expires():
         stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await asyncio.sleep(0)
         second = stage.bind("g-0")
-        await until(
+        await eventually(
             lambda: stage.barriers.progress_us(stage.cluster.group("g").uid) == stage.clock.us,
             "an arrival",
         )
@@ -275,7 +276,7 @@ async def test_a_lost_append_is_decided_anew():
         stage.log.lose_next_append()
         with pytest.raises(StoreUnavailable):
             await stage.one_pass()
-        await until(stage.leader.may_record, "leading again")
+        await eventually(stage.leader.may_record, "leading again")
         await stage.settled()
         assert stage.names().count("GangAdmitted") == 1
         assert len(stage.where("a")) == 2
@@ -346,7 +347,7 @@ async def test_the_loop_waits_for_news_and_becomes_ready():
         assert stage.names() == ["LeaseAcquired"]
         stage.cluster.doubted = ""
         stage.cluster.add(a_node("n1", gpu=2))
-        await until(lambda: all(c.ok for c in stage.extender_service.checks()), "ready")
+        await eventually(lambda: all(c.ok for c in stage.extender_service.checks()), "ready")
         assert stage.names() == ["LeaseAcquired", "GangObserved", "GangAdmitted"]
 
 
@@ -404,7 +405,6 @@ async def test_a_new_leader_whose_view_is_older_than_the_log_changes_nothing():
             assert behind.caught_up == 1, "once in a term"
 
 
-@pytest.mark.cpu(2)
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
@@ -416,7 +416,6 @@ async def test_another_process_gives_the_same_answer():
         planner.stop()
 
 
-@pytest.mark.cpu(3)
 async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()

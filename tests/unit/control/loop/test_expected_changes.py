@@ -13,8 +13,9 @@ from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, 
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pod_groups import composite_key
-from tests.support.service.fakes import FakeCluster, Stage, until
+from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
 from tests.unit.core.decisions.support import folded
 
@@ -281,7 +282,7 @@ async def admit_and_bind(stage: Stage) -> None:
     """Run the loop until the gang is admitted; then its members are bound."""
     await stage.lead()
     stage.start(stage.control_loop.run())
-    await until(lambda: stage.event_data(GangAdmitted), "the admission", 30)
+    await eventually(lambda: stage.event_data(GangAdmitted), "the admission")
     for uid, held in stage.root("g").reservations.items():
         pod = stage.cluster.seen.pods[uid]
         stage.cluster.change_pod(pod.name, node=held.node, plan=held.plan)
@@ -295,10 +296,10 @@ async def test_the_loop_waits_for_more_of_them_but_not_with_anything_else(monkey
         await admit_and_bind(stage)
         for _ in range(50):
             await asyncio.sleep(0)
-        await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)
+        await eventually(lambda: stage.barriers.wakeup.waiting, "the loop to wait")
         assert stage.event_data(GangScheduled) == []
         stage.cluster.add(a_node("n1", gpu=2))
-        await until(lambda: stage.event_data(GangScheduled), "the pass", 30)
+        await eventually(lambda: stage.event_data(GangScheduled), "the pass")
 
 
 async def test_they_do_not_wait_for_ever(monkeypatch):
@@ -306,4 +307,4 @@ async def test_they_do_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(control_loop, "TICK_S", NEVER_S)
     async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         await admit_and_bind(stage)
-        await until(lambda: stage.event_data(GangScheduled), "the pass", 30)
+        await eventually(lambda: stage.event_data(GangScheduled), "the pass")

@@ -16,8 +16,9 @@ from extender.core.log.events import GangAdmitted, GangInvalid, GangObserved
 from extender.core.model.cluster_view import with_group, with_pod
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import Pod, PodShape
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 from tests.unit.core.model.test_hostile_groups import (
     SHAPES,
     Looked,
@@ -60,7 +61,7 @@ async def test_their_conditions_are_written_once():
         recorded = len(stage.database.rows)
         stage.start(stage.reporter.run())
         stage.conditions_due()
-        await until(lambda: len(stage.cluster.did("set_conditions")) == 200, "written on each", 30)
+        await eventually(lambda: len(stage.cluster.did("set_conditions")) == 200, "written on each")
         await stage.settled()
         wanted = []
         inner = stage.reporter._condition

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from extender.core.log.events import GangAdmitted, GangInvalid
 from extender.core.model.cluster_view import forest_after, forest_of
@@ -27,7 +26,6 @@ def a_thousand_groups(max_children: int) -> FakeCluster:
     return cluster
 
 
-@pytest.mark.cpu(10)
 async def test_all_of_them_are_admitted_at_once():
     """Every group gets its pod; the tree is planned in the planner process, because it has more than 50 groups."""
     async with Stage(cluster=a_thousand_groups(GROUPS)) as stage:
@@ -39,7 +37,6 @@ async def test_all_of_them_are_admitted_at_once():
         assert admitted.exhausted
 
 
-@pytest.mark.cpu(10)
 async def test_the_default_refuses_them_and_names_the_setting():
     """The tree is invalid; the text has how to raise the limit."""
     async with Stage(cluster=a_thousand_groups(CHILDREN_MAX)) as stage:

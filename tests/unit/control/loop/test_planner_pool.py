@@ -14,10 +14,9 @@ from extender.control.loop.planner_pool import SOLVER, PlannerPool
 from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from extender.runtime.worker_process import initialize_worker
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
-@pytest.mark.cpu(2)
 @pytest.mark.parametrize(("lives", "code"), [(True, 0), (False, 1)])
 def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
     """The kernel's signal is asked for too late then; 27 kills of a soak left five workers behind."""
@@ -28,7 +27,6 @@ def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
     assert worker.exitcode == code
 
 
-@pytest.mark.cpu(2)
 async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     """Python waits at its end for the worker of a pool, which may search, or load its libraries, for long."""
     planner = PlannerPool()
@@ -42,14 +40,13 @@ async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     await asyncio.sleep(0)
     planning.cancel()
     planner.stop()
-    await until(lambda: worker not in multiprocessing.active_children(), "the worker is gone", 30)
+    await eventually(lambda: worker not in multiprocessing.active_children(), "the worker is gone")
 
 
 def _has_solver():
     return SOLVER in sys.modules
 
 
-@pytest.mark.cpu(3)
 async def test_the_worker_has_the_solver_before_the_first_search():
     """The first search waits neither for the process nor for what it imports."""
     planner = PlannerPool()

@@ -21,8 +21,9 @@ from extender.core.log.events import (
 from extender.core.model.ids import PlanId
 from extender.core.planner.plan_types import Refusal, SearchEffort
 from extender.core.planner.preempt.victim_search import NoPreemption
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
 from tests.unit.core.decisions.support import folded
 
@@ -348,7 +349,9 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
     async with stage:
         stage.cluster.obeys = True
         await stage.one_pass()
-        await until(lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted")
+        await eventually(
+            lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted"
+        )
         # of the same priority, and bound by a scheduler without this extender
         others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
         stage.cluster.add(*others)
@@ -418,7 +421,7 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
         if binds:
             stage.cluster.go.clear()
             stage.bind("low-1")
-            await until(stage.barriers.binding, "it is being bound")
+            await eventually(stage.barriers.binding, "it is being bound")
             assert await stage.extender_service.preempt(stage.cluster.pod("vip"), offered) == ()
             assert not stage.event_data(PreemptionPlanned, ReservationReleased)
             stage.cluster.go.set()

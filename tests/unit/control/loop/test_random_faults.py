@@ -18,8 +18,9 @@ from extender.core.model.errors import (
     RequestRejected,
     StoreUnavailable,
 )
-from tests.support.service.fakes import GATED, Stage, check_state, until
+from tests.support.service.fakes import GATED, Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.waiting import eventually
 
 STEPS = 40
 
@@ -39,7 +40,7 @@ class Life:
     async def look(self):
         with contextlib.suppress(NotLeading, StoreUnavailable):
             await self.stage.one_pass()
-        await until(self.stage.leader.may_record, "leading")
+        await eventually(self.stage.leader.may_record, "leading")
 
     async def kill(self):
         old = self.stage
@@ -135,7 +136,7 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed):
         for _ in range(STEPS):
             await life.step()
         stage = life.stage
-        await until(
+        await eventually(
             lambda: (
                 not stage.leader.in_flight
                 and stage.leader.committed.position == len(stage.events())

@@ -15,8 +15,9 @@ from extender.core.decisions.reconcile import (
 from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
 from extender.core.model.nodes import Taint
 from extender.telemetry import METRICS
-from tests.support.service.fakes import GATED, Stage, until
+from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.core.decisions.reconcile.test_reservation_checks import pinned
 
 FAULTS = ["node-lost", "superseded", "expired"]
@@ -99,7 +100,9 @@ async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fau
         assert pauses == [min(1000 << n, 300_000) for n in range(len(pauses))]
         assert len(pauses) == len(stage.event_data(ReservationReleased)) - 3
         assert alarms(caplog)[0].gang == "default/g"
-        await until(lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event")
+        await eventually(
+            lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event"
+        )
         notice = next(n for n in stage.cluster.notices if n.reason == REASON)
         assert (notice.kind, notice.name, notice.warning) == ("PodGroup", "g", True)
         assert "released 4 times" in notice.message

@@ -23,7 +23,6 @@ def refusals(stage: Stage) -> list[GangUnschedulable]:
     ]
 
 
-@pytest.mark.cpu(2)  # 360 plans
 async def test_an_hour_of_changing_numbers() -> None:
     """Others leave one node, or two other nodes, every ten seconds, and come back: 360 plans with another number, few events."""
     nodes = [a_node(f"n{n}", gpu=8) for n in range(4)]

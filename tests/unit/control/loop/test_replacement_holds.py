@@ -13,8 +13,9 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.model.ids import NodeName
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 
 TTL_S = 60
 LEASE_MS = 3_600_000  # the clock of these stories makes long steps
@@ -23,7 +24,7 @@ LEASE_MS = 3_600_000  # the clock of these stories makes long steps
 async def settled(stage):
     """Let it come to rest, the answers of the API server included."""
     await stage.settled()
-    await until(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
+    await eventually(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
     await stage.settled()
 
 
@@ -139,7 +140,7 @@ async def test_the_capacity_is_held_from_the_moment_the_member_is_gone():
     assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "unschedulable"
     asked.set()
-    await until(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
+    await eventually(lambda: not stage.parts.termination_reasons.awaited, "how members ended")
     await settled(stage)
     assert [f.held_until_us > 0 for f in stage.event_data(MemberTerminated)] == [True]
     assert stage.extender_service.filter(alone, [node]).refused == (node,)

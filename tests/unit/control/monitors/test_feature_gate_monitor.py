@@ -11,8 +11,9 @@ from extender.core.log.events import ControlPlaneFeaturesDetected, GangUnschedul
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.snapshots.state_loader import decode_state, encode_state
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_pod
+from tests.support.waiting import eventually
 
 NATIVE = "scheduling.k8s.io/v1beta1"
 ASK_MS, TRY_MS = 100, 300  # shorter than the lease of the stage
@@ -143,7 +144,7 @@ async def test_each_condition_has_one_writer(native, type_, reason):
         stage.start(stage.reporter.run())
         await stage.one_pass()
         stage.conditions_due()
-        await until(lambda: stage.cluster.group("g").conditions, "a condition")
+        await eventually(lambda: stage.cluster.group("g").conditions, "a condition")
         ((*written, _),) = stage.cluster.group("g").conditions
         assert written == [type_, "False", reason]
 
@@ -181,7 +182,7 @@ async def test_who_finds_no_capacity_does_not_hold_up_the_others():
         stage.start(stage.parts.gate_remover.run())
         await stage.one_pass()
         await stage.one_pass()
-        await until(lambda: len(stage.cluster.did("remove_gate")) == 3, "all are let go")
+        await eventually(lambda: len(stage.cluster.did("remove_gate")) == 3, "all are let go")
         assert len(stage.cluster.did("nominate")) == 2
 
 

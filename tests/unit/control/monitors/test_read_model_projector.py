@@ -22,7 +22,8 @@ from extender.snapshots.state_loader import (
 )
 from tests.support.logs.fake_store import FakeIntervalProjection, FakeSnapshots
 from tests.support.logs.random_logs import lean
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
+from tests.support.waiting import eventually
 
 
 class Watched(FakeIntervalProjection):
@@ -73,7 +74,7 @@ async def test_what_fails_is_tried_again(stage):
     await asyncio.sleep(0.01)
     assert stage.database.projected == 0
     projection.unavailable = False
-    await until(lambda: stage.database.projected == 4, "projected")
+    await eventually(lambda: stage.database.projected == 4, "projected")
 
 
 async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
@@ -83,9 +84,9 @@ async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
     projector = ReadModelProjector(stage.leader, projection)
     await record(stage, 10)
     stage.start(projector.run())
-    await until(lambda: (11, 1) in projection.asked, "asked for one")
+    await eventually(lambda: (11, 1) in projection.asked, "asked for one")
     projection.unavailable = False
-    await until(lambda: stage.database.projected == 11, "projected")
+    await eventually(lambda: stage.database.projected == 11, "projected")
     assert [most for _, most in projection.asked if most > 1][:2] == [4, 2]
     assert projection.asked[-1][1] == 4
     slow = Watched(stage.database)

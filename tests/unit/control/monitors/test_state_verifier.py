@@ -14,8 +14,9 @@ from extender.core.log.state_projector import fold
 from extender.core.model.errors import AlteredEvent, NotLeading
 from extender.core.model.ids import NIL_GANG
 from extender.snapshots.state_loader import save_snapshot
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     draft = NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
-    await until(lambda: leader.may_record() and not leader.in_flight, "leading again")
+    await eventually(lambda: leader.may_record() and not leader.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
     assert [e.data for e in stage.events()].count(event) == 1
 

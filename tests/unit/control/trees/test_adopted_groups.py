@@ -13,8 +13,9 @@ from extender.core.model.errors import ClusterUnavailable
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads
-from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.fakes import Stage, idle
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 TREE = "gang-extender.dev/tree"
 TEMPLATE = "scheduling.k8s.io/group-template-name"
@@ -103,12 +104,12 @@ async def test_groups_that_come_later_are_linked_below_the_composite():
     """The composite is there before them; a link is all that is written to a group, and the decisions are equal."""
     stage, workloads = await started(a_jobset())
     async with stage:
-        await until(lambda: parents(stage) == {ROOT: None}, "composite")
+        await eventually(lambda: parents(stage) == {ROOT: None}, "composite")
         assert stage.cluster.group(ROOT).minimum == 2
         stage.cluster.add(a_group_of_train("worker"))
-        await until(lambda: parents(stage).get("pg-worker") == ROOT, "first link")
+        await eventually(lambda: parents(stage).get("pg-worker") == ROOT, "first link")
         stage.cluster.add(a_group_of_train("driver"))
-        await until(lambda: parents(stage) == BOTH, "both links")
+        await eventually(lambda: parents(stage) == BOTH, "both links")
         await idle()
         assert workloads.calls == [
             ("create", ROOT), ("link", "pg-worker"), ("link", "pg-driver"),
@@ -135,15 +136,17 @@ async def test_a_kill_between_two_writes_ends_in_the_same_links(killed_after):
 
         workloads.fault = fault
         workloads.put(a_jobset())
-        await until(lambda: len(workloads.calls) == min(killed_after, 3), "writes before the kill")
-        await until(lambda: stage.event_data(TreeCompiled), "event")
+        await eventually(
+            lambda: len(workloads.calls) == min(killed_after, 3), "writes before the kill"
+        )
+        await eventually(lambda: stage.event_data(TreeCompiled), "event")
         await stage.stop_leading()
         second = Stage(
             database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
         )
         async with second:
             second, again = await started(a_jobset(), stage=second)
-            await until(lambda: parents(second) == BOTH, "links")
+            await eventually(lambda: parents(second) == BOTH, "links")
             assert len(workloads.calls) + len(again.calls) == len(BOTH)
             assert len(second.event_data(TreeCompiled)) == 1
 
@@ -154,15 +157,17 @@ async def test_a_group_that_is_made_again_is_linked_again():
         a_jobset(), stage=Stage(a_group_of_train("driver"), a_group_of_train("worker"))
     )
     async with stage:
-        await until(lambda: parents(stage) == BOTH, "links")
+        await eventually(lambda: parents(stage) == BOTH, "links")
         workloads.put(a_jobset(suspend=True))
         stage.cluster.delete_group("pg-driver")
         stage.cluster.delete_group("pg-worker")
-        await until(lambda: not stage.event_data(TreeCompiled)[-1].adopted, "event without groups")
+        await eventually(
+            lambda: not stage.event_data(TreeCompiled)[-1].adopted, "event without groups"
+        )
         assert parents(stage) == {ROOT: None}
         workloads.put(a_jobset())
         stage.cluster.add(a_group_of_train("driver"), a_group_of_train("worker"))
-        await until(lambda: parents(stage) == BOTH, "links again")
+        await eventually(lambda: parents(stage) == BOTH, "links again")
 
 
 async def test_composites_stay_while_groups_are_below_them():
@@ -171,7 +176,7 @@ async def test_composites_stay_while_groups_are_below_them():
         a_jobset(), stage=Stage(a_group_of_train("driver"), a_group_of_train("worker"))
     )
     async with stage:
-        await until(lambda: parents(stage) == BOTH, "links")
+        await eventually(lambda: parents(stage) == BOTH, "links")
         done = a_jobset() | {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}
         workloads.put(done)
         await idle()
@@ -179,7 +184,7 @@ async def test_composites_stay_while_groups_are_below_them():
         assert not stage.event_data(TreeRetired)
         stage.cluster.delete_group("pg-driver")
         stage.cluster.delete_group("pg-worker")
-        await until(lambda: not parents(stage), "composite gone")
+        await eventually(lambda: not parents(stage), "composite gone")
         assert [event.reason for event in stage.event_data(TreeRetired)] == ["finished"]
 
 
@@ -201,7 +206,7 @@ async def test_groups_of_its_jobs_belong_to_the_jobset():
     async with stage:
         hold = AdoptionHold(workloads, stage.leader)
         assert hold(stage.cluster.group("pg-worker"))
-        await until(lambda: parents(stage) == BOTH, "links")
+        await eventually(lambda: parents(stage) == BOTH, "links")
         assert len(stage.event_data(TreeCompiled)) == 1
 
 
@@ -209,11 +214,11 @@ async def test_a_job_is_linked_below_a_composite_of_the_user():
     """One annotation; nothing of ours is made, and the group is not deleted with the tree."""
     stage, workloads = await started(a_job(), stage=Stage(a_search(), a_group_of_fit()))
     async with stage:
-        await until(lambda: parents(stage)["pg-fit"] == "search", "link")
+        await eventually(lambda: parents(stage)["pg-fit"] == "search", "link")
         assert workloads.calls == [("link", "pg-fit")]
         done = a_job() | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
         workloads.put(done)
-        await until(lambda: stage.event_data(TreeRetired), "end of the tree")
+        await eventually(lambda: stage.event_data(TreeRetired), "end of the tree")
         await idle()
         assert workloads.calls == [("link", "pg-fit")]
 
@@ -224,7 +229,7 @@ async def test_a_group_that_is_below_another_composite_stays_there():
     group["metadata"]["annotations"] = {"gang-extender.dev/parent": "other"}
     stage, workloads = await started(a_job(), stage=Stage(a_search(), group))
     async with stage:
-        await until(
+        await eventually(
             lambda: "ShapeChanged" in [one.reason for one in stage.cluster.notices], "Event"
         )
         (notice,) = [one for one in stage.cluster.notices if one.reason == "ShapeChanged"]
@@ -240,8 +245,8 @@ async def test_pods_of_a_refused_workload_have_the_reason():
     pod = a_pod("fit-0", "pg-fit", schedulingGates=gate)
     stage, workloads = await started(asked, stage=Stage(a_group_of_fit(), pod))
     async with stage:
-        await until(lambda: stage.event_data(TreeRefused), "refusal")
-        await until(lambda: explanations(stage), "condition of the pod")
+        await eventually(lambda: stage.event_data(TreeRefused), "refusal")
+        await eventually(lambda: explanations(stage), "condition of the pod")
         assert "gang-extender.dev/min" in explanations(stage)["default/fit-0"]
         assert AdoptionHold(workloads, stage.leader)(stage.cluster.group("pg-fit"))
 
@@ -263,7 +268,7 @@ async def test_two_jobs_below_one_composite_are_all_or_nothing():
             stage.cluster, workloads, stage.leader, stage.inputs, stage.settings
         )
         stage.start(controller.run())
-        await until(
+        await eventually(
             lambda: [parents(stage)[f"pg-{job}"] for job in ("one", "two")] == ["search"] * 2,
             "links",
         )
@@ -291,7 +296,7 @@ async def test_a_root_that_stays_one_is_planned_when_that_is_known():
             stage.cluster, workloads, stage.leader, stage.inputs, stage.settings
         )
         stage.start(controller.run())
-        await until(lambda: stage.event_data(TreeCompiled), "event")
+        await eventually(lambda: stage.event_data(TreeCompiled), "event")
         await stage.one_pass()
         assert stage.event_data(GangAdmitted)
         assert not workloads.calls

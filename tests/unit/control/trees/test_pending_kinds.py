@@ -6,7 +6,8 @@ import pytest
 
 from extender.core.log.events import TreeCompiled, TreeRefused
 from tests.support.service.fake_workloads import FakeWorkloads
-from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.fakes import Stage, idle
+from tests.support.waiting import eventually
 from tests.unit.control.trees.test_tree_controller import UID, a_jobset, controller
 
 OWNER = "fedcba9876543210"
@@ -54,7 +55,9 @@ async def test_a_workload_waits_for_the_kinds_that_it_depends_on(kind, workload)
         workloads.put(*([a_trainjob()] if kind == "TrainJob" else []))
         workloads.store.set_synced(kind, synced=True)
         workloads.put()
-        await until(lambda: stage.event_data(TreeCompiled) + stage.event_data(TreeRefused), "event")
+        await eventually(
+            lambda: stage.event_data(TreeCompiled) + stage.event_data(TreeRefused), "event"
+        )
         (event,) = stage.event_data(TreeCompiled) + stage.event_data(TreeRefused)
         assert event.uid == UID
         if kind == "TrainJob":
@@ -70,5 +73,5 @@ async def test_a_kind_that_is_not_served_is_not_waited_for():
     async with stage:
         await stage.lead()
         stage.start(controller(stage, workloads).run())
-        await until(lambda: stage.event_data(TreeCompiled), "event")
+        await eventually(lambda: stage.event_data(TreeCompiled), "event")
         assert stage.event_data(TreeCompiled)[0].owner_uid in {"", UID}

@@ -6,8 +6,9 @@ import pytest
 
 from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName
-from tests.support.service.fakes import FakeCluster, Stage, idle, until
+from tests.support.service.fakes import FakeCluster, Stage, idle
 from tests.support.service.manifest_builders import a_pod
+from tests.support.waiting import eventually
 from tests.unit.control.trees.test_tree_controller import (
     NAMES,
     TREE,
@@ -37,11 +38,11 @@ async def test_no_group_is_created_below_a_composite_that_is_going_or_of_another
             stage.cluster.change_group(name, deleting=True, owner_uid=UID, managed_by=MANAGED_BY)
         workloads.put(a_jobset())
         others = {"train-01234567", "train-driver-01234567"}
-        await until(lambda: groups(stage).keys() == {name} | others, "the groups beside it")
+        await eventually(lambda: groups(stage).keys() == {name} | others, "the groups beside it")
         await idle()
         assert groups(stage).keys() == {name} | others
         workloads._delete(groups(stage)[name].key)
-        await until(lambda: groups(stage).keys() == NAMES, "all groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "all groups")
         assert groups(stage)[name].owner_uid == UID
 
 
@@ -57,7 +58,7 @@ async def test_a_group_of_an_earlier_owner_that_is_being_deleted_is_named():
         stage.cluster.add(leaf)
         stage.cluster.change_group("train-driver-01234567", deleting=True)
         workloads.put(a_jobset())
-        (event,) = await until(
+        (event,) = await eventually(
             lambda: [n for n in stage.cluster.notices if n.reason == "NameTaken"], "Event"
         )
         assert (
@@ -66,7 +67,7 @@ async def test_a_group_of_an_earlier_owner_that_is_being_deleted_is_named():
         )
         assert "the group of JobSet default/train is created then" in event.message
         workloads._delete(groups(stage)["train-driver-01234567"].key)
-        await until(lambda: groups(stage).keys() == NAMES, "our own")
+        await eventually(lambda: groups(stage).keys() == NAMES, "our own")
 
 
 def a_leaderworkerset(letter):
@@ -108,7 +109,7 @@ async def test_two_workloads_whose_names_are_cut_to_the_same_are_not_one_in_sile
     async with stage:
         stage.cluster.add(a_leader("a"), a_leader("b"))
         workloads.put(a_leaderworkerset("a"), a_leaderworkerset("b"))
-        (event,) = await until(
+        (event,) = await eventually(
             lambda: [n for n in stage.cluster.notices if n.reason == "NameTaken"], "Event"
         )
         assert "give one of the workloads another name" in event.message

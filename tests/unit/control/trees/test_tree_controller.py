@@ -14,7 +14,8 @@ from extender.core.model.errors import ClusterUnavailable, CorruptLog
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads
-from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.fakes import Stage, idle
+from tests.support.waiting import eventually
 
 TREE = "gang-extender.dev/tree"
 UID = "0123456789abcdef"
@@ -81,7 +82,7 @@ async def test_a_jobset_becomes_its_groups():
     """One event, then the groups with the JobSet as owner; nothing more is written when nothing changes."""
     stage, workloads = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         (event,) = stage.event_data(TreeCompiled)
         assert {group.name for group in event.groups} == NAMES
         leaf = groups(stage)["train-worker-0-01234567"]
@@ -110,8 +111,10 @@ async def test_a_kill_between_two_writes_loses_and_doubles_nothing(killed_after)
 
         workloads.fault = fault
         workloads.put(a_jobset())
-        await until(lambda: len(workloads.calls) == min(killed_after, 5), "writes before the kill")
-        await until(lambda: stage.event_data(TreeCompiled), "event")
+        await eventually(
+            lambda: len(workloads.calls) == min(killed_after, 5), "writes before the kill"
+        )
+        await eventually(lambda: stage.event_data(TreeCompiled), "event")
         await stage.stop_leading()
         second = Stage(
             database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
@@ -120,7 +123,7 @@ async def test_a_kill_between_two_writes_loses_and_doubles_nothing(killed_after)
             again = FakeWorkloads(stage.cluster, a_jobset())
             await second.lead()
             second.start(controller(second, again).run())
-            await until(lambda: groups(second).keys() == NAMES, "groups")
+            await eventually(lambda: groups(second).keys() == NAMES, "groups")
             assert len(workloads.calls) + len(again.calls) == len(NAMES)
             assert len(second.event_data(TreeCompiled)) == 1
 
@@ -129,11 +132,11 @@ async def test_a_leaf_that_was_deleted_by_hand_comes_back():
     """What the log has and the cluster lacks is created again, without another event."""
     stage, workloads = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         await idle()
         key = groups(stage)["train-worker-1-01234567"].key
         workloads._delete(key)
-        await until(lambda: groups(stage).keys() == NAMES, "the leaf again")
+        await eventually(lambda: groups(stage).keys() == NAMES, "the leaf again")
         assert workloads.calls[-1] == ("create", key.name)
         assert len(stage.event_data(TreeCompiled)) == 1
 
@@ -143,7 +146,7 @@ async def test_a_refused_jobset_is_held_and_named():
     wrong = a_jobset(annotations={"gang-extender.dev/topology": "node=net/rack"})
     stage, workloads = await started(wrong)
     async with stage:
-        await until(lambda: stage.cluster.notices, "Event")
+        await eventually(lambda: stage.cluster.notices, "Event")
         (event,) = stage.event_data(TreeRefused)
         assert event.field == "metadata.annotations[gang-extender.dev/topology]"
         notice = stage.cluster.notices[0]
@@ -151,7 +154,7 @@ async def test_a_refused_jobset_is_held_and_named():
         assert notice.message == event.message
         assert not groups(stage)
         workloads.put(a_jobset())
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
 
 
 async def test_a_jobset_that_only_its_namespace_covers_runs_pod_by_pod():
@@ -159,25 +162,25 @@ async def test_a_jobset_that_only_its_namespace_covers_runs_pod_by_pod():
     wrong = a_jobset(labels={}, annotations={"gang-extender.dev/gang": "some"})
     stage, _ = await started(wrong)
     async with stage:
-        await until(lambda: len(groups(stage)) == 3, "leaves")
+        await eventually(lambda: len(groups(stage)) == 3, "leaves")
         assert all(group.basic and group.parent is None for group in groups(stage).values())
         (event,) = stage.event_data(TreeCompiled)
         assert event.basic
         assert event.reason == "InvalidAnnotation"
-        await until(lambda: stage.cluster.notices, "Event")
+        await eventually(lambda: stage.cluster.notices, "Event")
 
 
 async def test_what_is_finished_or_gone_is_retired():
     """The groups of a finished JobSet are deleted; those of a deleted one go with it."""
     stage, workloads = await started(a_jobset(), a_jobset("other", "fedcba9876543210"))
     async with stage:
-        await until(lambda: len(groups(stage)) == 10, "groups")
+        await eventually(lambda: len(groups(stage)) == 10, "groups")
         done = copy.deepcopy(a_jobset())
         done["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
         workloads.put(done)
-        await until(lambda: len(groups(stage)) == 5, "groups of the other")
+        await eventually(lambda: len(groups(stage)) == 5, "groups of the other")
         workloads.remove(a_jobset("other", "fedcba9876543210"))
-        await until(lambda: len(stage.event_data(TreeRetired)) == 2, "events")
+        await eventually(lambda: len(stage.event_data(TreeRetired)) == 2, "events")
         assert [e.reason for e in stage.event_data(TreeRetired)] == ["finished", "deleted"]
         assert not groups(stage)
 
@@ -193,11 +196,13 @@ async def test_a_group_of_another_client_is_not_changed():
         }  # fmt: skip
         stage.cluster.add(foreign)
         workloads.put(a_jobset())
-        await until(lambda: groups(stage).keys() == NAMES, "the other groups")
-        await until(lambda: any(n.reason == "NameTaken" for n in stage.cluster.notices), "Event")
+        await eventually(lambda: groups(stage).keys() == NAMES, "the other groups")
+        await eventually(
+            lambda: any(n.reason == "NameTaken" for n in stage.cluster.notices), "Event"
+        )
         assert groups(stage)["train-driver-01234567"].minimum == 7
         workloads._delete(groups(stage)["train-driver-01234567"].key)
-        await until(
+        await eventually(
             lambda: (
                 groups(stage).get("train-driver-01234567")
                 and groups(stage)["train-driver-01234567"].minimum == 1
@@ -211,10 +216,10 @@ async def test_a_job_follows_its_remaining_work_downwards():
     job = a_job_of(4)
     stage, workloads = await started(job)
     async with stage:
-        await until(lambda: "fit-01234567" in groups(stage), "group")
+        await eventually(lambda: "fit-01234567" in groups(stage), "group")
         uid = groups(stage)["fit-01234567"].uid
         workloads.put(job | {"status": {"succeeded": 3, "active": 1}})
-        await until(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
+        await eventually(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
         assert groups(stage)["fit-01234567"].uid == uid
 
 
@@ -225,12 +230,12 @@ async def test_an_unknown_profile_holds_until_it_exists():
         job["template"]["spec"]["template"]["metadata"]["labels"][TREE] = "racks"
     stage, workloads = await started(named)
     async with stage:
-        await until(lambda: stage.event_data(TreeRefused), "refusal")
+        await eventually(lambda: stage.event_data(TreeRefused), "refusal")
         assert "'racks'" in stage.event_data(TreeRefused)[0].message
         workloads.put_profile(
             TreeProfile(name="racks", kinds={"JobSet": KindPolicy(leaf_topology="net/rack")})
         )
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         assert groups(stage)["train-worker-0-01234567"].topology == ("net/rack",)
         assert groups(stage)["train-driver-01234567"].topology == ()
 
@@ -243,7 +248,7 @@ async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():
             TreeProfile(name="default", kinds={"JobSet": KindPolicy(enabled=False)})
         )
         workloads.put(a_jobset())
-        await until(lambda: len(groups(stage)) == 3, "leaves")
+        await eventually(lambda: len(groups(stage)) == 3, "leaves")
         assert all(group.basic for group in groups(stage).values())
         assert stage.event_data(TreeCompiled)[0].reason == "KindDisabled"
 
@@ -252,7 +257,7 @@ async def test_a_kind_that_is_switched_off_keeps_the_trees_that_exist():
     """Leaves keep their parents, so no composite is taken away; a leaf that is deleted comes back as it was."""
     stage, workloads = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         before = list(workloads.calls)
         workloads.put_profile(
             TreeProfile(name="default", kinds={"JobSet": KindPolicy(enabled=False)})
@@ -260,7 +265,7 @@ async def test_a_kind_that_is_switched_off_keeps_the_trees_that_exist():
         await idle()
         leaf = groups(stage)["train-worker-0-01234567"]
         workloads._delete(leaf.key)
-        await until(lambda: groups(stage).keys() == NAMES, "the leaf again")
+        await eventually(lambda: groups(stage).keys() == NAMES, "the leaf again")
         again = groups(stage)[leaf.key.name]
         assert (again.parent, again.minimum, again.basic) == (leaf.parent, 4, False)
         assert workloads.calls == [*before, ("create", leaf.key.name)]
@@ -271,7 +276,7 @@ async def test_the_trees_of_a_kind_that_is_not_served_any_more_are_retired():
     """Its definition went while nothing looked: there are no objects of it. One that is only switched off is kept."""
     stage, _ = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         await stage.stop_leading()
     second = Stage(
         database=stage.database, cluster=stage.cluster, clock=stage.clock, holder="second"
@@ -293,7 +298,7 @@ async def test_nothing_is_tried_for_groups_whose_owner_is_not_known():
     """The role of a kind was removed, and a group by hand: it is written when the owner is known again."""
     stage, workloads = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         await stage.stop_leading()
     workloads._delete(groups(stage)["train-driver-01234567"].key)
     second = Stage(
@@ -311,7 +316,7 @@ async def test_nothing_is_tried_for_groups_whose_owner_is_not_known():
         await trees.look()
         assert not trees.groups._queue.empty()
         second.start(trees.run())
-        await until(lambda: groups(second).keys() == NAMES, "the leaf again")
+        await eventually(lambda: groups(second).keys() == NAMES, "the leaf again")
         assert none.calls == [("create", "train-driver-01234567")]
 
 
@@ -320,13 +325,13 @@ async def test_a_group_that_was_made_again_meanwhile_is_looked_at_again():
     job = a_job_of(4)
     stage, workloads = await started(job)
     async with stage:
-        await until(lambda: "fit-01234567" in groups(stage), "group")
+        await eventually(lambda: "fit-01234567" in groups(stage), "group")
         failures = [ClusterUnavailable("uid mismatch")]
         workloads.fault = lambda verb, name: (
             failures.pop() if verb == "apply" and failures else None
         )
         workloads.put(job | {"status": {"succeeded": 3, "active": 1}})
-        await until(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
+        await eventually(lambda: groups(stage)["fit-01234567"].minimum == 1, "lowered")
         assert not failures
         assert not any(notice.reason == "GroupRejected" for notice in stage.cluster.notices)
 
@@ -336,7 +341,7 @@ async def test_a_recorded_tree_is_compiled_again_from_its_input():
     wrong = a_jobset("odd", "fedcba9876543210", annotations={"gang-extender.dev/min": "none"})
     stage, _ = await started(a_jobset(), wrong)
     async with stage:
-        await until(
+        await eventually(
             lambda: stage.event_data(TreeCompiled) and stage.event_data(TreeRefused), "events"
         )
         for event in stage.events():
@@ -361,7 +366,7 @@ async def test_a_log_that_lost_its_trees_deletes_no_group():
     """An empty log beside a cluster with groups: the tree is recorded again, and the groups stay what they are."""
     stage, _ = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         before = {name: group.uid for name, group in groups(stage).items()}
         await stage.stop_leading()
     second = Stage(cluster=stage.cluster, holder="second")
@@ -369,7 +374,7 @@ async def test_a_log_that_lost_its_trees_deletes_no_group():
         workloads = FakeWorkloads(stage.cluster, a_jobset())
         await second.lead()
         second.start(controller(second, workloads).run())
-        await until(lambda: second.event_data(TreeCompiled), "event")
+        await eventually(lambda: second.event_data(TreeCompiled), "event")
         await idle()
         assert {name: group.uid for name, group in groups(second).items()} == before
         assert not workloads.calls
@@ -379,7 +384,7 @@ async def test_groups_of_an_owner_that_is_not_known_are_left_alone():
     """A kind that was switched off: what it had made stays, also after its trees are lost."""
     stage, _ = await started(a_jobset())
     async with stage:
-        await until(lambda: groups(stage).keys() == NAMES, "groups")
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         await stage.stop_leading()
     second = Stage(cluster=stage.cluster, holder="second")
     async with second:
@@ -389,6 +394,6 @@ async def test_groups_of_an_owner_that_is_not_known_are_left_alone():
         second.start(controller(second, none).run())
         other = a_jobset("other", "fedcba9876543210")
         none.put(other)
-        await until(lambda: len(groups(second)) == 2 * len(NAMES), "groups of the other")
+        await eventually(lambda: len(groups(second)) == 2 * len(NAMES), "groups of the other")
         assert groups(second).keys() >= NAMES
         assert not [name for verb, name in none.calls if verb == "delete"]

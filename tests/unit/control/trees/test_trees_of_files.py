@@ -12,8 +12,9 @@ from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.pod_groups import build_forest
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
+from tests.support.waiting import eventually
 
 GANG = "gang-extender.dev/gang"
 
@@ -64,7 +65,7 @@ def trees(stage):
 
 async def test_a_workload_in_a_file_becomes_a_tree_and_goes_with_the_file(served):
     async with served(a_jobset()) as (stage, write):
-        await until(lambda: len(groups(stage)) == 5, "groups")
+        await eventually(lambda: len(groups(stage)) == 5, "groups")
         (event,) = stage.event_data(TreeCompiled)
         assert {one.name for one in event.groups} == {key.name for key in groups(stage)}
         view = stage.cluster.view()
@@ -75,54 +76,58 @@ async def test_a_workload_in_a_file_becomes_a_tree_and_goes_with_the_file(served
         stored = await stage.inputs.load(event.input_digest)
         assert replay_decision(recorded, event, stored).same
         write()
-        await until(lambda: stage.event_data(TreeRetired), "end of the tree")
-        await until(lambda: not groups(stage), "end of the groups")
+        await eventually(lambda: stage.event_data(TreeRetired), "end of the tree")
+        await eventually(lambda: not groups(stage), "end of the groups")
         assert trees(stage) == {}
 
 
 async def test_a_changed_file_changes_the_tree(served):
     """A gang grows when its pods exist, and a workload that is finished needs no groups."""
     async with served(a_job(parallelism=2)) as (stage, write):
-        await until(lambda: [one.minimum for one in groups(stage).values()] == [2], "group of 2")
+        await eventually(
+            lambda: [one.minimum for one in groups(stage).values()] == [2], "group of 2"
+        )
         write(a_job(parallelism=4))
-        await until(lambda: [one.minimum for one in groups(stage).values()] == [4], "group of 4")
+        await eventually(
+            lambda: [one.minimum for one in groups(stage).values()] == [4], "group of 4"
+        )
         write(a_job(status={"conditions": [{"type": "Complete", "status": "True"}]}))
-        await until(lambda: not groups(stage), "no groups")
+        await eventually(lambda: not groups(stage), "no groups")
         (retired,) = stage.event_data(TreeRetired)
         assert retired.reason == "finished"
 
 
 async def test_a_refused_workload_waits_until_its_file_is_mended(served):
     async with served(a_job(annotations={GANG: "per-job"})) as (stage, write):
-        await until(lambda: trees(stage) == {"default/fit": "refused"}, "refusal")
+        await eventually(lambda: trees(stage) == {"default/fit": "refused"}, "refusal")
         (refused,) = stage.event_data(TreeRefused)
         assert (refused.reason, "'per-job'" in refused.message) == ("InvalidAnnotation", True)
         (pod,) = stage.cluster.view().pods.values()
         assert pod.gates
         assert not groups(stage)
         write(a_job())
-        await until(lambda: trees(stage) == {"default/fit": "compiled"}, "tree")
-        await until(lambda: len(groups(stage)) == 1, "group")
+        await eventually(lambda: trees(stage) == {"default/fit": "compiled"}, "tree")
+        await eventually(lambda: len(groups(stage)) == 1, "group")
 
 
 async def test_a_profile_in_a_file_counts(served):
     job = a_job(labels={"gang-extender.dev/tree": "calm"})
     async with served(job) as (stage, write):
-        await until(lambda: trees(stage) == {"default/fit": "refused"}, "refusal")
+        await eventually(lambda: trees(stage) == {"default/fit": "refused"}, "refusal")
         write(job, a_profile("calm", {"kind": "Job", "enabled": False}))
-        await until(lambda: trees(stage) == {"default/fit": "basic"}, "Basic leaf")
-        await until(lambda: [one.basic for one in groups(stage).values()] == [True], "group")
+        await eventually(lambda: trees(stage) == {"default/fit": "basic"}, "Basic leaf")
+        await eventually(lambda: [one.basic for one in groups(stage).values()] == [True], "group")
 
 
 async def test_a_restart_finds_the_groups_that_were_written(served):
     async with served(a_jobset()) as (stage, _):
-        await until(lambda: len(groups(stage)) == 5, "groups")
+        await eventually(lambda: len(groups(stage)) == 5, "groups")
         before, first = groups(stage), stage
         await stage.stop_leading()
     async with served(after=first) as (stage, write):
         assert groups(stage) == before
         write(a_jobset(), a_job())
-        await until(lambda: len(groups(stage)) == 6, "groups of the second workload")
+        await eventually(lambda: len(groups(stage)) == 6, "groups of the second workload")
         assert {key: one.uid for key, one in groups(stage).items() if key in before} == {
             key: one.uid for key, one in before.items()
         }

@@ -8,7 +8,8 @@ import pytest
 
 from extender.core.log.events import TreeCompiled, TreeRefused
 from tests.support.service.fake_workloads import FakeWorkloads
-from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.fakes import Stage, idle
+from tests.support.waiting import eventually
 from tests.unit.control.trees.test_tree_controller import TREE, a_jobset, controller
 
 TRAINJOB = {
@@ -42,7 +43,7 @@ async def notices_about(*objects):
         await stage.lead()
         stage.start(controller(stage, workloads).run())
         await idle()
-        await until(lambda: not stage.leader.recovery_reason, "leading")
+        await eventually(lambda: not stage.leader.recovery_reason, "leading")
         await idle()
         assert not [
             *stage.event_data(TreeCompiled),

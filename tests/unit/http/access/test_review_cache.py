@@ -11,7 +11,7 @@ from extender.http.access import namespace_sweeps, review_cache
 from extender.http.access.review_cache import NAMESPACES_MAX, NEGATIVE_S, POSITIVE_S, ReviewCache
 from extender.ports.access_ports import AccessRight, Caller
 from tests.support.service.fake_access import FakeAccessReviews
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 LIST = AccessRight("list", "a")
 
@@ -65,7 +65,7 @@ async def test_an_answer_is_as_old_as_its_question(timed):
     """A review that took 9 s has the state of its beginning."""
     timed.reviews.open.clear()
     asking = asyncio.create_task(timed.cache.may(timed.ann, LIST))
-    await until(lambda: timed.reviews.asked)
+    await eventually(lambda: timed.reviews.asked)
     timed.now_s = 9.0
     timed.reviews.open.set()
     assert await asking
@@ -115,7 +115,7 @@ async def test_few_reviews_are_open_and_few_wait(timed, monkeypatch):
     monkeypatch.setattr(review_cache, "WAITING_MAX", 8)
     timed.reviews.open.clear()
     asking = [asyncio.create_task(timed.cache.caller(f"invented {n}")) for n in range(20)]
-    await until(lambda: timed.reviews.asked)
+    await eventually(lambda: timed.reviews.asked)
     assert len(timed.reviews.asked) == review_cache.OPEN_REVIEWS_MAX
     timed.reviews.open.set()
     found = await asyncio.gather(*asking, return_exceptions=True)

@@ -22,7 +22,7 @@ from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import (
     GPU,
@@ -32,6 +32,7 @@ from tests.support.service.manifest_builders import (
     a_node,
     a_pod,
 )
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
 WHOLE = {GPU: 8}
@@ -412,7 +413,7 @@ async def test_a_member_at_bind_names_those_that_it_waits_for():
         await stage.settled()
         calls = [stage.bind("g-0")]
         uid = stage.cluster.pod("g-0").uid
-        await until(lambda: stage.barriers.at_bind(uid), "the call waits")
+        await eventually(lambda: stage.barriers.at_bind(uid), "the call waits")
         others = "default/g-1, default/g-2, which kube-scheduler has not accepted yet"
         found = await ask("Pod/g-0")
         assert failing(found) == ("bound", "no")

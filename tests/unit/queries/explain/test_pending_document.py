@@ -47,9 +47,10 @@ from extender.queries.log.event_dto import event_line
 from tests.support.document_outputs import DOCS, DocumentOutputs, fixed_parts
 from tests.support.planning.hostile_trees import a_fleet_of_racks, odd_sized
 from tests.support.service.command_line import run_command
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 from tests.unit.control.loop.admission.test_capacity_holds import held
 from tests.unit.core.decisions.admit.test_native_gang_scheduling import NEW
@@ -201,7 +202,7 @@ async def one_member_binds(stage: Stage) -> None:
     await is_nominated(stage)
     stage.bind("train-0")
     uid = stage.cluster.pod("train-0").uid
-    await until(lambda: stage.barriers.at_bind(uid), "the call waits")
+    await eventually(lambda: stage.barriers.at_bind(uid), "the call waits")
 
 
 async def is_nominated(stage: Stage) -> None:
@@ -658,7 +659,9 @@ async def test_the_event_of_a_back_off_is_in_the_document() -> None:
         stage.start(stage.reporter.run())
         await stage.one_pass()
         await is_released_in_each_pass(stage)
-        await until(lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event")
+        await eventually(
+            lambda: any(n.reason == REASON for n in stage.cluster.notices), "the Event"
+        )
         message = next(n.message for n in stage.cluster.notices if n.reason == REASON)
 
     async def printed_for(_: str) -> str:

@@ -14,7 +14,7 @@ from extender.ports.query_ports import EventFilter
 from extender.queries.log import event_stream as feed_module
 from extender.queries.log.event_stream import EventStream
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +58,11 @@ async def test_what_is_there_then_what_comes(writer):
     await writer.write(5)
     seen = []
     task = asyncio.create_task(reading(writer, seen, limit=20))
-    await until(lambda: len(seen) == 5, "what was there")
+    await eventually(lambda: len(seen) == 5, "what was there")
     for _ in range(15):
         await writer.write()
         await asyncio.sleep(0)
-    await asyncio.wait_for(task, 60)
+    await task
     assert seen == list(range(1, 21))
 
 
@@ -72,9 +72,7 @@ async def test_a_reader_that_comes_back_goes_on_where_it_was(writer):
     for _ in range(10):
         await writer.write(7)
         after = Position(seen[-1] if seen else 0)
-        await asyncio.wait_for(
-            reading(writer, seen, EventFilter(after=after), limit=len(seen) + 5), 5
-        )
+        await reading(writer, seen, EventFilter(after=after), limit=len(seen) + 5)
     assert seen == list(range(1, len(seen) + 1))
     assert len(seen) >= 50
 
@@ -85,13 +83,13 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     batches = writer.feed.follow(EventFilter())
     slow, fast = [], []
     task = asyncio.create_task(reading(writer, fast))  # without an end: it keeps the feed following
-    await until(lambda: writer.feed._recent is not None, "following")
+    await eventually(lambda: writer.feed._recent is not None, "following")
     kept = writer.feed._recent
     for _ in range(100):
         await writer.write(10)
         await asyncio.sleep(0)
         assert len(kept._events) <= 10
-    await until(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
+    await eventually(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
     assert kept.start == 990
     async with aclosing(batches):
         async for batch in batches:
@@ -116,7 +114,7 @@ async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monke
                     data=PodBound(plan="p", pod=f"{root}-0", uid="u", node=node), gang=root
                 )
                 await asyncio.sleep(0)
-    await asyncio.wait_for(task, 60)
+    await task
     assert seen == [4 * n + 3 for n in range(10)]
 
 
@@ -135,21 +133,26 @@ async def test_an_outage_is_waited_for(writer):
     seen = []
     task = asyncio.create_task(reading(writer, seen, limit=6))
     await writer.write(3)
-    await until(lambda: len(seen) == 3 and writer.feed._recent is not None, "the first, followed")
+    await eventually(
+        lambda: len(seen) == 3 and writer.feed._recent is not None, "the first, followed"
+    )
     reader = writer.feed._reader
     page = reader.page
 
+    asked = []
+
     async def no_answer(wanted):
+        asked.append(wanted)
         raise StoreUnavailable("gone")
 
     reader.page = no_answer
     writer.feed._recent.start = Position(10**6)  # so that it has to ask
     await writer.write(2)
-    await asyncio.sleep(0.02)
+    await eventually(lambda: len(asked) > 2, "asked again")
     assert not task.done()
     reader.page = page
     await writer.write(1)
-    await asyncio.wait_for(task, 60)
+    await task
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
@@ -165,10 +168,10 @@ async def test_a_log_that_lost_its_end_sends_readers_away(writer):
     writer.feed._log = Lost(writer.database)
     await writer.write(3)
     with pytest.raises(CorruptLog):
-        await asyncio.wait_for(reading(writer, []), 60)
+        await reading(writer, [])
     writer.feed._log = whole
     seen = []
-    await asyncio.wait_for(reading(writer, seen, limit=3), 60)
+    await reading(writer, seen, limit=3)
     assert seen == [1, 2, 3]
 
 
@@ -176,12 +179,12 @@ async def test_the_log_is_not_followed_without_readers(writer):
     """The last reader takes the connection with it; a stop ends all readers."""
     seen = []
     await writer.write()
-    await asyncio.wait_for(reading(writer, seen, limit=1), 60)
+    await reading(writer, seen, limit=1)
     assert (writer.feed.readers, writer.feed._following) == (0, None)
     tasks = [asyncio.create_task(reading(writer, [])) for _ in range(3)]
-    await until(lambda: writer.feed.readers == 3, "three readers")
+    await eventually(lambda: writer.feed.readers == 3, "three readers")
     writer.feed.stop()
-    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    await asyncio.gather(*tasks)
     assert writer.feed.readers == 0
 
 
@@ -191,5 +194,5 @@ async def test_a_clock_that_goes_backwards_changes_nothing(writer):
     task = asyncio.create_task(reading(writer, seen, EventFilter(since_us=50), limit=3))
     for at_us in (10, 50, 50, 60):
         await writer.write(at_us=at_us, data=GangObserved(kind="PodGroup"))
-    await asyncio.wait_for(task, 60)
+    await task
     assert seen == [2, 3, 4]

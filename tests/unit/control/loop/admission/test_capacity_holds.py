@@ -5,8 +5,9 @@ from __future__ import annotations
 from extender.core.decisions.capacity.hold_progress import HELD
 from extender.core.log.events import CapacityHeld, CapacityHoldReleased
 from extender.core.model.ids import NodeName
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 AFTER_S = 600
 LEASE_MS = 3_600_000_000
@@ -242,5 +243,5 @@ async def test_its_condition_has_how_much_of_it_would_fit():
         return any(texts[name] in condition[3] for condition in group.conditions)
 
     for name in texts:
-        await until(lambda name=name: shown(name), f"the condition of {name}", 20)
+        await eventually(lambda name=name: shown(name), f"the condition of {name}")
     await stage.killed()

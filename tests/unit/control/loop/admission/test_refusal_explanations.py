@@ -12,8 +12,9 @@ from extender.core.log.events import GangAdmitted, GangUnschedulable
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 
 
 class Explainer:
@@ -37,7 +38,7 @@ class Explainer:
         self.allowed.set()
         explanations = self._stage.control_loop._pending_trees.explanations
         for _ in range(5):
-            await until(lambda: explanations._running is None, "explained", 30)
+            await eventually(lambda: explanations._running is None, "explained")
             await self._stage.one_pass()
             if explanations.idle:
                 return

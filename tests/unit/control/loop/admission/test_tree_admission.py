@@ -15,8 +15,9 @@ from extender.core.log.events import (
     GangUnschedulable,
     PreemptionPlanned,
 )
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
 STAY_REFUSED = {
@@ -165,7 +166,7 @@ async def test_a_tree_that_stays_incomplete_is_recorded_after_its_time_without_a
         woken = stage.barriers.wakeup.revision
         await stage.one_pass()
         assert not stage.event_data(GangUnschedulable)
-        await until(lambda: stage.barriers.wakeup.revision > woken, "the timer ends")
+        await eventually(lambda: stage.barriers.wakeup.revision > woken, "the timer ends")
         stage.clock.advance(0.05)
         await stage.one_pass()
         (refused,) = stage.event_data(GangUnschedulable)

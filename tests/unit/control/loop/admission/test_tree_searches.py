@@ -15,8 +15,9 @@ from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.planning import plan
 from tests.support.planning.hostile_trees import a_fleet_of_racks, apart, odd_sized
-from tests.support.service.fakes import Stage, until
+from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 ONE = {"cpu": "100m"}
 
@@ -40,7 +41,6 @@ def verdicts(stage, *kinds):
     ]
 
 
-@pytest.mark.cpu(20)
 @pytest.mark.parametrize(("hostile", "racks"), [(odd_sized, 6), (apart, 4)])
 async def test_an_ordinary_gang_is_admitted_while_an_older_search_goes_on(hostile, racks):
     """Trees of another namespace that were created before it, and that keep the planner busy, do not keep it waiting."""
@@ -48,7 +48,7 @@ async def test_an_ordinary_gang_is_admitted_while_an_older_search_goes_on(hostil
     async with Stage(*a_fleet_of_racks(racks), *bad, *ordinary()) as stage:
         await stage.lead()
         stage.start(stage.control_loop.run())
-        await until(lambda: "good/g" in verdicts(stage, GangAdmitted), "admitted")
+        await eventually(lambda: "good/g" in verdicts(stage, GangAdmitted), "admitted")
         refused = verdicts(stage, GangUnschedulable)
         assert len(refused) < 2, "the others wait for their turn"
 
@@ -133,7 +133,7 @@ async def test_searches_of_a_namespace_hold_up_others_for_some_seconds_of_a_minu
         searched(stage, took_s=HOLD_UP_MS / 2_000)
         planner.at_once = lambda r: inner(r) if r.root.key.name == "low" else "search"
         stage.start(stage.control_loop.run())
-        await until(lambda: "other/low" in verdicts(stage, GangAdmitted), "admitted")
+        await eventually(lambda: "other/low" in verdicts(stage, GangAdmitted), "admitted")
         assert 2 <= verdicts(stage).index("other/low") < 4
 
 
@@ -170,7 +170,6 @@ async def test_a_tree_whose_plans_were_overtaken_is_passed_no_longer():
         ]
 
 
-@pytest.mark.cpu(20)
 async def test_a_tree_over_its_budget_comes_again_with_a_larger_one():
     """After a pause that doubles; each decision has the budget in its input, and follows from it again."""
     hostile = odd_sized("bad", "bad", random.Random(1))

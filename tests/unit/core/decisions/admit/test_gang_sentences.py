@@ -21,7 +21,12 @@ from tests.unit.control.actuators.test_nominator import reported
 from tests.unit.queries.explain.test_explain_service import explaining
 
 WHO = "PodGroup ns/g"
-texts = st.text(min_size=1, max_size=2 * MESSAGE_MAX)
+# long ones are repeated: to draw each of their letters takes a tenth of a second
+texts = st.builds(
+    lambda part, length: (part * length)[:length],
+    st.text(min_size=1, max_size=20),
+    st.integers(1, 2 * MESSAGE_MAX),
+)
 
 
 def decision(outcome="impossible", reasons=(f"{WHO} needs 2 pods",), **more):

@@ -19,7 +19,6 @@ from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.random_trees import crowded
-from tests.support.service.hash_seeds import outputs
 from tests.support.victims.full_clusters import full_clusters
 
 UNKNOWN = CheapestVictims(None, {}, proved=False, steps=0)
@@ -168,21 +167,3 @@ def test_an_input_stored_before_there_was_preemption_can_be_read():
     head = encoded.head.replace(b',"evictable":null', b"")
     assert head != encoded.head
     assert decode(head, encoded.parts) == request
-
-
-SCRIPT = """
-import hashlib, msgspec
-from extender.core.planner.preempt.victim_search import preempt
-from tests.support.planning import spec_vectors
-h = hashlib.sha256()
-for v in spec_vectors.of_kind("preempt"):
-    h.update(msgspec.json.encode(preempt(spec_vectors.request_of(v)), order="deterministic"))
-print(h.hexdigest())
-"""
-
-
-@pytest.mark.cpu(4)
-def test_same_bytes_in_another_process():
-    """The order of sets and dicts does not matter: two hash seeds give the same bytes."""
-    seen = outputs(SCRIPT, ("0", "4711"))
-    assert len(seen) == 1
