@@ -56,7 +56,7 @@ def service(postgres_url, template_database, tmp_path_factory):
 
 def objects_of(service):
     """Return the objects of the manifests of the service."""
-    path = Path(service.command[service.command.index("--cluster") + 1]) / "all.yaml"
+    path = Path(service.words[service.words.index("--cluster") + 1]) / "all.yaml"
     return [*yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 
 
@@ -185,7 +185,7 @@ class Run:
         for request in chosen:
             self.in_flight[request] = None
             try:
-                answer = await send(self.host, self.port, request, WITHIN_S)
+                answer = await send(self.host, self.port, request)
             except TimeoutError:
                 self.problems.append(f"{request}: no answer within {WITHIN_S} s")
                 continue
