@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.browser import chromium
 from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
@@ -50,6 +51,20 @@ def service(postgres_url, template_database, tmp_path_factory):
         running_service(Replica, folder, url) as replica,
     ):
         yield replica
+
+
+@pytest.fixture(scope="session")
+def opened_browser():
+    """A browser for all tests of this process."""
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def browser(opened_browser):
+    """The browser, with an empty page of the size of a desktop; afterwards nothing asks the service any more."""
+    yield opened_browser
+    opened_browser.reset()
 
 
 async def until_answered(replica):

@@ -9,9 +9,9 @@ from selenium.webdriver.common.keys import Keys
 from deploy.demo.kube_scheduler import Player
 from extender.core.log.events import PreemptionPlanned
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
-from tests.acceptance.test_process_kills import play_until, recorded, service
-from tests.acceptance.test_ui import a_service_tree, browser, gang_row, positions, seen
+from tests.acceptance.test_preemption_kills import full_nodes, preemptor, service, write
+from tests.acceptance.test_process_kills import play_until, recorded
+from tests.acceptance.test_ui import a_service_tree, gang_row, positions, seen
 from tests.support.logs.fake_store import Script
 from tests.support.logs.many_preemptions import preemption_log
 from tests.support.logs.postgres import fresh_database, run
@@ -20,7 +20,7 @@ from tests.support.service.manifest_builders import GPU, a_gang, a_node
 from tests.support.service.replicas import Replica
 from tests.support.service.workload_builders import a_job, a_template
 
-__all__ = ["browser", "service"]
+__all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 NARROW = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
@@ -220,10 +220,11 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     assert browser.complaints() == []
 
 
-@pytest.fixture
-def long_log(postgres_url, template_database, tmp_path):
+@pytest.fixture(scope="module")
+def long_log(postgres_url, template_database, tmp_path_factory):
     """A service on a log with 1,150 preemptions; gives it and the positions of their plans, newest first."""
-    manifests = tmp_path / "nodes.yaml"
+    folder = tmp_path_factory.mktemp("long")
+    manifests = folder / "nodes.yaml"
     manifests.write_text(yaml.safe_dump_all([a_node("n1", gpu=8)]))
 
     async def write(url):
@@ -236,7 +237,7 @@ def long_log(postgres_url, template_database, tmp_path):
 
     with fresh_database(postgres_url, template=template_database) as url:
         plans = run(write(url))
-        served = Replica(tmp_path, url, manifests, "a")
+        served = Replica(folder, url, manifests, "a")
         try:
             run(served.until_leads())
             yield served, plans

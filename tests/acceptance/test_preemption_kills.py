@@ -9,15 +9,21 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_process_kills import play_until, recorded, service
+from tests.acceptance.test_process_kills import a_service, play_until, recorded
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
-__all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 POINTS = ["planned", "marked", "first gone", "all gone", "nominated"]
 VICTIMS = 4
+
+
+@pytest.fixture
+def service(database_url):
+    """A service on a database that goes on when it is killed."""
+    with a_service(GANG_EXTENDER_DATABASE_URL=database_url) as made:
+        yield made
 
 
 def write(service, name, objects):

@@ -7,6 +7,7 @@ kube-scheduler's part.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -101,12 +102,13 @@ def until_none_names(folder):
     waiting.until(lambda: not naming(), "no process is left", every_s=0.05, state=naming)
 
 
-@pytest.fixture
-def service():
-    """A service in a folder of its own; stopped and gone afterwards, its database with it."""
+@contextlib.contextmanager
+def a_service(**environ):
+    """Prepare a service in a folder of its own, with variables; stopped and gone afterwards, an embedded database with it."""
     folder = Path(tempfile.mkdtemp(prefix="gx-acceptance-"))
     folder.chmod(0o755)
     made = ForkedService(folder)
+    made.environ |= environ
     (made.manifests / "fleet.yaml").write_text(
         yaml.safe_dump_all(a_fleet("2 racks x 4 nodes", gpu=8))
     )
@@ -116,6 +118,13 @@ def service():
         made.stop()
         until_none_names(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def service():
+    """A service with an embedded PostgreSQL, which ends and starts with it."""
+    with a_service() as made:
+        yield made
 
 
 def create(service, name):

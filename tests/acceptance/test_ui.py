@@ -15,7 +15,6 @@ from deploy.demo.kube_scheduler import Player
 from extender.store.embedded.os_account import prepare_server_home
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.acceptance.test_process_kills import play_until, recorded, service
-from tests.support.service.browser import chromium
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import (
     GPU,
@@ -33,12 +32,6 @@ __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
-
-
-@pytest.fixture
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 def a_service_tree(name):

@@ -1,6 +1,6 @@
 """A JobSet file in the folder of `serve --cluster`: placed as a tree, all or nothing, without a group written by hand.
 
-The service runs as in production, on an embedded PostgreSQL; the demo's player has kube-scheduler's part.
+The service runs as in production; the demo's player has kube-scheduler's part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_process_kills import play_until, recorded, service
+from tests.acceptance.test_preemption_kills import service
+from tests.acceptance.test_process_kills import play_until, recorded
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
 
