@@ -19,6 +19,7 @@ from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
 from tests.support.service.replicas import Replica
 from tests.support.service.workload_builders import a_job, a_template
+from tests.support.waiting import eventually
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -125,6 +126,12 @@ async def test_filters_are_in_the_address_and_long_lists_are_whole(service, brow
     write(service, "other", other)
     write(service, "wide", a_gang("wide", pods=230, requests={GPU: 1}, schedulingGates=GATED))
     service.start()
+
+    def waiting():
+        return [gang for gang in service.get("/v1/gangs") if gang["state"] == "unschedulable"]
+
+    # a page that is open meanwhile draws its lists anew after each of them
+    await eventually(lambda: len(waiting()) == 232, "all wait", every_s=0.2, state=service.tail)
     browser.open(f"{service.url}/ui/")
     await seen(
         browser, lambda: "232 gangs, 232 pending" in browser.text("#gang-count"), "all gangs"
