@@ -136,7 +136,7 @@ def run(
         words: The arguments of `gang-extender`.
         environ: Its whole environment.
         output: Where its output goes.
-        errors: Where its errors go: to its output, where nothing else is said.
+        errors: Where its errors go: to its output, unless told otherwise.
         stdin: What it reads.
         folder: Its working directory.
         text: Whether pipes are read and written as texts.
