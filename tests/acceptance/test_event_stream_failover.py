@@ -98,6 +98,7 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         positions = [event["position"] for event in log]
         assert positions == list(range(1, len(log) + 1))
         ends.append(positions[-1])
+        add(manifests, "more")  # a reader looks whether it is enough when it gets something
         await answer_of(asyncio.gather(*reading), "all events in all streams")
         kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseAcquired")]
         for reader in everything:
@@ -112,10 +113,12 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
             lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
             return [json.loads(line) for line in lines]
 
-        for process, source in zip(following, ("database", "services"), strict=True):
+        for source in ("database", "services"):
             await eventually(lambda s=source: len(followed(s)) >= len(log), source)
             assert followed(source)[: len(log)] == log
+        for process in following:
             process.send_signal(signal.SIGINT)
+        for process, source in zip(following, ("database", "services"), strict=True):
             await eventually(lambda p=process: p.poll() is not None, f"{source} has ended")
             assert process.returncode == 0
     finally:

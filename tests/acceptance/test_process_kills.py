@@ -278,6 +278,16 @@ async def renewed_for(url, lease_s):
         await connection.close()
 
 
+async def let_time_pass(url, seconds):
+    """Have the lease end earlier, as if the clock of the database had gone on; test_standby waits for a real end."""
+    connection = await asyncpg.connect(url)
+    try:
+        text = "UPDATE gx.lease SET renewed_at = renewed_at - make_interval(secs => $1)"
+        await connection.execute(text, seconds)
+    finally:
+        await connection.close()
+
+
 async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
     """With the lease taken it stays up, is ready to forward, names the leader and writes nothing; after a SIGKILL of the leader it leads with the same reservations."""
     manifests = tmp_path / "manifests"
@@ -304,6 +314,7 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         assert {event["actor"] for event in after} == {"first"}
         assert second.process.poll() is None
         first.end()
+        await let_time_pass(database_url, LEASE_S)
         await second.until_events("?type=LeaseAcquired&after=1")
         await second.until("/readyz", 200)
         assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]

@@ -14,6 +14,7 @@ import ast
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import os
@@ -23,12 +24,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import IO, Any, Self
+from typing import IO, Any, NoReturn, Self
 
 import msgspec
 
@@ -52,6 +54,7 @@ class Request(msgspec.Struct):
     words: list[str]
     environ: dict[str, str]
     folder: str
+    module: str
 
 
 class ForkedCommand:
@@ -128,6 +131,7 @@ def run(
     errors: Stream = STDOUT,
     stdin: Stream = DEVNULL,
     folder: Path = ROOT,
+    module: str = "extender",
     text: bool = False,
 ) -> ForkedCommand:
     """Start a command; the arguments are those of `subprocess.Popen`.
@@ -139,6 +143,7 @@ def run(
         errors: Where its errors go: to its output, unless told otherwise.
         stdin: What it reads.
         folder: Its working directory.
+        module: The program: what follows `-m`.
         text: Whether pipes are read and written as texts.
     """
     mine, theirs = socket.socketpair()
@@ -161,7 +166,7 @@ def run(
 
         files = [end_for(stdin, written=True), end_for(output, written=False)]
         files.append(files[1] if errors == STDOUT else end_for(errors, written=False))
-        request = msgspec.msgpack.encode(Request(list(words), dict(environ), str(folder)))
+        request = msgspec.msgpack.encode(Request(list(words), dict(environ), str(folder), module))
         socket.send_fds(_server(), [request], [*files, theirs.fileno()])
     return ForkedCommand(mine, [*ours, None][:3])
 
@@ -204,8 +209,8 @@ def _imports(module: str) -> set[str]:
     return {node.module for node in nodes if node.module and node.module.startswith("extender.")}
 
 
-def _serve(requests: socket.socket) -> None:
-    """Answer requests until the pytest process has ended; returns in the process of a command, whose words are in sys.argv."""
+def _serve(requests: socket.socket) -> str:
+    """Answer requests until the pytest process has ended; return in the process of a command, with the name of its module."""
     while True:
         message, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
         if not message:
@@ -223,7 +228,7 @@ def _serve(requests: socket.socket) -> None:
             os.close(file)
 
 
-def _run(request: Request, streams: Sequence[int], control: int) -> None:
+def _run(request: Request, streams: Sequence[int], control: int) -> str:
     """Fork again: the parent sends pid and exit code, and the child returns as the command."""
     die_with_parent = dying_with_parent()
     pid = os.fork()
@@ -249,6 +254,7 @@ def _run(request: Request, streams: Sequence[int], control: int) -> None:
     sys.stdout = sys.__stdout__ = _text_stream(1, sys.stdout)
     sys.stderr = sys.__stderr__ = _text_stream(2, sys.stderr)
     sys.argv[1:] = request.words
+    return request.module
 
 
 def _text_stream(number: int, like: Any) -> Any:
@@ -273,9 +279,30 @@ def main() -> None:
     ours |= {place.partition(":")[0] for place, _ in COMMANDS.values()}
     for name in [*LIBRARIES, *sorted(ours)]:
         importlib.import_module(name)
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-    # as `python -m` does: processes that it spawns would else import this module
-    runpy.run_module("extender", run_name="__main__", alter_sys=True)
+    gc.collect()
+    gc.freeze()  # a collection in a command would write to, and so copy, the memory of all of them
+    module = _serve(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        # as `python -m` does: processes that it spawns would else import this module
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        _exit(end.code)
+    _exit(0)
+
+
+def _exit(code: object) -> NoReturn:
+    """End as the interpreter does, but for freeing its memory, which takes half a second of CPU."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads
+        code = 120
+    os._exit(code or 0)
 
 
 if __name__ == "__main__":
