@@ -21,7 +21,7 @@ from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.support.logs.postgres import FAST, make_roles
 from tests.support.service import fork_server
 from tests.support.service.manifest_builders import a_fleet, a_gang
-from tests.support.service.replicas import Replica
+from tests.support.service.replicas import LOOK_S, Replica
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(300)]
@@ -129,11 +129,17 @@ async def fill_until_not_ready(replica, folder, ballast, left_kib):
             left -= 65536
     for number in range(40):
         write_gangs(folder, f"g{number}")
-        deadline = asyncio.get_running_loop().time() + 3
-        while asyncio.get_running_loop().time() < deadline:
-            if (await replica.probe("/readyz"))[0] == 503:
-                return (number + 1) * PER_FILE
-            await asyncio.sleep(0.05)
+        count = (number + 1) * PER_FILE
+
+        async def decided(count=count):
+            if (await replica.probe("/readyz", LOOK_S))[0] == 503:
+                return "not ready"
+            status, found = await replica.probe("/v1/events?type=GangAdmitted&limit=1000", LOOK_S)
+            return "admitted" if status == 200 and len(found) >= count else ""
+
+        what = f"{count} admissions, or that it is not ready"
+        if await eventually(decided, what, every_s=0.05, state=replica.tail) == "not ready":
+            return count
     raise AssertionError("it was ready all the time")
 
 

@@ -100,7 +100,7 @@ def a_world(folder, sockets):
         yield made
     finally:
         made.service.stop()
-        until_none_names(made.service.folder)
+        until_none_names(made.service.data, made.service.log)
 
 
 @pytest.fixture

@@ -96,10 +96,10 @@ def processes_naming(text):
     return found
 
 
-def until_none_names(folder):
-    """Wait until no process names a folder."""
-    naming = lambda: processes_naming(str(folder))
-    waiting.until(lambda: not naming(), "no process is left", every_s=0.05, state=naming)
+def until_none_names(*paths):
+    """Wait until no process names one of these files and folders."""
+    naming = lambda: [process for path in paths for process in processes_naming(str(path))]
+    waiting.until(lambda: not naming(), "no process is left", every_s=0.1, state=naming)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from tests.acceptance import test_preemption_kills as preemption
 from tests.acceptance.test_process_kills import POINTS, SIZE, at_bind, create, kill_at, play_until
 from tests.support.service.manifest_builders import GPU, a_fleet, a_pod
 from tests.support.service.replicas import LEASE_S, Replica, RoundRobin
-from tests.support.waiting import eventually
+from tests.support.waiting import WaitedInVain, eventually, patient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -113,14 +113,15 @@ class Caller:
         self.refused = []  # when, and why
 
     async def run(self):
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             while True:
                 try:
-                    async with session.post(
-                        f"{self.url}/scheduler/filter", json=self.body
-                    ) as reply:
+                    async with (
+                        patient("an answer to filter"),
+                        session.post(f"{self.url}/scheduler/filter", json=self.body) as reply,
+                    ):
                         error = (await reply.json())["Error"]
-                except (aiohttp.ClientError, OSError) as fault:
+                except (aiohttp.ClientError, OSError, WaitedInVain) as fault:
                     error = repr(fault)
                 if error:
                     self.refused.append((time.monotonic(), error))
