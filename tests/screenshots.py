@@ -21,10 +21,10 @@ from deploy.demo.play import EXAMPLES, Service, wait_for
 from tests.support.service.browser import Browser, chromium
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, RACK, a_gang
+from tests.support.waiting import until
 
 IMAGES = Path(__file__).parents[1] / "deploy" / "images"
 SIZE = {"width": 1280, "height": 817, "deviceScaleFactor": 1, "mobile": False}
-SHOWN_WITHIN_S = 30.0
 # In this order: name, pods of 8 devices in one rack, priority. `urgent` gets the reservations of `finetune`.
 GANGS = (("finetune", 3, 0), ("batch-eval", 12, 0), ("urgent", 4, 5000))
 UNBOUND = "finetune"
@@ -80,13 +80,7 @@ def states(service: Service) -> dict[str, str]:
 
 def until_shown(browser: Browser, shown: Callable[[], bool], what: str) -> None:
     """Wait until the page shows something."""
-    end = time.monotonic() + SHOWN_WITHIN_S
-    while not shown():
-        if time.monotonic() > end:
-            raise SystemExit(
-                f"the page does not show {what}: {browser.text('header, #detail')[:500]}"
-            )
-        time.sleep(0.05)
+    until(shown, what, every_s=0.05, state=lambda: browser.text("header, #detail")[:500])
 
 
 def choose(browser: Browser, gang: str) -> None:

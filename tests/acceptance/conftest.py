@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 
 import pytest
 import yaml
 
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.browser import chromium
 from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
-from tests.support.service.replicas import WITHIN_S, Replica
+from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 
 @contextlib.contextmanager
@@ -53,12 +53,25 @@ def service(postgres_url, template_database, tmp_path_factory):
         yield replica
 
 
+@pytest.fixture(scope="session")
+def opened_browser():
+    """A browser for all tests of this process."""
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def browser(opened_browser):
+    """The browser, with an empty page of the size of a desktop; afterwards nothing asks the service any more."""
+    yield opened_browser
+    opened_browser.reset()
+
+
 async def until_answered(replica):
     """Wait until two gangs have been decided on."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
+
+    async def decided():
         found = await replica.events("?type=GangUnschedulable&type=GangAdmitted")
-        if len({event["gang"] for event in found}) >= 2:
-            return
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
+        return len({event["gang"] for event in found}) >= 2
+
+    await eventually(decided, "two gangs that have been decided on", state=replica.tail)

@@ -14,17 +14,16 @@ import subprocess
 import pytest
 
 from tests.acceptance.test_history_lost import (
-    ROOT,
-    WITHIN_S,
     a_world,
     after_the_copy,
     all_ends_well,
     before_the_copy,
     folder,  # noqa: F401 -- a fixture
 )
+from tests.acceptance.test_process_kills import ROOT
 from tests.support.logs.plain_server import plain_server
 from tests.support.page_commands import blocks, commands
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 PAGE = "docs/how-to/backup-and-restore.md"
@@ -92,7 +91,7 @@ class Operator:
                 await asyncio.to_thread(service.start)
             case "ready":
                 await self.world.until_ready()
-                await until(self._is_published_again, "published again", WITHIN_S)
+                await eventually(self._is_published_again, "published again")
             case "save anchors":
                 shutil.copy(service.data / "log-end.json", self.backups / "anchors.yaml")
 
@@ -185,6 +184,4 @@ async def test_a_recovery_to_a_moment(operator):
 
 
 async def _until_published(world, position):
-    async with asyncio.timeout(90):
-        while world.published() < position:
-            await asyncio.sleep(0.05)
+    await eventually(lambda: world.published() >= position, "published", state=world.published)

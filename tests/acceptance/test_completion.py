@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from subprocess import PIPE
 
 import pytest
 
 from deploy.demo.ports import free_port
+from tests.support.service import fork_server
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 
-def run(environ, *command):
-    done = subprocess.run(
-        [sys.executable, *command], env=os.environ | {"PATH": "/nowhere"} | environ,
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+def run(environ, *words, module="extender"):
+    environ = os.environ | {"PATH": "/nowhere"} | environ
+    command = fork_server.run(words, environ, PIPE, errors=PIPE, module=module, text=True)
+    output, errors = command.communicate()
+    assert (command.returncode, errors) == (0, "")
+    return output.splitlines()
 
 
 def kubectl(*words):
     """Return what kubectl reads to complete `kubectl gang WORDS`; the last word is incomplete."""
-    return run({}, "-m", "extender.cli.completion.kubectl_completion", *words)
+    return run({}, *words, module="extender.cli.completion.kubectl_completion")
 
 
 def bash(*words):
@@ -34,7 +32,7 @@ def bash(*words):
         "_GANG_EXTENDER_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words)),
         "COMP_WORDS": " ".join(("gang-extender", *words)),
     }  # fmt: skip
-    return run(environ, "-m", "extender")
+    return run(environ)
 
 
 def test_names_of_the_default_namespace_need_no_prefix(service):

@@ -6,17 +6,16 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from tests.acceptance.test_process_kills import ROOT, WITHIN_S
-from tests.support.service.fakes import until
+from tests.support.failure_report import show_log
+from tests.support.service import fork_server
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import Replica, RoundRobin
 from tests.support.service.sse_reader import Reader
+from tests.support.waiting import answer_of, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -35,12 +34,13 @@ def add(manifests, name):
 
 async def led(replicas):
     """Wait until one of them leads, and return it."""
-    for _ in range(int(WITHIN_S * 20)):
-        for replica in replicas:
-            if await replica.leads():
-                return replica
-        await asyncio.sleep(0.05)
-    raise AssertionError("no replica leads")
+
+    async def leader():
+        leading = [replica for replica in replicas if await replica.leads()]
+        return leading[0] if leading else None
+
+    tails = lambda: [replica.tail() for replica in replicas]
+    return await eventually(leader, "a replica that leads", every_s=0.05, state=tails)
 
 
 @pytest.fixture
@@ -68,11 +68,13 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         done = lambda reader: bool(ends) and int(reader.last_id or 0) >= ends[0]
         reading = [asyncio.create_task(r.read(done)) for r in (*everything, admitted)]
         environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": database_url}
-        command = [sys.executable, "-m", "extender", "events", "--follow", "--after", "0"]
+        command = ["events", "--follow", "--after", "0", "-o", "json"]
         for source, options in (("database", []), ("services", ["--server", front.url])):
-            with (tmp_path / f"{source}.jsonl").open("wb") as output:
-                words = [*command, "-o", "json", *options]
-                following.append(subprocess.Popen(words, cwd=ROOT, env=environ, stdout=output))
+            errors = tmp_path / f"{source}.errors"
+            show_log(errors)
+            with (tmp_path / f"{source}.jsonl").open("wb") as output, errors.open("wb") as file:
+                words = [*command, *options]
+                following.append(fork_server.run(words, environ, output, errors=file))
         for number in range(kills):
             leader = await led(replicas)
             add(manifests, f"gang{number}")
@@ -96,7 +98,8 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         positions = [event["position"] for event in log]
         assert positions == list(range(1, len(log) + 1))
         ends.append(positions[-1])
-        await asyncio.wait_for(asyncio.gather(*reading), WITHIN_S)
+        add(manifests, "more")  # a reader looks whether it is enough when it gets something
+        await answer_of(asyncio.gather(*reading), "all events in all streams")
         kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseAcquired")]
         for reader in everything:
             assert reader.positions[: len(positions)] == positions
@@ -110,11 +113,14 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
             lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
             return [json.loads(line) for line in lines]
 
-        for process, source in zip(following, ("database", "services"), strict=True):
-            await until(lambda s=source: len(followed(s)) >= len(log), source, WITHIN_S)
+        for source in ("database", "services"):
+            await eventually(lambda s=source: len(followed(s)) >= len(log), source)
             assert followed(source)[: len(log)] == log
+        for process in following:
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=WITHIN_S) == 0
+        for process, source in zip(following, ("database", "services"), strict=True):
+            await eventually(lambda p=process: p.poll() is not None, f"{source} has ended")
+            assert process.returncode == 0
     finally:
         for process in following:
             if process.poll() is None:

@@ -7,9 +7,9 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from urllib.parse import parse_qs, quote, urlsplit
 
 import aiohttp
@@ -19,8 +19,10 @@ import yaml
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.support.logs.postgres import FAST, make_roles
+from tests.support.service import fork_server
 from tests.support.service.manifest_builders import a_fleet, a_gang
-from tests.support.service.replicas import Replica
+from tests.support.service.replicas import LOOK_S, Replica
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -72,15 +74,18 @@ async def filter_error(replica):
 
 async def until_filter_cannot_answer(replica):
     """Wait for the answer with the reason; a server that restarts again and again lets it be ready for moments."""
-    async with asyncio.timeout(60):
-        while not (await filter_error(replica)).startswith("cannot answer now: "):
-            await asyncio.sleep(0.05)
+
+    async def refused():
+        return (await filter_error(replica)).startswith("cannot answer now: ")
+
+    await eventually(refused, "filter cannot answer", every_s=0.05, state=replica.tail)
 
 
 def verified(replica):
-    """Return the process of `verify` on the database of a replica."""
-    command = [sys.executable, "-m", "extender", "verify"]
-    return subprocess.run(command, env=replica.environ, check=False, capture_output=True, text=True)
+    """Run `verify` on the database of a replica; return its exit code and what it printed."""
+    command = fork_server.run(["verify"], replica.environ, PIPE, text=True)
+    output, _ = command.communicate()
+    return command.returncode, output
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk")
@@ -107,7 +112,7 @@ async def test_a_full_disk_stops_admissions_until_there_is_space(full, folder, t
                 admitted = await replica.until_events("?type=GangAdmitted&limit=1000", count)
                 assert len({event["gang"] for event in admitted}) == len(admitted) == count
                 done = await asyncio.to_thread(verified, replica)
-                assert done.returncode == 0, done
+                assert done[0] == 0, done
             finally:
                 replica.end()
         finally:
@@ -124,11 +129,17 @@ async def fill_until_not_ready(replica, folder, ballast, left_kib):
             left -= 65536
     for number in range(40):
         write_gangs(folder, f"g{number}")
-        deadline = asyncio.get_running_loop().time() + 3
-        while asyncio.get_running_loop().time() < deadline:
-            if (await replica.probe("/readyz"))[0] == 503:
-                return (number + 1) * PER_FILE
-            await asyncio.sleep(0.05)
+        count = (number + 1) * PER_FILE
+
+        async def decided(count=count):
+            if (await replica.probe("/readyz", LOOK_S))[0] == 503:
+                return "not ready"
+            status, found = await replica.probe("/v1/events?type=GangAdmitted&limit=1000", LOOK_S)
+            return "admitted" if status == 200 and len(found) >= count else ""
+
+        what = f"{count} admissions, or that it is not ready"
+        if await eventually(decided, what, every_s=0.05, state=replica.tail) == "not ready":
+            return count
     raise AssertionError("it was ready all the time")
 
 
@@ -207,7 +218,7 @@ async def test_round_trips_of_two_seconds_stop_admissions_until_they_are_faster(
             assert len({event["gang"] for event in admitted}) == len(admitted) == 6
             await replica.until("/readyz", 200)
             done = await asyncio.to_thread(verified, replica)
-            assert done.returncode == 0, done
+            assert done[0] == 0, done
         finally:
             replica.end()
     shutil.rmtree(sockets)

@@ -11,9 +11,7 @@ import asyncio
 import json
 import shutil
 import signal
-import subprocess
 import tempfile
-import time
 import urllib.request
 from collections import Counter
 from contextlib import contextmanager
@@ -23,20 +21,19 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from deploy.demo.play import Service
 from extender.store import schema_migration
 from tests.acceptance.test_process_kills import (
-    ROOT,
-    WITHIN_S,
+    ForkedService,
     events,
     play_until,
-    processes_naming,
     recorded,
+    until_none_names,
 )
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.logs.postgres_backups import Backup, Standby
-from tests.support.service.fakes import GATED, until
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
+from tests.support.waiting import eventually
 
 # the wheel's server has no pg_basebackup, the distribution's has
 PROGRAMS = [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_basebackup"))]
@@ -48,7 +45,7 @@ class World:
     """Service, player and database of one story."""
 
     def __init__(self, folder, sockets):
-        self.service = Service(folder)
+        self.service = ForkedService(folder)
         (self.service.manifests / "fleet.yaml").write_text(
             yaml.safe_dump_all(a_fleet("2 racks x 5 nodes", gpu=2))
         )
@@ -77,7 +74,7 @@ class World:
         return Player(self.service.url, self.service.manifests, self.service.data / "cluster.jsonl")
 
     def metric(self, name):
-        with urllib.request.urlopen(f"{self.service.url}/metrics", timeout=60) as reply:
+        with urllib.request.urlopen(f"{self.service.url}/metrics") as reply:
             lines = reply.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
@@ -87,15 +84,12 @@ class World:
         return int(json.loads(found.read_text())["position"]) if found.exists() else 0
 
     def output_of(self, *words):
-        done = subprocess.run(
-            self.service.command(*words), check=False, cwd=ROOT, env=self.service.environ,
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = self.service.run(*words)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
     async def until_ready(self):
-        await until(self.service.ready, "ready", WITHIN_S)
+        await eventually(self.service.ready, "ready")
 
 
 @contextmanager
@@ -106,10 +100,7 @@ def a_world(folder, sockets):
         yield made
     finally:
         made.service.stop()
-        deadline = time.monotonic() + WITHIN_S
-        while (left := processes_naming(str(made.service.data))) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert left == []
+        until_none_names(made.service.data, made.service.log)
 
 
 @pytest.fixture
@@ -137,9 +128,7 @@ async def before_the_copy(world):
     player = world.player()
     world.create("kept")
     world.create("waiting", pods=SIZE - 1, minimum=SIZE)
-    await until(
-        lambda: len(recorded(world.service, "gate-removed", "kept")) == SIZE, "let go", WITHIN_S
-    )
+    await eventually(lambda: len(recorded(world.service, "gate-removed", "kept")) == SIZE, "let go")
     player.reload()
     await play_until(player, lambda: count_of(world, "PodBound", "kept") == SIZE, "kept recorded")
     return player
@@ -148,16 +137,12 @@ async def before_the_copy(world):
 async def after_the_copy(world, player):
     """Half a gang bound, the other half admitted and nominated; all of it will be missing in the copy."""
     world.create("half")
-    await until(
-        lambda: len(recorded(world.service, "gate-removed", "half")) == SIZE, "let go", WITHIN_S
-    )
+    await eventually(lambda: len(recorded(world.service, "gate-removed", "half")) == SIZE, "let go")
     player.reload()
     mine = [pod for pod in player.pending() if pod.name.startswith("half-")]
     placed = [(pod, await player.place(pod)) for pod in mine[:MINIMUM]]
     await asyncio.gather(*(player.bind(pod, node) for pod, node in placed))
-    await until(
-        lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded", WITHIN_S
-    )
+    await eventually(lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded")
     return events(world.service)
 
 
@@ -167,10 +152,9 @@ def count_of(world, kind, gang):
 
 async def all_ends_well(world, player, lost, evidence):
     """The loss is recorded, what ran is in the log again, every pod gets capacity once."""
-    await until(
+    await eventually(
         lambda: any(f["type"] == "HistoryTruncated" for f in events(world.service)),
         "the truncation recorded",
-        WITHIN_S,
     )
     await world.until_ready()
     (truncation,) = [f for f in events(world.service) if f["type"] == "HistoryTruncated"]
@@ -188,8 +172,8 @@ async def all_ends_well(world, player, lost, evidence):
     assert (line["level"], line["position"]) == ("ERROR", truncation["position"])
 
     world.create("waiting", minimum=SIZE)  # its last member comes
-    await until(
-        lambda: len(recorded(world.service, "gate-removed", "waiting")) == SIZE, "let go", WITHIN_S
+    await eventually(
+        lambda: len(recorded(world.service, "gate-removed", "waiting")) == SIZE, "let go"
     )
     player.reload()
     for name in ("kept", "half", "waiting"):
@@ -249,7 +233,7 @@ async def test_a_backup_is_restored_and_the_service_restarted(world):
         backup = Backup(world.server)
         await backup.take()
         lost = await after_the_copy(world, player)
-        await until(lambda: world.published() == len(lost), "published", WITHIN_S)
+        await eventually(lambda: world.published() == len(lost), "published")
         world.service.kill()
         await backup.restore()
         world.service.start()

@@ -7,8 +7,6 @@ a status, a type and a schema that the document names, and what does not fit is 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from urllib.parse import quote
@@ -17,7 +15,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.acceptance.test_process_kills import ROOT
+from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import RACK, a_fleet, a_gang
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -31,7 +29,7 @@ UNICODE = "gäng-日本-" + "x" * 240
 
 
 def get(service, path):
-    with urllib.request.urlopen(service.url + path, timeout=60) as reply:
+    with urllib.request.urlopen(service.url + path) as reply:
         return reply.status, dict(reply.headers), json.load(reply)
 
 
@@ -87,7 +85,7 @@ def try_out(operation, mode, examples):
         asked.append(case)
         if len(quote(str(query))) > LINE_MAX:
             return
-        case.call_and_validate(checks=checks, timeout=60)
+        case.call_and_validate(checks=checks)
 
     ask()
     return len(asked)
@@ -141,7 +139,7 @@ def test_methods_that_a_path_does_not_have_are_named(service):
         for method in ("TRACE", "DELETE", "PATCH"):
             asked = urllib.request.Request(service.url + path, method=method)
             with pytest.raises(urllib.error.HTTPError) as caught:
-                urllib.request.urlopen(asked, timeout=60)
+                urllib.request.urlopen(asked)
             with caught.value as answer:
                 assert (answer.code, bool(answer.headers["Allow"])) == (405, True), path
 
@@ -163,7 +161,7 @@ def post(service, body):
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(asked, timeout=60) as reply:
+        with urllib.request.urlopen(asked) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -217,9 +215,6 @@ def test_plan_on_the_cluster_of_the_service(service, tmp_path):
         (("-f", str(wanted), "--search-budget", "1000000"), 2, "budget"),
         (("-f", str(tmp_path / "none.yaml")), 2, "none.yaml"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "extender", "plan", "--server", service.url, *words],
-            check=False, cwd=ROOT, capture_output=True, text=True,
-        )  # fmt: skip
+        done = run_command("plan", "--server", service.url, *words)
         assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done
     assert get(service, "/v1/events?gang=default/asked")[2] == []

@@ -9,9 +9,9 @@ from selenium.webdriver.common.keys import Keys
 from deploy.demo.kube_scheduler import Player
 from extender.core.log.events import PreemptionPlanned
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
-from tests.acceptance.test_process_kills import play_until, recorded, service
-from tests.acceptance.test_ui import a_service_tree, browser, gang_row, positions, seen
+from tests.acceptance.test_preemption_kills import full_nodes, preemptor, service, write
+from tests.acceptance.test_process_kills import play_until, recorded
+from tests.acceptance.test_ui import a_service_tree, gang_row, positions, seen
 from tests.support.logs.fake_store import Script
 from tests.support.logs.many_preemptions import preemption_log
 from tests.support.logs.postgres import fresh_database, run
@@ -19,8 +19,9 @@ from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
 from tests.support.service.replicas import Replica
 from tests.support.service.workload_builders import a_job, a_template
+from tests.support.waiting import eventually
 
-__all__ = ["browser", "service"]
+__all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 NARROW = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
@@ -125,6 +126,12 @@ async def test_filters_are_in_the_address_and_long_lists_are_whole(service, brow
     write(service, "other", other)
     write(service, "wide", a_gang("wide", pods=230, requests={GPU: 1}, schedulingGates=GATED))
     service.start()
+
+    def waiting():
+        return [gang for gang in service.get("/v1/gangs") if gang["state"] == "unschedulable"]
+
+    # a page that is open meanwhile draws its lists anew after each of them
+    await eventually(lambda: len(waiting()) == 232, "all wait", every_s=0.2, state=service.tail)
     browser.open(f"{service.url}/ui/")
     await seen(
         browser, lambda: "232 gangs, 232 pending" in browser.text("#gang-count"), "all gangs"
@@ -220,10 +227,11 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     assert browser.complaints() == []
 
 
-@pytest.fixture
-def long_log(postgres_url, template_database, tmp_path):
+@pytest.fixture(scope="module")
+def long_log(postgres_url, template_database, tmp_path_factory):
     """A service on a log with 1,150 preemptions; gives it and the positions of their plans, newest first."""
-    manifests = tmp_path / "nodes.yaml"
+    folder = tmp_path_factory.mktemp("long")
+    manifests = folder / "nodes.yaml"
     manifests.write_text(yaml.safe_dump_all([a_node("n1", gpu=8)]))
 
     async def write(url):
@@ -236,7 +244,7 @@ def long_log(postgres_url, template_database, tmp_path):
 
     with fresh_database(postgres_url, template=template_database) as url:
         plans = run(write(url))
-        served = Replica(tmp_path, url, manifests, "a")
+        served = Replica(folder, url, manifests, "a")
         try:
             run(served.until_leads())
             yield served, plans

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import Counter
 
 import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_process_kills import ROOT, WITHIN_S, play_until, recorded, service
-from tests.support.service.fakes import GATED, until
+from tests.acceptance.test_process_kills import a_service, play_until, recorded
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
-__all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 POINTS = ["planned", "marked", "first gone", "all gone", "nominated"]
 VICTIMS = 4
+
+
+@pytest.fixture
+def service(database_url):
+    """A service on a database that goes on when it is killed."""
+    with a_service(GANG_EXTENDER_DATABASE_URL=database_url) as made:
+        yield made
 
 
 def write(service, name, objects):
@@ -62,7 +68,7 @@ async def reached(service, point, number):
         "all gone": lambda: len(recorded(service, "evicted", low)) == VICTIMS,
         "nominated": lambda: recorded(service, "nominated", hi),
     }
-    await until(looks[point], f"{hi} {point}", WITHIN_S)
+    await eventually(looks[point], f"{hi} {point}")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +89,8 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
             await player.close()
             service.start()
             player.reload()
-            await until(
-                lambda n=number: len(recorded(service, "gate-removed", f"hi{n}")) == 2,
-                "let go",
-                WITHIN_S,
+            await eventually(
+                lambda n=number: len(recorded(service, "gate-removed", f"hi{n}")) == 2, "let go"
             )
             await play_until(
                 player,
@@ -109,10 +113,7 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
     (line,) = service.get("/v1/preemptions?preemptor=default/hi0")
     assert (line["outcome"], line["bound"]) == ("completed", 2)
     assert all(pod["gone"] for unit in line["victims"] for pod in unit["pods"])
-    asked = subprocess.run(
-        [*service.command("preemptions"), "--victim", "low1-0", "-o", "json"],
-        check=False, cwd=ROOT, env=service.environ, capture_output=True, text=True,
-    )  # fmt: skip
+    asked = service.run("preemptions", "--victim", "low1-0", "-o", "json")
     assert asked.returncode == 0, asked
     (preemption,) = json.loads(asked.stdout)
     assert preemption["preemptor"] == "PodGroup/default/hi1"

@@ -7,14 +7,16 @@ kube-scheduler's part.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 
 import asyncpg
 import pytest
@@ -22,42 +24,91 @@ import yaml
 
 from deploy.demo.kube_scheduler import Player
 from deploy.demo.play import Service
-from tests.support.service.fakes import GATED, until
+from tests.support import waiting
+from tests.support.failure_report import show_log
+from tests.support.service import fork_server
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
 from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SIZE = 6
 LEASE_S = (
     5.0  # a busy machine may stop a process for a second or two, and that is no end of its lease
 )
-WITHIN_S = (
-    90.0  # what comes at all comes within seconds on an idle machine; a busy one may be this slow
-)
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
 
+class ForkedService(Service):
+    """The service of the demo, forked from a process that has imported it, and waited for in the time of the test."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.log = folder / "service.log"
+        show_log(self.log)
+
+    def start(self):
+        words = ["serve", "--cluster", str(self.manifests), *self.listeners]
+        with self.log.open("ab") as log:
+            self.process = fork_server.run(words, self.environ, log)
+
+        def is_ready():
+            assert self.process.poll() is None, f"the service has ended: {self.tail()}"
+            return self.ready()
+
+        waiting.until(is_ready, "the service is ready", every_s=0.05, state=self.tail)
+
+    def tail(self):
+        """Return the end of its log, which is another one when it has progressed."""
+        return self.log.read_text()[-500:]
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path) as reply:
+            return json.load(reply)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.terminate()
+            ended = lambda: self.process.poll() is not None
+            waiting.until(ended, "the service has ended", state=self.tail)
+
+    def run(self, *words):
+        """Run a command for it, to its end; gives its output and errors as well."""
+        command = fork_server.run(words, self.environ, PIPE, errors=PIPE, text=True)
+        output, errors = command.communicate()
+        return subprocess.CompletedProcess(words, command.returncode, output, errors)
+
+
 def processes_naming(text):
-    """Find processes whose command line or environment names a folder; our own children included."""
+    """Find processes whose command line, environment or open files name a folder; our own children included."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         try:
             words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            files = [str(file.readlink()) for file in (folder / "fd").iterdir()]
         except OSError:
             continue
-        if text.encode() in words:
+        if text.encode() in words or any(text in file for file in files):
             found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ")))
     return found
 
 
-@pytest.fixture
-def service():
-    """A service in a folder of its own; stopped and gone afterwards, its database with it."""
+def until_none_names(*paths):
+    """Wait until no process names one of these files and folders."""
+    naming = lambda: [process for path in paths for process in processes_naming(str(path))]
+    waiting.until(lambda: not naming(), "no process is left", every_s=0.1, state=naming)
+
+
+@contextlib.contextmanager
+def a_service(**environ):
+    """Prepare a service in a folder of its own, with variables; stopped and gone afterwards, an embedded database with it."""
     folder = Path(tempfile.mkdtemp(prefix="gx-acceptance-"))
     folder.chmod(0o755)
-    made = Service(folder)
+    made = ForkedService(folder)
+    made.environ |= environ
     (made.manifests / "fleet.yaml").write_text(
         yaml.safe_dump_all(a_fleet("2 racks x 4 nodes", gpu=8))
     )
@@ -65,11 +116,15 @@ def service():
         yield made
     finally:
         made.stop()
-        deadline = time.monotonic() + WITHIN_S
-        while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until_none_names(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        assert left == []
+
+
+@pytest.fixture
+def service():
+    """A service with an embedded PostgreSQL, which ends and starts with it."""
+    with a_service() as made:
+        yield made
 
 
 def create(service, name):
@@ -96,20 +151,19 @@ def recorded(service, kind, gang):
     return [e for e in entries if e["type"] == kind and e["name"].startswith(f"{gang}-")]
 
 
-async def play_until(player, condition, what):
+async def play_until(player, condition, what, state=None):
     """Be kube-scheduler until something holds: it does not give up either when nothing moves for a moment."""
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        await player.run_until_idle(quiet_s=0.3)
+    with waiting.Patience(what, state) as patience:
+        while not condition():
+            if patience.exhausted():
+                raise patience.failure()
+            await player.run_until_idle(quiet_s=0.3)
 
 
 async def at_bind(service, player, name, count):
     """Bring `count` members to bind; return the calls."""
     player.reload()
-    await until(
-        lambda: len(recorded(service, "gate-removed", name)) == SIZE, f"{name} let go", WITHIN_S
-    )
+    await eventually(lambda: len(recorded(service, "gate-removed", name)) == SIZE, f"{name} let go")
     calls = []
     mine = [p for p in player.pending() if p.name.startswith(f"{name}-")]
     assert len(mine) == SIZE
@@ -126,11 +180,9 @@ async def kill_at(service, player, name, point):
     create(service, name)
     calls, held = [], None
     if point == "while nominating":
-        await until(lambda: recorded(service, "nominated", name), "a nomination", WITHIN_S)
+        await eventually(lambda: recorded(service, "nominated", name), "a nomination")
     elif point == "before the first filter":
-        await until(
-            lambda: len(recorded(service, "gate-removed", name)) == SIZE, "all let go", WITHIN_S
-        )
+        await eventually(lambda: len(recorded(service, "gate-removed", name)) == SIZE, "all let go")
         held = members_of(service, name)
     elif point == "in the barrier":
         calls = await at_bind(service, player, name, SIZE // 2)
@@ -140,7 +192,7 @@ async def kill_at(service, player, name, point):
     elif point != "before the admission":  # there it is killed at once
         calls = await at_bind(service, player, name, SIZE)
         least = 1 if point == "between two binds" else SIZE
-        await until(lambda: len(recorded(service, "bound", name)) >= least, "a bind", WITHIN_S)
+        await eventually(lambda: len(recorded(service, "bound", name)) >= least, "a bind")
     service.kill()
     await asyncio.gather(*calls, return_exceptions=True)
     await player.close()
@@ -166,10 +218,8 @@ async def test_a_kill_between_any_two_events_loses_nothing(service, points):
             if held is not None:
                 assert members_of(service, name) == held, point
             player.reload()
-            await until(
-                lambda name=name: len(recorded(service, "gate-removed", name)) == SIZE,
-                "let go",
-                WITHIN_S,
+            await eventually(
+                lambda name=name: len(recorded(service, "gate-removed", name)) == SIZE, "let go"
             )
             await play_until(
                 player,
@@ -208,31 +258,32 @@ async def test_a_kill_between_any_two_events_loses_nothing(service, points):
     }
     assert where == planned, "every pod runs where its capacity was reserved"
     assert max(Counter(where.values()).values()) <= 8, "no capacity was used twice"
-    verified = subprocess.run(
-        service.command("verify"),
-        check=False,
-        cwd=ROOT,
-        env=service.environ,
-        capture_output=True,
-        text=True,
-    )
+    verified = service.run("verify")
     assert (verified.returncode, verified.stderr) == (0, ""), verified
     assert f"{len(log)} events verified" in verified.stdout
 
 
 async def renewed_for(url, lease_s):
     """Wait until a lease has been renewed for longer than it lasts, by the clock of the database."""
-    deadline = time.monotonic() + WITHIN_S
     connection = await asyncpg.connect(url)
     try:
         began = await connection.fetchval("SELECT now()")
-        while not await connection.fetchval(
-            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.lease",
-            began,
-            lease_s,
-        ):
-            assert time.monotonic() < deadline, await connection.fetch("SELECT * FROM gx.lease")
-            await asyncio.sleep(0.05)
+        text = "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.lease"
+
+        async def renewed():
+            return await connection.fetchval(text, began, lease_s)
+
+        await eventually(renewed, "a lease that was renewed for longer than it lasts", every_s=0.05)
+    finally:
+        await connection.close()
+
+
+async def let_time_pass(url, seconds):
+    """Have the lease end earlier, as if the clock of the database had gone on; test_standby waits for a real end."""
+    connection = await asyncpg.connect(url)
+    try:
+        text = "UPDATE gx.lease SET renewed_at = renewed_at - make_interval(secs => $1)"
+        await connection.execute(text, seconds)
     finally:
         await connection.close()
 
@@ -250,10 +301,11 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         await first.until("/readyz", 200)
         gang = await first.until("/v1/gangs/default/g", 200)
         second = Replica(tmp_path, database_url, manifests, "second", lease_duration_s=LEASE_S)
-        deadline = time.monotonic() + WITHIN_S
-        while "held by first" not in str(body := await second.until("/readyz", 200)):
-            assert time.monotonic() < deadline, body
-            await asyncio.sleep(0.05)
+
+        async def waits():
+            return "held by first" in str(await second.until("/readyz", 200))
+
+        await eventually(waits, "the second waits for the first", every_s=0.05)
         assert (await second.ask("/livez"))[0] == 200
         before = await first.events("?limit=1000")
         await renewed_for(database_url, LEASE_S)
@@ -262,6 +314,7 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         assert {event["actor"] for event in after} == {"first"}
         assert second.process.poll() is None
         first.end()
+        await let_time_pass(database_url, LEASE_S)
         await second.until_events("?type=LeaseAcquired&after=1")
         await second.until("/readyz", 200)
         assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]

@@ -5,13 +5,11 @@ Prometheus and promtool are those of Debian's package prometheus.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +17,8 @@ import pytest
 import yaml
 
 from deploy.demo.ports import free_port
-from tests.support.service.replicas import WITHIN_S
+from tests.support.failure_report import show_log
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy/monitoring"
@@ -65,21 +64,23 @@ def test_each_rule_fires_when_it_should_and_only_then():
 
 @pytest.fixture(scope="module")
 def prometheus(service, tmp_path_factory):
-    """Prometheus with our rules, which scrapes the service each second; gives its address."""
+    """Prometheus with our rules, which scrapes the service each 0.2 s; gives its address."""
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "prometheus.yml").write_text(yaml.safe_dump({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "200ms", "evaluation_interval": "200ms"},
         "rule_files": [str(MONITORING / "rules.yaml")],
         "scrape_configs": [{
             "job_name": "gang-extender", "static_configs": [{"targets": [service.url.removeprefix("http://")]}],
         }],
     }))  # fmt: skip
     address = f"127.0.0.1:{free_port()}"
+    show_log(folder / "log")
     with (folder / "log").open("wb") as log:
         running = subprocess.Popen(
             [
                 program("prometheus"), f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}",
+                "--scrape.discovery-reload-interval=100ms",
             ], stdout=log, stderr=log,
         )  # fmt: skip
     try:
@@ -120,16 +121,21 @@ async def test_each_panel_shows_something(service, prometheus):
                 f"{service.verbs_url}/scheduler/{call['verb']}", json=call["request"]
             ) as reply:
                 await reply.read()
-    deadline = time.monotonic() + WITHIN_S
-    empty = {"all": "not scraped yet"}
-    while not set(empty) <= set(MAY_BE_EMPTY):
-        assert time.monotonic() < deadline, f"nothing is shown by {empty}"
-        await asyncio.sleep(0.5)
-        found = [
-            (name, query, await get(prometheus, "/api/v1/query", query=query))
+    empty = {}
+
+    async def shown():
+        answers = {
+            name: await get(prometheus, "/api/v1/query", query=query) for name, query in queries()
+        }
+        empty.clear()
+        empty.update(
+            (name, query)
             for name, query in queries()
-        ]
-        empty = {name: query for name, query, data in found if not (data and data["result"])}
+            if not (answers[name] and answers[name]["result"])
+        )
+        return set(empty) <= set(MAY_BE_EMPTY)
+
+    await eventually(shown, "something on each panel", every_s=0.2, state=lambda: sorted(empty))
     announced = await get(prometheus, "/api/v1/metadata")
     for name, query in empty.items():
         for metric in re.findall(r"gang_extender_\w+", query):
@@ -139,12 +145,11 @@ async def test_each_panel_shows_something(service, prometheus):
 
 async def test_no_alert_fires_in_a_healthy_run(prometheus):
     """The rules are loaded and evaluated; nothing is pending but what waits for verification."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
+
+    async def evaluated():
         groups = ((await get(prometheus, "/api/v1/rules")) or {"groups": []})["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
-        if rules and all(rule["health"] == "ok" for rule in rules):
-            break
-        assert time.monotonic() < deadline, rules
-        await asyncio.sleep(0.5)
+        return rules if rules and all(rule["health"] == "ok" for rule in rules) else None
+
+    rules = await eventually(evaluated, "the evaluation of all rules", every_s=0.2)
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []

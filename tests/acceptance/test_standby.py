@@ -22,9 +22,9 @@ import yaml
 from deploy.demo.kube_scheduler import Player
 from tests.acceptance import test_preemption_kills as preemption
 from tests.acceptance.test_process_kills import POINTS, SIZE, at_bind, create, kill_at, play_until
-from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import GPU, a_fleet, a_pod
-from tests.support.service.replicas import LEASE_S, WITHIN_S, Replica, RoundRobin
+from tests.support.service.replicas import LEASE_S, Replica, RoundRobin
+from tests.support.waiting import WaitedInVain, eventually, patient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -65,17 +65,18 @@ class Group:
                     return True
             return False
 
-        deadline = time.monotonic() + WITHIN_S
-        while not await look():
-            assert time.monotonic() < deadline, [r.log.read_text()[-1500:] for r in self.replicas]
-            await asyncio.sleep(0.02)
+        await eventually(look, "a replica that leads", state=self.tails)
 
     async def until_ready(self):
         for replica in self.replicas:
             await replica.until("/readyz", 200)
 
+    def tails(self):
+        """Return the ends of the logs."""
+        return [replica.tail() for replica in self.replicas]
+
     def get(self, path):
-        with urllib.request.urlopen(self.leader.url + path, timeout=60) as reply:
+        with urllib.request.urlopen(self.leader.url + path) as reply:
             return json.load(reply)
 
     def events(self):
@@ -112,14 +113,15 @@ class Caller:
         self.refused = []  # when, and why
 
     async def run(self):
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             while True:
                 try:
-                    async with session.post(
-                        f"{self.url}/scheduler/filter", json=self.body
-                    ) as reply:
+                    async with (
+                        patient("an answer to filter"),
+                        session.post(f"{self.url}/scheduler/filter", json=self.body) as reply,
+                    ):
                         error = (await reply.json())["Error"]
-                except (aiohttp.ClientError, OSError) as fault:
+                except (aiohttp.ClientError, OSError, WaitedInVain) as fault:
                     error = repr(fault)
                 if error:
                     self.refused.append((time.monotonic(), error))
@@ -142,11 +144,7 @@ async def calling(url, player, count=3):
 
 async def placed(player, pod):
     """Place a pod as kube-scheduler does, which tries again after an error."""
-    deadline = time.monotonic() + WITHIN_S
-    while (node := await player.place(pod)) is None:
-        assert time.monotonic() < deadline, pod.path
-        await asyncio.sleep(0.05)
-    return node
+    return await eventually(lambda: player.place(pod), f"a node for {pod.path}", every_s=0.05)
 
 
 def once(events):
@@ -161,14 +159,14 @@ def once(events):
 
 async def sends_away(replica):
     """Wait until a replica that ends reports it: not ready, and no further call on this connection."""
-    deadline = time.monotonic() + WITHIN_S
     async with aiohttp.ClientSession() as session:
-        while True:
+
+        async def refused():
             async with session.get(f"{replica.url}/readyz") as reply:
-                if reply.status == 503:
-                    assert reply.headers["Connection"] == "close"
-                    return
-            assert time.monotonic() < deadline, replica.holder
+                assert reply.status != 503 or reply.headers["Connection"] == "close"
+                return reply.status == 503
+
+        await eventually(refused, f"{replica.holder} is not ready", every_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +181,7 @@ async def test_a_rolling_update_refuses_no_call(group):
     await group.until_ready()
     windows = []
     async with RoundRobin(group.replicas) as front:
-        await until(lambda: len(front.ready) == len(group.replicas), "all ready", WITHIN_S)
+        await eventually(lambda: len(front.ready) == len(group.replicas), "all ready")
         player = Player(front.url, group.manifests, group.data / "cluster.jsonl")
         async with calling(front.url, player) as callers:
             for number, replica in enumerate(group.replicas):
@@ -195,7 +193,7 @@ async def test_a_rolling_update_refuses_no_call(group):
                 front.terminating.add(replica)
                 ending = asyncio.create_task(replica.stopped())
                 if group.leader is replica:
-                    await until(lambda r=replica: r not in front.ready, "not ready", WITHIN_S)
+                    await eventually(lambda r=replica: r not in front.ready, "not ready")
                 await sends_away(replica)
                 await group.until_led()
                 windows.append((began_s, time.monotonic()))
@@ -207,7 +205,7 @@ async def test_a_rolling_update_refuses_no_call(group):
                 replica.start()
                 front.terminating.discard(replica)
                 await replica.until("/readyz", 200)
-                await until(lambda r=replica: r in front.ready, "in the Service", WITHIN_S)
+                await eventually(lambda r=replica: r in front.ready, "in the Service")
         await player.close()
         refused = [(when, why) for c in callers for when, why in c.refused]
         assert set(front.given) == {r.holder for r in group.replicas}
@@ -232,7 +230,8 @@ async def first_answer(group, killed):
     """Return the seconds from a kill to the first answer of another leader to a filter call."""
     body = Caller("", group.player()).body
     async with aiohttp.ClientSession() as session:
-        while True:
+
+        async def answered():
             for replica in group.replicas:
                 if replica is killed:
                     continue
@@ -240,10 +239,9 @@ async def first_answer(group, killed):
                     async with session.post(f"{replica.url}/scheduler/filter", json=body) as reply:
                         if not (await reply.json())["Error"]:
                             return time.monotonic() - group.killed_s
-            assert time.monotonic() < group.killed_s + WITHIN_S, [
-                r.log.read_text()[-1500:] for r in group.replicas
-            ]
-            await asyncio.sleep(0.01)
+            return None
+
+        return await eventually(answered, "an answer to filter", every_s=0.01, state=group.tails)
 
 
 KILLS = int(os.environ.get("GANG_EXTENDER_TEST_KILLS", "50"))  # fewer, to try it

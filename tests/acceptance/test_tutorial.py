@@ -45,7 +45,7 @@ def run(commands: list[str], folder: Path) -> list[str]:
     script = script.replace("127.0.0.1:8888", f"127.0.0.1:{port}")
     done = subprocess.run(
         ["bash"], check=False, cwd=folder, env=environ, input=script, capture_output=True,
-        text=True, timeout=300,
+        text=True,
     )  # fmt: skip
     *outputs, _ = done.stdout.split(f"{END}\n")
     return [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -15,9 +14,8 @@ from selenium.webdriver.common.keys import Keys
 from deploy.demo.kube_scheduler import Player
 from extender.store.embedded.os_account import prepare_server_home
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
-from tests.acceptance.test_process_kills import WITHIN_S, play_until, recorded, service
-from tests.support.service.browser import chromium
-from tests.support.service.fakes import GATED, until
+from tests.acceptance.test_process_kills import play_until, recorded, service
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import (
     GPU,
     RACK,
@@ -28,17 +26,12 @@ from tests.support.service.manifest_builders import (
     a_pod,
 )
 from tests.support.service.workload_builders import a_job, a_template
+from tests.support.waiting import eventually, until
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
-
-
-@pytest.fixture
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 def a_service_tree(name):
@@ -69,7 +62,7 @@ def positions(browser):
 async def seen(browser, condition, what):
     """Wait until the page shows something; the error has what it shows instead."""
     try:
-        return await until(condition, what, WITHIN_S)
+        return await eventually(condition, what, every_s=0.05)
     except AssertionError as error:
         shown = browser.text("header, #fault, #sums, #detail, #gangs")
         raise AssertionError(f"{error}; the page: {shown[:3000]}") from error
@@ -257,10 +250,7 @@ def killed(service):
     """SIGKILL, and wait until PostgreSQL has ended as well; return its folder."""
     service.kill()
     cluster = prepare_server_home(service.data).cluster
-    deadline = time.monotonic() + WITHIN_S
-    while (cluster / "postmaster.pid").exists():
-        assert time.monotonic() < deadline, "PostgreSQL lives on"
-        time.sleep(0.05)
+    until(lambda: not (cluster / "postmaster.pid").exists(), "PostgreSQL has ended")
     return cluster
 
 
@@ -280,8 +270,8 @@ async def over_an_older_log(service, browser, folder):
     await seen(browser, lambda: positions(browser)[0] >= end, "the newest event")
     # where the end of the log is published, outside of the database
     mark = service.data / "log-end.json"
-    await until(
-        lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end published", WITHIN_S
+    await eventually(
+        lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end published"
     )
     killed(service)
     subprocess.run(["rm", "-r", cluster], check=True)
@@ -331,11 +321,8 @@ async def strange_names(service, browser, folder):
 
 
 @pytest.mark.long
-async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(
-    service, browser, tmp_path, monkeypatch
-):
+async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(service, browser, tmp_path):
     """Racks as sums, all of them or one block of them, and every node where it is asked for."""
-    monkeypatch.setattr("deploy.demo.play.READY_WITHIN_S", 300)
     fleet = a_fleet("10 blocks x 25 racks x 20 nodes", gpu=8)
     ordinary = [
         a_pod(f"o-{n}", node=node["metadata"]["name"], requests={GPU: 2})

@@ -25,10 +25,9 @@ import yaml
 from deploy.demo.kube_scheduler import Player
 from extender.store import schema_migration
 from tests.acceptance.test_process_kills import create, recorded
-from tests.controlplane.waiting import eventually
-from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import a_fleet
-from tests.support.service.replicas import ROOT, WITHIN_S, Replica, RoundRobin
+from tests.support.service.replicas import ROOT, Replica, RoundRobin
+from tests.support.waiting import eventually, patient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 WHEELS = sorted((Path(__file__).parent / "releases").glob("*.whl"))
@@ -131,7 +130,7 @@ class Deployment:
             replica.start()
             await replica.until("/readyz", 200)
             front.terminating.discard(replica)
-            await until(lambda r=replica: r in front.ready, "in the Service", WITHIN_S)
+            await eventually(lambda r=replica: r in front.ready, "in the Service")
 
 
 class Scheduler:
@@ -194,7 +193,7 @@ async def until_all_scheduled(url, gangs):
     async def recorded():
         return gangs <= {gang for _, kind, gang, *_ in await log_of(url) if kind == "GangScheduled"}
 
-    await eventually(recorded, timeout_s=WITHIN_S, every_s=0.2)
+    await eventually(recorded, "all gangs scheduled, by the log", every_s=0.2)
 
 
 async def log_of(url):
@@ -220,16 +219,15 @@ async def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path, before,
     try:
         await service.until_ready()
         async with RoundRobin(service.replicas) as front:
-            await until(lambda: len(front.ready) == 2, "both ready", WITHIN_S)
+            await eventually(lambda: len(front.ready) == 2, "both ready")
             scheduler = Scheduler(service, front.url)
             working = asyncio.create_task(scheduler.run(creating=True))
 
             async def some_are_scheduled():
                 least = scheduler.scheduled() + SCHEDULED
-                await until(
+                await eventually(
                     lambda: working.done() or scheduler.scheduled() >= least,
                     f"{least} of {service.created} scheduled; refused: {scheduler.refused[-5:]}",
-                    WITHIN_S,
                 )
                 assert not working.done(), working.exception()
                 logs.append(await log_of(before.database_url))
@@ -244,7 +242,7 @@ async def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path, before,
                 await some_are_scheduled()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-            async with asyncio.timeout(WITHIN_S):
+            async with patient("all gangs bound"):
                 await scheduler.run(creating=False)
             gangs = [f"default/gang{number}" for number in range(service.created)]
             await until_all_scheduled(before.database_url, set(gangs))

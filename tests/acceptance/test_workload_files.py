@@ -1,21 +1,21 @@
 """A JobSet file in the folder of `serve --cluster`: placed as a tree, all or nothing, without a group written by hand.
 
-The service runs as in production, on an embedded PostgreSQL; the demo's player has kube-scheduler's part.
+The service runs as in production; the demo's player has kube-scheduler's part.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_process_kills import WITHIN_S, play_until, recorded, service
-from tests.support.service.fakes import until
+from tests.acceptance.test_preemption_kills import service
+from tests.acceptance.test_process_kills import play_until, recorded
 from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 __all__ = ["service"]
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
@@ -38,13 +38,6 @@ def groups(data):
     return [(one["name"], one["uid"]) for one in lines if one["type"].endswith("pod-group")]
 
 
-def run(service, *words):
-    """Run a command of gang-extender for the service."""
-    return subprocess.run(
-        service.command(*words), env=service.environ, check=False, capture_output=True, text=True
-    )
-
-
 async def test_the_jobset_of_the_examples_runs_as_a_whole(service):
     """Too large for a block it waits with nothing bound; with two slices all nine pods run; when it is removed, it is gone."""
     (service.manifests / "fleet.yaml").unlink()
@@ -58,17 +51,13 @@ async def test_the_jobset_of_the_examples_runs_as_a_whole(service):
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
     try:
         assert len([key for key in player.raw if key[1].startswith("pretrain-")]) == 21
-        await until(
-            lambda: [g["state"] for g in gangs().values()] == ["unschedulable"],
-            "a refusal",
-            WITHIN_S,
+        await eventually(
+            lambda: [g["state"] for g in gangs().values()] == ["unschedulable"], "a refusal"
         )
         (name,) = gangs()
         assert recorded(service, "nominated", "pretrain") == []
         put(service, "jobset.yaml")
-        await until(
-            lambda: len(recorded(service, "gate-removed", "pretrain")) == 9, "let go", WITHIN_S
-        )
+        await eventually(lambda: len(recorded(service, "gate-removed", "pretrain")) == 9, "let go")
         player.reload()
         await play_until(
             player,
@@ -86,7 +75,7 @@ async def test_the_jobset_of_the_examples_runs_as_a_whole(service):
         assert tree["roots"] == [
             {"name": name.partition("/")[2], "kind": "CompositePodGroup", "state": "scheduled"}
         ]
-        answer = run(service, "decision", "replay", str(tree["position"]))
+        answer = service.run("decision", "replay", str(tree["position"]))
         assert (answer.returncode, answer.stderr) == (0, "")
         for number in range(2):
             racks = {one[RACK] for pod, one in labels.items() if f"-worker-{number}-" in pod}
@@ -94,8 +83,8 @@ async def test_the_jobset_of_the_examples_runs_as_a_whole(service):
     finally:
         await player.close()
     (service.manifests / "jobset.yaml").unlink()
-    await until(lambda: not gangs(), "the end of the gang", WITHIN_S)
-    await until(lambda: service.get("/v1/trees") == [], "the end of the tree", WITHIN_S)
+    await eventually(lambda: not gangs(), "the end of the gang")
+    await eventually(lambda: service.get("/v1/trees") == [], "the end of the tree")
     (retired,) = service.get("/v1/events?type=TreeRetired")
     assert retired["data"]["reason"] == "deleted"
 
@@ -110,7 +99,7 @@ async def test_trees_survive_a_kill_and_a_refused_workload_is_held(service):
     def trees():
         return {one["workload"]: one["outcome"] for one in service.get("/v1/trees")}
 
-    await until(lambda: len(recorded(service, "gate-removed", "pretrain")) == 9, "let go", WITHIN_S)
+    await eventually(lambda: len(recorded(service, "gate-removed", "pretrain")) == 9, "let go")
     before = groups(service.data)
     assert len(before) == 5
     service.kill()
@@ -119,16 +108,16 @@ async def test_trees_survive_a_kill_and_a_refused_workload_is_held(service):
     assert annotated != text
     (service.manifests / "job.yaml").write_text(annotated)
     service.start()
-    await until(lambda: "refused" in trees().values(), "a refusal", WITHIN_S)
+    await eventually(lambda: "refused" in trees().values(), "a refusal")
     (name,) = (name for name, outcome in trees().items() if outcome == "refused")
     assert trees() == {name: "refused", "default/pretrain": "compiled"}
-    (line,) = (s for s in run(service, "trees").stdout.splitlines() if s.startswith(name))
+    (line,) = (s for s in service.run("trees").stdout.splitlines() if s.startswith(name))
     assert "per-job" in line
     assert groups(service.data) == before
     assert recorded(service, "gate-removed", name.partition("/")[2]) == []
     (service.manifests / "job.yaml").write_text(text)
-    await until(lambda: trees()[name] == "compiled", "a tree", WITHIN_S)
-    await until(lambda: len(groups(service.data)) == 6, "its group", WITHIN_S)
+    await eventually(lambda: trees()[name] == "compiled", "a tree")
+    await eventually(lambda: len(groups(service.data)) == 6, "its group")
     assert len(service.get("/v1/events?type=TreeCompiled")) == 2
 
 
@@ -145,7 +134,7 @@ async def test_a_standby_finds_the_groups_of_the_leader(database_url, tmp_path):
         await first.until_events("?type=TreeCompiled")
         if await second.leads():
             first, second = second, first
-        await until(lambda: len(groups(data)) == 5, "groups", WITHIN_S)
+        await eventually(lambda: len(groups(data)) == 5, "groups")
         await second.until("/readyz", 200)
         before = groups(data)
         first.kill()
@@ -153,7 +142,7 @@ async def test_a_standby_finds_the_groups_of_the_leader(database_url, tmp_path):
         shutil.copy(EXAMPLES / "job.yaml", tmp_path / "job.new")
         (tmp_path / "job.new").rename(manifests / "job.yaml")
         await second.until_events("?type=TreeCompiled", 2)
-        await until(lambda: len(groups(data)) == 6, "the new group", WITHIN_S)
+        await eventually(lambda: len(groups(data)) == 6, "the new group")
         assert groups(data)[:5] == before
         assert await second.events("?type=GangRemoved") == []
         _, trees = await second.ask("/v1/trees")

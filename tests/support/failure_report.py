@@ -50,7 +50,7 @@ def seeds(config: pytest.Config) -> str:
         [
             f"PYTHONHASHSEED={os.environ.get('PYTHONHASHSEED', 'random')}",
             f"HYPOTHESIS_PROFILE={hypothesis_profile.PROFILE}",
-            *([f"-p randomly -p randomly_seed={order}"] if order is not None else []),
+            *([f"-p randomly --randomly-seed={order}"] if order is not None else []),
         ]
     )
 

@@ -14,12 +14,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+SIZE = (1360, 1000)
+PAGE_WITHIN_S = 110  # below the limit of selenium for each of its own requests
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # tests run as root in CI
     "--disable-dev-shm-usage",
     "--disable-gpu",
-    "--window-size=1360,1000",
+    "--window-size={},{}".format(*SIZE),
     "--lang=en-GB",
 )
 
@@ -29,6 +31,14 @@ class Browser:
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
+
+    def reset(self) -> None:
+        """Leave the page, and undo what was emulated."""
+        self.open("about:blank")
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        self.driver.set_window_size(*SIZE)
+        self.complaints()
 
     def open(self, url: str) -> None:
         self.driver.get(url)
@@ -93,7 +103,7 @@ def chromium() -> Iterator[Browser]:
         options.add_argument(option)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
     try:
-        driver.set_page_load_timeout(30)
+        driver.set_page_load_timeout(PAGE_WITHIN_S)
         yield Browser(driver)
     finally:
         driver.quit()

@@ -1,6 +1,6 @@
 """Several services on one PostgreSQL and one cluster of manifests, and the Service of Kubernetes in front of them.
 
-`Replica` is a child process, as the Deployment runs it; `RoundRobin` gives each new connection to the next replica
+`Replica` is a process, as the Deployment runs it; `RoundRobin` gives each new connection to the next replica
 that is ready, as kube-proxy does, and knows of readiness as late as it.
 """
 
@@ -12,29 +12,34 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from deploy.demo.ports import free_port
+from tests.controlplane.processes import dying_with_parent
+from tests.support.failure_report import show_log
+from tests.support.service import fork_server
+from tests.support.waiting import eventually, patient
 
 ROOT = Path(__file__).parents[3]
-WITHIN_S = 180.0  # a busy machine needs its time to start them
 LEASE_S = 2.0
 PROBE_S = (
     2.0  # timeoutSeconds of that probe; no question of the read API has to be answered within it
 )
+LOOK_S = 30.0  # a look at a replica that does not answer; the next one follows
 THRESHOLD = (
     20  # failed probes before a pod that was ready is not: 4 s, as with the probe of the Deployment
 )
+TAIL_BYTES = 500
 
 
 class Replica:
     """One of several services on one external database."""
 
     program = ROOT  # the folder of the package that is run
+    command = (sys.executable, "-m", "extender")  # that of this checkout is forked
 
     def __init__(self, folder, database_url, manifests, holder, *, data="", **settings):
         self.holder = holder
@@ -47,35 +52,43 @@ class Replica:
             "GANG_EXTENDER_LEASE_DURATION_S": str(LEASE_S),
         }  # fmt: skip
         self.environ |= {f"GANG_EXTENDER_{k.upper()}": str(v) for k, v in settings.items()}
-        self.command = [
-            sys.executable, "-m", "extender", "serve", "--cluster", str(manifests), "--listen", self.url[7:],
-        ]  # fmt: skip
+        self.words = ["serve", "--cluster", str(manifests), "--listen", self.url[7:]]
+        show_log(self.log)
         self.start()
 
     def start(self):
         with self.log.open("ab") as log:
+            if self.program == ROOT and self.command == Replica.command:
+                self.process = fork_server.run(self.words, self.environ, log)
+                return
             self.process = subprocess.Popen(
-                self.command, cwd=self.program, env=self.environ, stdout=log, stderr=log
-            )
+                [*self.command, *self.words], cwd=self.program, env=self.environ, stdout=log, stderr=log,
+                start_new_session=True, preexec_fn=dying_with_parent(),  # noqa: PLW1509 -- two system calls, no lock taken
+            )  # fmt: skip
 
-    async def ask(self, path, within_s=WITHIN_S):
-        """Return the status and the body of an answer; no answer is a failure.
+    def tail(self):
+        """Return the end of its log, which is longer when it has progressed."""
+        return self.log.read_text()[-TAIL_BYTES:]
 
-        The first question after a start waits for the process that answers questions: on a machine that has to
-        compile its modules first, for several seconds.
-        """
+    async def ask(self, path, within_s=None):
+        """Return the status and the body of an answer; no answer is a failure, a late one is none."""
+        async with patient(f"the answer of {self.holder} to {path}"):
+            return await self._answer(path, within_s)
+
+    async def probe(self, path, within_s=PROBE_S):
+        """Ask as the kubelet does, which has little time; gives status 0 when there is no answer."""
+        try:
+            return await self._answer(path, within_s)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0, None
+
+    async def _answer(self, path, within_s):
+        timeout = aiohttp.ClientTimeout(total=within_s)
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            aiohttp.ClientSession(timeout=timeout) as session,
             session.get(self.url + path) as reply,
         ):
             return reply.status, await reply.json(content_type=None)
-
-    async def probe(self, path):
-        """Ask as the kubelet does, which has little time; gives status 0 when there is no answer."""
-        try:
-            return await self.ask(path, PROBE_S)
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return 0, None
 
     async def events(self, query=""):
         """Return events of the log; any other answer is a failure."""
@@ -85,44 +98,45 @@ class Replica:
 
     async def until_events(self, query, count=1):
         """Wait for so many events that match a query; the replica may have been started only just now."""
-        deadline = time.monotonic() + WITHIN_S
-        while True:
-            status, found = 0, None
-            with contextlib.suppress(aiohttp.ClientConnectorError):  # it does not listen yet
-                status, found = await self.ask(f"/v1/events{query}")
-            if status == 200 and len(found) >= count:
-                return found
-            assert self.process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < deadline, (query, status, found, self.log.read_text()[-2000:])
-            await asyncio.sleep(0.05)
+
+        async def events():
+            status, found = await self._look(f"/v1/events{query}")
+            return found if status == 200 and len(found) >= count else None
+
+        return await eventually(events, f"{count} events {query}", every_s=0.05, state=self.tail)
 
     async def until(self, path, status):
         """Wait for an answer of this status; gives its body."""
-        deadline = time.monotonic() + WITHIN_S
-        while (found := await self.probe(path))[0] != status:
-            assert self.process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < deadline, (found, self.log.read_text()[-2000:])
-            await asyncio.sleep(0.05)
-        return found[1]
+
+        async def answer():
+            answered, body = await self._look(path)
+            return (body,) if answered == status else None
+
+        what = f"{status} of {self.holder} for {path}"
+        return (await eventually(answer, what, every_s=0.05, state=self.tail))[0]
 
     async def leads(self):
-        checks = ((await self.probe("/readyz"))[1] or {}).get("checks", [])
+        """Return whether it holds the lease and has gone through the cluster."""
+        checks = ((await self.probe("/readyz", LOOK_S))[1] or {}).get("checks", [])
         return any(c["name"] == "reconciled" and c["ok"] for c in checks)
 
     async def until_leads(self):
-        deadline = time.monotonic() + WITHIN_S
-        while not await self.leads():
-            assert time.monotonic() < deadline, self.log.read_text()[-2000:]
-            await asyncio.sleep(0.02)
+        await eventually(self.leads, f"{self.holder} leads", state=self.tail)
+
+    async def _look(self, path):
+        assert self.process.poll() is None, f"{self.holder} has ended: {self.tail()}"
+        return await self.probe(path, LOOK_S)
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     async def stopped(self):
-        """SIGTERM, and wait for its end."""
+        """SIGTERM, and wait for its end; return its exit code, which is that of no signal."""
         self.process.terminate()
-        return await asyncio.to_thread(self.process.wait, 60)
+        what = f"the end of {self.holder} after SIGTERM"
+        await eventually(lambda: self.process.poll() is not None, what, state=self.tail)
+        return self.process.returncode
 
     def end(self):
         if self.process.poll() is None:
