@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,9 +22,9 @@ from extender.core.model.errors import BadInput
 from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import product_environ, run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 60
 FORWARD = ["--address", "127.0.0.1"]
 
 
@@ -65,7 +64,7 @@ def service(certificates, request):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     server.streaming, server.ending = threading.Event(), threading.Event()
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
     thread.start()
     yield server
     server.ending.set()
@@ -86,13 +85,6 @@ def is_running(pid):
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return status != "Z"
     return False
-
-
-def until(condition, what):
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
@@ -304,11 +296,11 @@ def test_kubectl_ends_with_the_command_whatever_ends_it(kubectl, service, number
         command, cwd=ROOT, env=product_environ() | kubectl.environ,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        assert service.streaming.wait(WITHIN_S)
+        service.streaming.wait()
         (call,) = kubectl.forwards
         assert is_running(call["pid"])
         process.send_signal(number)
-        process.wait(WITHIN_S)
+        process.wait()
         until(lambda: not is_running(call["pid"]), "the end of kubectl")
         if number != signal.SIGKILL:
             assert process.returncode == 0
@@ -322,9 +314,9 @@ def test_ctrl_c_during_a_question_ends_kubectl(kubectl, service):
         command, cwd=ROOT, env=product_environ() | kubectl.environ,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        assert service.streaming.wait(WITHIN_S)
+        service.streaming.wait()
         (call,) = kubectl.forwards
         process.send_signal(signal.SIGINT)
-        process.wait(WITHIN_S)
+        process.wait()
         until(lambda: not is_running(call["pid"]), "the end of kubectl")
         assert b"Traceback" not in process.stderr.read()

@@ -7,7 +7,6 @@ resourceVersion. What a real API server would validate is not validated here: te
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -318,14 +317,6 @@ def a_pod_group(name: str) -> Object:
         "metadata": {"name": name, "namespace": "default", "generation": 1},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     }
-
-
-async def until(look: Callable[[], object], timeout_s: float = 60) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline_s, "it never came"
-        await asyncio.sleep(0.01)
 
 
 def counted(name: str, **labels: str) -> float:

@@ -42,11 +42,12 @@ from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.history import node_of, write_history
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
-from tests.support.service.fakes import FakeCluster, until
+from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_fleet, a_node, a_pod
 from tests.support.service.node_state import past_node
 from tests.support.service.replicas import Replica
 from tests.support.service.sse_reader import Reader
+from tests.support.waiting import eventually
 
 COMPARED_HEADERS = (
     "Content-Type",
@@ -202,7 +203,7 @@ async def test_a_process_that_was_killed_is_started_again(filled_url):
         before = await asked(client, "/v1/events?limit=5")
         killed = handlers.pid
         os.kill(killed, signal.SIGKILL)
-        await until(lambda: handlers.pid != killed, "another process", 30)
+        await eventually(lambda: handlers.pid != killed, "another process")
         assert await asked(client, "/v1/events?limit=5") == before
 
 
@@ -229,7 +230,7 @@ async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
                 os.kill(handlers.pid, signal.SIGKILL)
             return len(reader.events) >= EVENTS
 
-        await asyncio.wait_for(reader.read(enough), 60)
+        await reader.read(enough)
         assert reader.connections > 1
         assert reader.positions == list(range(1, EVENTS + 1))
 
@@ -308,7 +309,7 @@ async def test_no_process_is_left_behind(replica):
     ours = answers(replica.process.pid)
     assert ours
     replica.kill()
-    await until(lambda: not any(Path(f"/proc/{p}").exists() for p in ours), "all ended", 30)
+    await eventually(lambda: not any(Path(f"/proc/{p}").exists() for p in ours), "all ended")
     replica.start()
     await replica.until("/v1/events?limit=1", 200)
     ours = answers(replica.process.pid)

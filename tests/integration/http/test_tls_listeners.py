@@ -147,7 +147,7 @@ async def test_plain_http_on_the_tls_port_is_closed_at_once(service):
     for port in service.ports:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert not (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200")
+        assert not (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
 
 
@@ -157,7 +157,7 @@ async def test_a_handshake_that_does_not_go_on_is_closed(made):
         for data in (b"", b"\x16\x03\x01"):
             reader, writer = await asyncio.open_connection("127.0.0.1", service.ports[0])
             writer.write(data)
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await reader.read() == b""
             writer.close()
 
 

@@ -22,6 +22,7 @@ from tests.support.logs.bulk_log import copy_events, forget_log, writing_connect
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.random_logs import histories
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]
@@ -76,7 +77,16 @@ def test_rebuilt_tables_are_the_projected_ones(log_url, events, until):
     run(compare())
 
 
-@pytest.mark.timeout(120)
+async def copies(connection, running):
+    """Wait until a rebuild, which runs, copies rows."""
+
+    async def look():
+        assert running()
+        return await connection.fetchval("SELECT count(*) FROM pg_stat_progress_copy")
+
+    await eventually(look, "the copy", every_s=0.001)
+
+
 async def test_a_rebuild_killed_in_the_middle_leaves_the_old_tables(database_url):
     await write_history(database_url, 40_000)
     connection = await asyncpg.connect(database_url)
@@ -86,24 +96,23 @@ async def test_a_rebuild_killed_in_the_middle_leaves_the_old_tables(database_url
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, database_url, cwd=ROOT
     )
-    copying = "SELECT count(*) FROM pg_stat_progress_copy"
-    while not await connection.fetchval(copying):
-        assert process.returncode is None
-        await asyncio.sleep(0.001)
+    await copies(connection, lambda: process.returncode is None)
     os.kill(process.pid, signal.SIGKILL)
     assert await process.wait() == -signal.SIGKILL
     running = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gang-extender rebuild'"
     )
-    while await connection.fetchval(running):
-        await asyncio.sleep(0.01)
+
+    async def ended():
+        return not await connection.fetchval(running)
+
+    await eventually(ended, "the end of its session")
     assert await contents(connection) == before
     assert await connection.fetch(RELATIONS) == relations
     assert await connection.fetchval("SELECT gx.project(600, 300)") == 600
     await connection.close()
 
 
-@pytest.mark.timeout(120)
 async def test_events_appended_during_a_rebuild_are_projected_after_it(database_url):
     """The projection of the leader waits for the rebuild, and goes on where that ended."""
     await write_history(database_url, 30_000)
@@ -111,9 +120,7 @@ async def test_events_appended_during_a_rebuild_are_projected_after_it(database_
     end = await connection.fetchval("SELECT max(position) FROM gx.event")
     rebuilding = asyncio.create_task(rebuild_projection(database_url))
     watching = await asyncpg.connect(database_url)
-    while not await watching.fetchval("SELECT count(*) FROM pg_stat_progress_copy"):
-        assert not rebuilding.done()
-        await asyncio.sleep(0.001)
+    await copies(watching, lambda: not rebuilding.done())
     async with PostgresEventLog(database_url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
         await log.append(grant, Script(grant).some(50))

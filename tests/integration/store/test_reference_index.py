@@ -25,6 +25,7 @@ from tests.integration.store.test_event_codec import GOLDEN, Sample
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, fresh_database, run
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -188,9 +189,11 @@ async def events_read(url):
     )
     connection = await asyncpg.connect(url)
     try:
-        async with asyncio.timeout(60):
-            while await connection.fetchval(others):
-                await asyncio.sleep(0.01)
+
+        async def alone():
+            return not await connection.fetchval(others)
+
+        await eventually(alone, "the end of other sessions")
         return await connection.fetchval(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'gx.event'::regclass"
         )

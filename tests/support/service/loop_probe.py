@@ -20,7 +20,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.support.service.replicas import WITHIN_S, Replica
+from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 LOOK_S = 0.001
 LONG_S = 0.004  # of CPU time: where the loop is then is noted
@@ -94,10 +95,7 @@ class ProbedReplica(Replica):
         """Return the longest turns of the loop since the last call, each with its CPU time and where it was."""
         self._report.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + WITHIN_S
-        while not self._report.exists():
-            assert time.monotonic() < deadline, self.log.read_text()[-2000:]
-            await asyncio.sleep(0.02)
+        await eventually(self._report.exists, "the report of the probe")
         return json.loads(self._report.read_text(encoding="utf-8"))["longest"]
 
 
