@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -58,3 +59,15 @@ def test_it_has_its_own_environment_and_session_and_ends_by_a_signal(tmp_path):
         forked.kill()
     assert forked.wait() == -signal.SIGKILL
     assert not Path(f"/proc/{forked.pid}").exists()
+
+
+def test_streams_and_folder_are_those_asked_for(tmp_path):
+    """What it reads comes from a pipe, output and errors go to different ones, and a file is named as the folder has it."""
+    (tmp_path / "cluster.yaml").write_text("{apiVersion: v1, kind: Node, metadata: {name: n1}}")
+    words = ["plan", "--cluster", "cluster.yaml", "-f", "-"]
+    forked = fork_server.run(
+        words, os.environ, PIPE, errors=PIPE, stdin=PIPE, folder=tmp_path, text=True
+    )
+    output, errors = forked.communicate("kind: [")
+    assert (forked.returncode, output) == (2, "")
+    assert errors.startswith("gang-extender: standard input: ")

@@ -1,8 +1,9 @@
 """Start commands of the product from a process that has imported it: the imports cost two seconds of CPU, a fork nothing.
 
-A command runs as one of `python -m extender` does: in a session of its own, with the environment, output and exit code
-that belong to it. What it shares with the others of one pytest process is the memory as it is after the imports, so also
-the seed of hashes. `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
+A command runs as one of `python -m extender` does: in a session of its own, with the environment, the streams and the
+exit code that belong to it. What it shares with the others of one pytest process is the memory as it is after the imports,
+so also the seed of hashes, and what Python itself reads from the environment when it starts, but for PYTHONUNBUFFERED.
+`/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
 
 The fork server ends with the pytest process, whose end closes the socket between them, and the commands end with it.
 """
@@ -14,7 +15,9 @@ import atexit
 import contextlib
 import functools
 import importlib
+import io
 import os
+import runpy
 import select
 import signal
 import socket
@@ -22,8 +25,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from subprocess import DEVNULL, PIPE, STDOUT
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -37,22 +42,49 @@ SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main"
 # What only functions import.
 LIBRARIES = ("uvloop", "alembic.command", "typer._adapters")
 
+Stream = int | IO[Any]
+"""A file, its number, or `PIPE`, `DEVNULL` or `STDOUT` of `subprocess`."""
+
 
 class Request(msgspec.Struct):
     """A command to run."""
 
     words: list[str]
     environ: dict[str, str]
+    folder: str
 
 
 class ForkedCommand:
     """A command that was forked; used as `subprocess.Popen` is."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, pipes: Sequence[IO[Any] | None]) -> None:
         """Read the pid of a command from the socket on which its exit code will come."""
         self._control = control
+        self.stdin, self.stdout, self.stderr = pipes
         self.pid = int.from_bytes(_read(control))
         self.returncode: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes, and wait for its end."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
+    def communicate(self, text: Any = None) -> tuple[Any, Any]:
+        """Write to its standard input, read its pipes to their end, and wait for its end; return output and errors."""
+        with ThreadPoolExecutor(2) as threads:
+            reading = [pipe and threads.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
+            if self.stdin is not None:
+                with contextlib.suppress(BrokenPipeError), self.stdin:  # it may not read all
+                    if text:
+                        self.stdin.write(text)
+            output, errors = (read and read.result() for read in reading)
+        with self:
+            return output, errors
 
     def poll(self) -> int | None:
         """Return its exit code, negative for a signal; None while it runs."""
@@ -88,13 +120,50 @@ class ForkedCommand:
         self.send_signal(signal.SIGKILL)
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> ForkedCommand:
-    """Start a command in the folder of the project; its output and its errors go to one file."""
+def run(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    output: Stream = DEVNULL,
+    *,
+    errors: Stream = STDOUT,
+    stdin: Stream = DEVNULL,
+    folder: Path = ROOT,
+    text: bool = False,
+) -> ForkedCommand:
+    """Start a command; the arguments are those of `subprocess.Popen`.
+
+    Args:
+        words: The arguments of `gang-extender`.
+        environ: Its whole environment.
+        output: Where its output goes.
+        errors: Where its errors go: to its output, where nothing else is said.
+        stdin: What it reads.
+        folder: Its working directory.
+        text: Whether pipes are read and written as texts.
+    """
     mine, theirs = socket.socketpair()
-    with theirs:
-        request = msgspec.msgpack.encode(Request(list(words), dict(environ)))
-        socket.send_fds(_server(), [request], [output.fileno(), theirs.fileno()])
-    return ForkedCommand(mine)
+    ours: list[IO[Any] | None] = []
+    with contextlib.ExitStack() as given:
+        given.enter_context(theirs)
+
+        def end_for(stream: Stream, *, written: bool) -> int:
+            """Return the number of the file that the command gets; keep our end of a pipe."""
+            ours.append(None)
+            if stream == DEVNULL:
+                return given.enter_context(Path(os.devnull).open("r+b")).fileno()
+            if stream != PIPE:
+                return stream if isinstance(stream, int) else stream.fileno()
+            reading, writing = os.pipe()
+            kept, passed = (writing, reading) if written else (reading, writing)
+            given.callback(os.close, passed)
+            ours[-1] = os.fdopen(kept, ("w" if written else "r") + ("" if text else "b"))
+            return passed
+
+        files = [end_for(stdin, written=True), end_for(output, written=False)]
+        files.append(files[1] if errors == STDOUT else end_for(errors, written=False))
+        request = msgspec.msgpack.encode(Request(list(words), dict(environ), str(folder)))
+        socket.send_fds(_server(), [request], [*files, theirs.fileno()])
+    return ForkedCommand(mine, [*ours, None][:3])
 
 
 @functools.cache
@@ -138,7 +207,7 @@ def _imports(module: str) -> set[str]:
 def _serve(requests: socket.socket) -> None:
     """Answer requests until the pytest process has ended; returns in the process of a command, whose words are in sys.argv."""
     while True:
-        message, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 2)
+        message, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
         if not message:
             sys.exit()
         with contextlib.suppress(ChildProcessError):  # none has ended
@@ -148,17 +217,19 @@ def _serve(requests: socket.socket) -> None:
         if os.fork() == 0:
             die_with_parent()
             requests.close()
-            return _run(msgspec.msgpack.decode(message, type=Request), *files)
+            *streams, control = files
+            return _run(msgspec.msgpack.decode(message, type=Request), streams, control)
         for file in files:
             os.close(file)
 
 
-def _run(request: Request, output: int, control: int) -> None:
+def _run(request: Request, streams: Sequence[int], control: int) -> None:
     """Fork again: the parent sends pid and exit code, and the child returns as the command."""
     die_with_parent = dying_with_parent()
     pid = os.fork()
     if pid:
-        os.close(output)
+        for stream in streams:
+            os.close(stream)
         os.write(control, pid.to_bytes(CODE_BYTES))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with contextlib.suppress(BrokenPipeError):  # the pytest process has ended
@@ -167,24 +238,44 @@ def _run(request: Request, output: int, control: int) -> None:
     die_with_parent()
     os.close(control)
     os.setsid()
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(output, stream.fileno())
-    os.close(output)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     os.environ.clear()
     os.environ.update(request.environ)
+    os.chdir(request.folder)
     time.tzset()
+    sys.stdin = _text_stream(0, sys.stdin)
+    sys.stdout = sys.__stdout__ = _text_stream(1, sys.stdout)
+    sys.stderr = sys.__stderr__ = _text_stream(2, sys.stderr)
     sys.argv[1:] = request.words
 
 
+def _text_stream(number: int, like: Any) -> Any:
+    """Return a standard stream as Python makes it when it starts: the file of the fork server may be a terminal."""
+    at_once = number != 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
+    mode = "wb" if number else "rb"
+    buffer = os.fdopen(number, mode, buffering=0 if at_once else -1, closefd=False)
+    return io.TextIOWrapper(
+        buffer,
+        encoding=like.encoding,
+        errors=like.errors,
+        line_buffering=number == 2 or os.isatty(number),
+        write_through=at_once,
+    )
+
+
 def main() -> None:
-    """Import what `serve` needs, then answer requests."""
+    """Import what commands need, then answer requests; go on as the command that was asked for."""
+    from extender.cli.main import COMMANDS
+
     ours = {f"extender.{name}" for name in SERVING}.union(*map(_imports, SERVING))
+    ours |= {place.partition(":")[0] for place, _ in COMMANDS.values()}
     for name in [*LIBRARIES, *sorted(ours)]:
         importlib.import_module(name)
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    from extender.cli.main import main as command_line
-
-    command_line()
+    # as `python -m` does: processes that it spawns would else import this module
+    runpy.run_module("extender", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
