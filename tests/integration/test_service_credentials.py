@@ -55,7 +55,7 @@ def service(certificates, request):
         context.load_cert_chain(certificates.certificate("server"), certificates.key("server"))
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.url = f"{'http' if plain else 'https'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
     thread.start()
     yield server
     server.shutdown()

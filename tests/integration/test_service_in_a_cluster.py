@@ -7,7 +7,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,11 +19,11 @@ from extender.cli.connection.kubectl import Kubectl
 from extender.cli.connection.port_forward import PortForward
 from extender.core.model.errors import BadInput
 from tests.support.certificates import certificate_folder
+from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ, run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 FORWARD = ["--address", "127.0.0.1"]
 
 
@@ -288,14 +287,16 @@ def test_a_forward_that_has_ended_is_started_again_at_the_same_port(kubectl, mon
     assert not is_running(kubectl.forwards[-1]["pid"])
 
 
+def running(kubectl, *words):
+    """Start a command that finds this kubectl."""
+    environ = product_environ() | kubectl.environ
+    return fork_server.run(words, environ, subprocess.PIPE, errors=subprocess.PIPE)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_kubectl_ends_with_the_command_whatever_ends_it(kubectl, service, number):
     """Ctrl-C, the end of a session, or a kill that nothing can catch."""
-    command = [sys.executable, "-m", "extender", "events", "--follow", "--context", "prod"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=product_environ() | kubectl.environ,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with running(kubectl, "events", "--follow", "--context", "prod") as process:
         service.streaming.wait()
         (call,) = kubectl.forwards
         assert is_running(call["pid"])
@@ -309,11 +310,7 @@ def test_kubectl_ends_with_the_command_whatever_ends_it(kubectl, service, number
 
 def test_ctrl_c_during_a_question_ends_kubectl(kubectl, service):
     """An answer that takes long is not waited for."""
-    command = [sys.executable, "-m", "extender", "explain", "follow", "--context", "prod"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=product_environ() | kubectl.environ,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with running(kubectl, "explain", "follow", "--context", "prod") as process:
         service.streaming.wait()
         (call,) = kubectl.forwards
         process.send_signal(signal.SIGINT)
