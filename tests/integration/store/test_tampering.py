@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
+from sqlalchemy import make_url
 
 from extender.control.monitors.log_verifier import LogVerifier
 from extender.core.log.events import DriftDetected, HistoryTruncated
@@ -22,6 +24,7 @@ from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
+from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, FilledLog
 from tests.support.logs.tampering import tamper
 from tests.support.service.fakes import FakeCluster
@@ -31,9 +34,19 @@ pytestmark = pytest.mark.postgres
 POSITIONS = {"edited-row": 9, "hole": 9, "forged-snapshot": 10, "other-database": 1, "rewritten": 6}
 
 
+@pytest.fixture(scope="module")
+def filled_once(postgres_url, template_database):
+    """A log of which each test has a copy."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield run(FilledLog(url).fill())
+
+
 @pytest.fixture
-async def filled(database_url):
-    return await FilledLog(database_url).fill()
+def filled(filled_once, postgres_url):
+    with fresh_database(postgres_url, template=make_url(filled_once.url).database) as url:
+        log = copy.copy(filled_once)
+        log.url = url
+        yield log
 
 
 async def verified(log, *, keys=None, anchors=None, step=7):
