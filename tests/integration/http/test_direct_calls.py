@@ -8,6 +8,7 @@ import json
 import pytest
 from aiohttp import web_protocol
 
+from extender.http.web import connection_limits
 from extender.http.web.connection_limits import CONNECTIONS
 from tests.integration.http.test_request_limits import Peer, listening, request
 from tests.integration.http.test_scheduler_verbs import wire_pod
@@ -99,20 +100,25 @@ async def test_an_unusual_request_is_left_to_aiohttp(name, handled_by_aiohttp) -
     assert len(handled_by_aiohttp) == 1
 
 
-async def test_a_call_in_pieces_is_answered_when_it_is_complete(handled_by_aiohttp) -> None:
+async def test_a_call_in_pieces_is_answered_when_it_is_complete(
+    handled_by_aiohttp, monkeypatch
+) -> None:
     """Go writes a request of more than 4 KiB in several pieces."""
     async with listening() as (served, connect):
         verb, body = bodies(served)["filter"]
         whole = request(f"/scheduler/{verb}", len(body)) + body
+        monkeypatch.setattr(connection_limits, "PART_S", 60.0)
         for cut in (1, 20, whole.index(b"\r\n\r\n") + 2, len(whole) - 1):
             peer = await connect()
             await peer.send(whole[:cut])
             await asyncio.sleep(0.005)
             await peer.send(whole[cut:])
             assert (await peer.answer())[0] == 200
+        monkeypatch.setattr(connection_limits, "PART_S", 0.01)
         late = await connect()
         await late.send(whole[:-1])
-        await asyncio.sleep(0.2)
+        gates = served.client.app[CONNECTIONS]._gates
+        await eventually(lambda: any(gate._inner for gate in gates.values()), "it to be aiohttp's")
         await late.send(whole[-1:])
         assert (await late.answer())[0] == 200
     assert handled_by_aiohttp == ["/scheduler/filter"], "what comes late is waited for by aiohttp"
@@ -152,7 +158,8 @@ async def test_members_wait_at_the_barrier_and_are_bound(handled_by_aiohttp) -> 
         await first.send(bind_call(served, "g-0"))
         await eventually(lambda: waiting(served) == 1, "the call at the barrier")
         await first.send(request(f"/scheduler/{verb}", len(body)) + body)
-        await asyncio.sleep(0.05)
+        gates = served.client.app[CONNECTIONS]._gates
+        await eventually(lambda: any(gate._received for gate in gates.values()), "the next call")
         assert handled_by_aiohttp == []
         await second.send(bind_call(served, "g-1"))
         for peer in (first, second):
@@ -178,12 +185,12 @@ async def test_a_caller_who_hangs_up_does_not_wait(handled_by_aiohttp) -> None:
 
 async def test_a_kept_connection_is_closed_after_its_time() -> None:
     """Without a next call, and nothing is sent in between."""
-    async with listening(keepalive_timeout_s=0.3, header_timeout_s=0.2) as (served, connect):
+    async with listening(keepalive_timeout_s=1.0, header_timeout_s=0.1) as (served, connect):
         verb, body = bodies(served)["filter"]
         peer = await connect()
         for _ in range(2):
             assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.2)
         assert await peer.rest() == b""
 
 
@@ -199,7 +206,7 @@ async def test_a_part_of_a_next_call_is_closed_in_time() -> None:
 
 async def test_a_replica_that_is_not_ready_leaves_calls_to_aiohttp(handled_by_aiohttp) -> None:
     """There they are forwarded, or refused, and the connection is closed."""
-    async with listening() as (served, connect):
+    async with listening(filter_deadline_ms=200) as (served, connect):
         verb, body = bodies(served)["filter"]
         peer = await connect()
         assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
@@ -213,10 +220,11 @@ async def test_a_replica_that_is_not_ready_leaves_calls_to_aiohttp(handled_by_ai
 
 async def test_a_bind_call_whose_lease_ends_is_answered_and_its_connection_closed() -> None:
     """By the next leader, or as here, where there is none, by an error."""
-    async with listening(bind_timeout_s=1.0, barrier_timeout_s=0.2) as (served, connect):
+    async with listening() as (served, connect):
         peer = await connect()
         await peer.send(bind_call(served, "g-0"))
         await eventually(lambda: waiting(served) == 1, "the call at the barrier")
+        served.forwarder._bind_s = 0.3  # so long it waits for a next leader
         await served.stage.leader.release_lease()
         _, headers, text = await peer.answer()
         assert json.loads(text)["Error"]

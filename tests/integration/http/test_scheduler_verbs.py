@@ -475,7 +475,7 @@ def test_no_bytes_break_the_decoders(body, verb):
 
 async def test_each_verb_has_its_own_answer_when_not_ready():
     """Error for filter and bind, no opinion for prioritize, 503 for preempt."""
-    short = {"barrier_timeout_s": 1, "bind_timeout_s": 4}
+    short = {"barrier_timeout_s": 0.1, "bind_timeout_s": 0.5, "filter_deadline_ms": 200}
     async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1), **short) as served:
         pod = wire_pod(served.stage, "g-0")
         args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0"]}

@@ -180,10 +180,14 @@ async def test_a_certificate_that_ends_on_an_open_connection_is_refused(tmp_path
         assert text == "the certificate of 'system:kube-scheduler' has ended; renew it\n"
 
 
-async def test_a_forwarded_header_counts_only_from_a_replica(service, made):
+async def test_a_forwarded_header_counts_only_from_a_replica(made):
     """From kube-scheduler's certificate it is ignored: an age of 1,000 s would refuse a bind call as too old."""
-    stage = service.served.stage
-    await stage.leader.release_lease()
+    async with listening(made, filter_deadline_ms=200) as service:
+        await service.served.stage.leader.release_lease()
+        await calls_are_misdirected(service, made)
+
+
+async def calls_are_misdirected(service, made):
     headers = {FORWARDED: "7"}
     for name, misdirected in (("client-kube-scheduler", False), ("client-gang-extender", True)):
         async with (
