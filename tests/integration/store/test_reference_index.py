@@ -100,10 +100,10 @@ def test_no_text_of_a_event_hides_its_node(references_of, text):
 
 @pytest.fixture(scope="module")
 def long_url(postgres_url, template_database):
-    """URL of a log of 30,000 events, with what they name."""
+    """URL of a log of 8,000 events, with what they name."""
 
     async def fill(url):
-        await write_history(url, 30_000)
+        await write_history(url, 8_000)
         engine = create_engine(url, name="test")
         noter = PostgresReferenceIndex(engine)
         while await noter.note(10_000):
@@ -117,13 +117,13 @@ def long_url(postgres_url, template_database):
 
 
 async def test_no_question_reads_the_whole_log(long_url):
-    """Every filter on 30,000 events, as the server plans it: indexes only."""
+    """Every filter on 8,000 events, as the server plans it: indexes only."""
     connection = await asyncpg.connect(long_url)
     node, root, uid = await connection.fetchrow(
         "SELECT m.name, e.gang, e.gang_uid FROM gx.event_reference m JOIN gx.event e USING (position) "
-        "WHERE m.kind = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
+        "WHERE m.kind = 'node' AND m.position > 4000 ORDER BY m.position LIMIT 1"
     )
-    at_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = 20000")
+    at_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = 5300")
     await connection.close()
     seen = []
 

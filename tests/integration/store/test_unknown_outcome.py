@@ -17,6 +17,7 @@ import pytest
 from extender.core.model.errors import StoreUnavailable
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.log import postgres_event_log
 from extender.store.log.appender import Limits
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
@@ -97,7 +98,8 @@ async def test_a_connection_lost_while_idle_costs_nothing(database_url):
         await log.renew(grant)
 
 
-async def test_a_follower_survives_its_connection(database_url):
+async def test_a_follower_survives_its_connection(database_url, monkeypatch):
+    monkeypatch.setattr(postgres_event_log, "RECONNECT_S", (0.02,))
     async with PostgresEventLog(database_url) as log:
         grant = await take(log)
         script = Script(grant)
