@@ -11,6 +11,8 @@ import urllib.request
 
 import pytest
 
+from tests.support.failure_report import show_log
+
 pytestmark = pytest.mark.postgres
 
 
@@ -35,6 +37,7 @@ def test_on_a_terminal_four_lines_name_where_it_is_and_what_it_uses(serve, manif
             "--cluster", str(manifests), stdout=log, stderr=theirs, GANG_EXTENDER_LISTENS="x"
         )
     os.close(theirs)
+    show_log(path)
     warning, *lines = read_terminal(ours, 5).splitlines()
     assert warning == (
         "gang-extender: environment variable GANG_EXTENDER_LISTENS is not a setting; "

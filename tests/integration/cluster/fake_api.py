@@ -120,11 +120,11 @@ class FakeApi:
         self.send(plural, msgspec.json.encode(line) + b"\n")
 
     def cut_watches(self, plural: str | None = None) -> None:
-        """End open watches without an error."""
+        """End open watches without an error; from here on nothing is sent into them."""
         for name, streams in self._streams.items():
             if plural in (None, name):
-                for stream in streams:
-                    stream.put_nowait(None)
+                while streams:
+                    streams.pop().put_nowait(None)
 
     def watching(self, plural: str) -> int:
         return len(self._streams.get(plural, []))
@@ -242,7 +242,8 @@ class FakeApi:
             while (line := await queue.get()) is not None:
                 await response.write(line)
         finally:
-            self._streams[plural].remove(queue)
+            if queue in self._streams[plural]:  # it was not cut
+                self._streams[plural].remove(queue)
         return response
 
     def _bind(self, pod: Object, body: Object) -> web.Response:

@@ -58,7 +58,8 @@ async def serving(url):
             await engine.dispose()
 
 
-async def test_a_hundred_readers_while_writing(database_url):
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.full)])
+async def test_many_readers_while_writing(database_url, count):
     """Of every kind: fast, slow, with filters, cut off again and again; each has every event once, in order."""
     entries = 600
     async with PostgresEventLog(database_url) as log, serving(database_url) as (url, _):
@@ -72,7 +73,7 @@ async def test_a_hundred_readers_while_writing(database_url):
                 breaks_after=100 if n % 5 == 1 else 0,
                 slow_s=0.001 if n % 10 == 0 else 0,
             )
-            for n in range(100)
+            for n in range(count)
         ]
 
         def enough(reader):

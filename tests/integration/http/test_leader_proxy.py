@@ -246,5 +246,6 @@ async def test_a_forwarded_call_is_not_forwarded_again(replicas):
     wrong = str(replicas.second.client.make_url("")).rstrip("/")
     replicas.database.address = wrong
     await eventually(lambda: replicas.second.stage.leader.follower.lease.address == wrong, "seen")
+    replicas.second.forwarder._filter_s = 0.2  # so long it waits for another leader
     error = (await replicas.second.ask("filter", args))["Error"]
     assert error == f"cannot answer now: {wrong} does not lead any more"

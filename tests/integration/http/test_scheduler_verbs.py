@@ -450,16 +450,14 @@ NOT_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    ("verb", "name"),
-    [(verb, name) for verb in SCHEMAS for name in BROKEN if name not in NOT_OF.get(verb, ())],
-)
-async def test_an_undecodable_body_is_a_400(served, verb, name):
+@pytest.mark.parametrize("verb", SCHEMAS)
+async def test_an_undecodable_body_is_a_400(served, verb):
     """For every such body the answer blames the caller, and the service goes on."""
-    async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
-        assert reply.status == 400, await reply.text()
-        assert (await reply.text()).startswith(f"{verb}: ")
-    assert (await served.client.get("/livez")).status == 200
+    for name in set(BROKEN) - set(NOT_OF.get(verb, ())):
+        async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
+            assert reply.status == 400, (name, await reply.text())
+            assert (await reply.text()).startswith(f"{verb}: "), name
+        assert (await served.client.get("/livez")).status == 200, name
 
 
 @examples(60)

@@ -240,6 +240,7 @@ async def test_data_of_another_version(folder):
         assert (await ask(server.url, "SHOW server_version")).startswith("15")
 
 
+@pytest.mark.full
 @has_15
 async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_database_url):
     """What the message advises works: the restored log is the same, goes on, and its events cannot be changed."""
@@ -292,6 +293,7 @@ def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path
         find_binaries(folder=tmp_path)
 
 
+@pytest.mark.full
 @as_root
 async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
     """Neither data directory nor programs can be reached by the server's account: the cluster lives elsewhere."""
@@ -330,6 +332,7 @@ async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, fol
         await EmbeddedPostgres(home).start()
 
 
+@pytest.mark.full
 @as_root
 async def test_a_plain_user(folder):
     """The same as another user: it works, root gets in, a third user does not."""
