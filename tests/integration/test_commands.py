@@ -61,7 +61,7 @@ def manifests(tmp_path_factory):
 def service(tmp_path_factory, postgres_url, template_database, manifests):
     """A process of `serve` on a database of its own."""
     with fresh_database(postgres_url, template=template_database) as url:
-        served = Replica(tmp_path_factory.mktemp("serve"), url, manifests, "a")
+        served = Replica(tmp_path_factory.mktemp("serve"), url, manifests, "a", lease_duration_s=15)
         try:
             run(served.until_leads())
             yield served

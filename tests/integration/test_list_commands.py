@@ -49,7 +49,7 @@ def service(tmp_path_factory, postgres_url, template_database):
     (folder / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=2)))
     (folder / "g.yaml").write_text(yaml.safe_dump_all(gang))
     with fresh_database(postgres_url, template=template_database) as url:
-        served = Replica(tmp_path_factory.mktemp("serve"), url, folder, "a")
+        served = Replica(tmp_path_factory.mktemp("serve"), url, folder, "a", lease_duration_s=15)
         try:
             run(served.until_leads())
             run(served.until_events("?type=GangAdmitted"))

@@ -290,7 +290,7 @@ def started(folder, url):
     manifests.mkdir()
     listed = {"apiVersion": "v1", "kind": "List", "items": list(a_fleet("2 nodes", gpu=8))}
     (manifests / "all.json").write_text(json.dumps(listed))
-    made = Replica(folder, url, manifests, "a")
+    made = Replica(folder, url, manifests, "a", lease_duration_s=15)
     try:
         run(made.until_leads())
         run(made.until("/v1/events?limit=1", 200))

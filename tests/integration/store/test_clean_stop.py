@@ -34,7 +34,9 @@ async def test_the_last_event_before_a_clean_stop_cannot_be_deleted_unseen(datab
     (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("2 nodes", gpu=8)))
     key = tmp_path / "anchor.key"
     key.write_bytes(make_key()[0])
-    service = Replica(tmp_path, database_url, manifests, "only", anchor_key_file=key)
+    service = Replica(
+        tmp_path, database_url, manifests, "only", anchor_key_file=key, lease_duration_s=15
+    )
     anchors = tmp_path / "only" / "log-end.json"
 
     async def admitted(name):
