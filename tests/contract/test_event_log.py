@@ -23,6 +23,7 @@ from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.log_ports import LogHead, LogMark
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -335,15 +336,13 @@ async def test_followers_see_what_is_there_and_what_comes(log, replica):
                 if len(seen) == 20:
                     return
 
-    async with asyncio.timeout(60):
-        following = asyncio.create_task(follow())
-        while len(seen) < 8:
-            await asyncio.sleep(0.01)
-        for _ in range(12):
-            more = script.some(1)
-            events += more
-            await log.append(grant, more)
-        await following
+    following = asyncio.create_task(follow())
+    await eventually(lambda: len(seen) >= 8, "what is there")
+    for _ in range(12):
+        more = script.some(1)
+        events += more
+        await log.append(grant, more)
+    await following
     assert seen == events[2:]
 
 

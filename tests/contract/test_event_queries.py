@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from extender.core.log.events import (
@@ -27,40 +29,70 @@ from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
+from tests.support.logs.postgres import fresh_database, run
+
+STORES = ("fake", pytest.param("postgres", marks=pytest.mark.postgres))
+INDEXED = {"none indexed": 0, "some indexed": 3, "all indexed": 100}
 
 
-@pytest.fixture
-async def store(store_url):
-    if store_url is None:
-        database = FakeDatabase()
-        yield FakeEventLog(database), FakeEventQueries(database)
+@contextlib.contextmanager
+def database(kind, request):
+    """Yield the database of a fake, or the URL of a real one; no test changes what was written into it."""
+    if kind == "fake":
+        yield FakeDatabase()
         return
-    engine = create_reading_engine(store_url)
-    async with PostgresEventLog(store_url) as log:
+    server_url, template = map(request.getfixturevalue, ("postgres_url", "template_database"))
+    with fresh_database(server_url, template=template) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def opened(place):
+    """Yield the log and the queries of a database."""
+    if isinstance(place, FakeDatabase):
+        yield FakeEventLog(place), FakeEventQueries(place)
+        return
+    engine = create_reading_engine(place)
+    async with PostgresEventLog(place) as log:
         yield log, PostgresEventQueries(engine)
     await engine.dispose()
 
 
-@pytest.fixture
-async def reader(store):
+@pytest.fixture(scope="module", params=STORES)
+def rounds(request):
+    with database(request.param, request) as place:
+        run(write_rounds(place))
+        yield place
+
+
+async def write_rounds(place):
     """Position 1: the lease. Then rounds of: team-a/serve observed, team-b/train refused; the third serve is a new one.
 
     Recorded times are 1,000 for each round.
     """
-    log, reader = store
-    grant = await log.take(holder="a", address="", ttl_ms=60_000)
-    script = Script(grant)
-    events = [script.next(LeaseAcquired(holder="a", address=""), gang="", uid=NIL_GANG)]
-    for round_ in range(1, 5):
-        at_us = round_ * 1000
-        uid = "old" if round_ < 3 else "new"
-        events.append(
-            script.next(GangObserved(kind="PodGroup"), gang="team-a/serve", uid=uid, at_us=at_us)
-        )
-        refused = GangUnschedulable(outcome="unknown", reasons=("budget",))
-        events.append(script.next(refused, gang="team-b/train", uid="train", at_us=at_us))
-    await log.append(grant, events)
-    return reader
+    async with opened(place) as (log, _):
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        events = [script.next(LeaseAcquired(holder="a", address=""), gang="", uid=NIL_GANG)]
+        for round_ in range(1, 5):
+            at_us = round_ * 1000
+            uid = "old" if round_ < 3 else "new"
+            observed = GangObserved(kind="PodGroup")
+            events.append(script.next(observed, gang="team-a/serve", uid=uid, at_us=at_us))
+            refused = GangUnschedulable(outcome="unknown", reasons=("budget",))
+            events.append(script.next(refused, gang="team-b/train", uid="train", at_us=at_us))
+        await log.append(grant, events)
+
+
+@pytest.fixture
+async def store(rounds):
+    async with opened(rounds) as both:
+        yield both
+
+
+@pytest.fixture
+def reader(store):
+    return store[1]
 
 
 async def positions(reader, **wanted):
@@ -122,12 +154,26 @@ def victim(pod, node):
 SHAPES = ({"cpu": 1000},)
 
 
-@pytest.fixture(params=[0, 3, 100], ids=["none indexed", "some indexed", "all indexed"])
-async def naming(request, store, store_url):
-    """Append positions 1 to 7, and index names up to the position of the parameter."""
-    log, reader = store
-    grant = await log.take(holder="a", address="", ttl_ms=60_000)
-    script = Script(grant)
+@pytest.fixture(scope="module", params=INDEXED)
+def indexed(request):
+    return INDEXED[request.param]
+
+
+@pytest.fixture(scope="module", params=STORES)
+def names(request, indexed):
+    with database(request.param, request) as place:
+        run(write_names(place, indexed))
+        yield place
+
+
+@pytest.fixture
+async def naming(names):
+    async with opened(names) as (_, reader):
+        yield reader
+
+
+async def write_names(place, indexed):
+    """Append positions 1 to 7, and index names up to a position."""
     assignment = AssignmentRecord(pod="ns/p", uid="uid-p", group="g", node="n1")
     entries = [
         PodBound(plan="plan-1", pod="ns/p", uid="uid-p", node="n1"),
@@ -147,12 +193,14 @@ async def naming(request, store, store_url):
                       via="deleted", requested_us=0, gone_us=0),
         PodBindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
     ]  # fmt: skip
-    await log.append(grant, [script.next(entry, gang="ns/g") for entry in entries])
-    if store_url is not None:
-        engine = create_engine(store_url, name="test")
-        assert await PostgresReferenceIndex(engine).note(request.param or 1) > 0
+    async with opened(place) as (log, _):
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        await log.append(grant, [script.next(entry, gang="ns/g") for entry in entries])
+    if isinstance(place, str):
+        engine = create_engine(place, name="test")
+        assert await PostgresReferenceIndex(engine).note(indexed or 1) > 0
         await engine.dispose()
-    return reader
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from contextlib import asynccontextmanager
 
@@ -19,6 +18,7 @@ from extender.ports.cluster_ports import PodRef
 from extender.runtime.system_clock import SystemClock
 from tests.integration.cluster.fake_api import FakeApi, Fault
 from tests.support.service.manifest_builders import a_node, a_pod
+from tests.support.waiting import eventually
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-p"))
 DISRUPTION_TARGET = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
@@ -84,9 +84,7 @@ async def place(request, tmp_path):
 
 
 async def gone_from_view(place, gone=True):
-    async with asyncio.timeout(60):
-        while (POD.uid not in place.cluster.view().pods) is not gone:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: (POD.uid not in place.cluster.view().pods) is gone)
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,9 @@ async def test_a_change_wakes_who_waits_for_it(place: Place) -> None:
     before = place.workloads.view().revision
     waiting = asyncio.create_task(place.workloads.changed(before))
     await place.put(a_job("fit"))
-    now = await asyncio.wait_for(waiting, 60)
+    now = await waiting
     assert now > before
-    assert await asyncio.wait_for(place.workloads.changed(before), 60) >= now
+    assert await place.workloads.changed(before) >= now
 
 
 async def test_what_is_owned_is_found_by_its_owner(place: Place) -> None:

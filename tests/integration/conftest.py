@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import yaml
 
 from deploy.demo.ports import free_port
 from tests.support.logs.postgres import fresh_database
+from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ
 from tests.support.service.manifest_builders import a_fleet
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -32,14 +27,12 @@ def serve(postgres_url, template_database, tmp_path):
 
         def start(*words, stdout, stderr, **environ):
             port = free_port()
-            command = [sys.executable, "-m", "extender", "serve", "--database-url", url]
-            process = subprocess.Popen(
-                [*command, "--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}", *words],
-                cwd=ROOT,
-                env=product_environ() | environ,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
+            command = ["serve", "--database-url", url, "--data-dir", str(tmp_path)]
+            process = fork_server.run(
+                [*command, "--listen", f"127.0.0.1:{port}", *words],
+                product_environ() | environ,
+                stdout,
+                errors=stderr,
             )
             started.append(process)
             return process, f"127.0.0.1:{port}", url

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 import yaml
@@ -12,7 +11,8 @@ import yaml
 from extender.cli.main import COMMANDS
 from tests.support.logs.example_log import BATCH, write_tuesday
 from tests.support.logs.postgres import fresh_database, run
-from tests.support.service.command_line import product_environ
+from tests.support.service import fork_server
+from tests.support.service.command_line import product_environ, run_command
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import Replica
 
@@ -61,7 +61,7 @@ def manifests(tmp_path_factory):
 def service(tmp_path_factory, postgres_url, template_database, manifests):
     """A process of `serve` on a database of its own."""
     with fresh_database(postgres_url, template=template_database) as url:
-        served = Replica(tmp_path_factory.mktemp("serve"), url, manifests, "a")
+        served = Replica(tmp_path_factory.mktemp("serve"), url, manifests, "a", lease_duration_s=15)
         try:
             run(served.until_leads())
             yield served
@@ -80,13 +80,17 @@ def test_the_log_of_the_service_has_its_address_and_its_page(service):
     assert line["page"] == f"{service.url}/ui/"
 
 
-def ended(name, words, url, folder):
-    environ = product_environ() | {
-        "GANG_EXTENDER_DATABASE_URL": url,
-        "GANG_EXTENDER_DATA_DIR": str(folder),
-    }
-    command = [sys.executable, "-m", "extender", *name.split(), *words]
-    return subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
+def environ_of(url, folder):
+    return {"GANG_EXTENDER_DATABASE_URL": url, "GANG_EXTENDER_DATA_DIR": str(folder)}
+
+
+def run_process(name, words, url, folder):
+    """Run a command to its end as a process of its own."""
+    command = [*name.split(), *words]
+    environ = product_environ() | environ_of(url, folder)
+    process = fork_server.run(command, environ, subprocess.PIPE, errors=subprocess.PIPE, text=True)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
 
 def test_every_command_is_run_here():
@@ -98,7 +102,7 @@ def test_a_command_answers(name, filled_url, manifests, tmp_path, request):
     words, expected = RUN[name]
     server = request.getfixturevalue("service").url if "{server}" in words else ""
     filled = [word.format(folder=manifests, server=server) for word in words]
-    done = ended(name, filled, filled_url, tmp_path)
+    done = run_process(name, filled, filled_url, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert expected in done.stdout
 
@@ -106,7 +110,7 @@ def test_a_command_answers(name, filled_url, manifests, tmp_path, request):
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_command_refuses(name, filled_url, tmp_path):
     """What is wrong stands on stderr, and nothing on stdout."""
-    done = ended(name, REFUSED[name], filled_url, tmp_path)
+    done = run_process(name, REFUSED[name], filled_url, tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.startswith("gang-extender: position 2: ")
 
@@ -127,7 +131,8 @@ def test_what_is_not_there_is_named_with_what_would_help(
     words, expected, filled_url, tmp_path, service, monkeypatch
 ):
     monkeypatch.setenv("GANG_EXTENDER_SERVER", service.url)
-    done = ended("", [word.format(server=service.url) for word in words], filled_url, tmp_path)
+    filled = [word.format(server=service.url) for word in words]
+    done = run_command(*filled, **environ_of(filled_url, tmp_path))
     assert (done.returncode in (1, 2), done.stdout) == (True, ""), done
     assert done.stderr.startswith(f"gang-extender: {expected}")
     assert done.stderr.count("\n") == 1
@@ -138,7 +143,9 @@ def test_a_variable_that_is_no_setting_is_in_the_log_of_the_service(
 ):
     """Also when the service cannot start; here nothing listens at the address of the database."""
     monkeypatch.setenv("GANG_EXTENDER_LISTENS", "127.0.0.1:1")
-    done = ended("serve", ["--cluster", str(tmp_path)], "postgresql://127.0.0.1:9/gang", tmp_path)
+    done = run_process(
+        "serve", ["--cluster", str(tmp_path)], "postgresql://127.0.0.1:9/gang", tmp_path
+    )
     assert done.returncode == 2
     (line,) = map(json.loads, done.stdout.splitlines())
     assert (line["level"], line["variable"]) == ("WARNING", "GANG_EXTENDER_LISTENS")
@@ -152,7 +159,7 @@ def test_a_variable_that_is_no_setting_is_warned_about_by_every_other_command(
     """On stderr, with the setting that is meant; the answer and the exit code stay as they are."""
     monkeypatch.setenv("GANG_EXTENDER_SEARCH_BUGDET", "1")
     for words in (["db", "migrate"], ["history", BATCH], ["config"]):
-        done = ended("", words, filled_url, tmp_path)
+        done = run_command(*words, **environ_of(filled_url, tmp_path))
         assert done.returncode == 0
         assert done.stderr == (
             "gang-extender: environment variable GANG_EXTENDER_SEARCH_BUGDET is not a setting; "

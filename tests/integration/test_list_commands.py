@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 import yaml
 
 from tests.support.logs.example_log import BATCH, TRAIN, write_tuesday
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service import fork_server
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import Replica
@@ -49,7 +49,7 @@ def service(tmp_path_factory, postgres_url, template_database):
     (folder / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=2)))
     (folder / "g.yaml").write_text(yaml.safe_dump_all(gang))
     with fresh_database(postgres_url, template=template_database) as url:
-        served = Replica(tmp_path_factory.mktemp("serve"), url, folder, "a")
+        served = Replica(tmp_path_factory.mktemp("serve"), url, folder, "a", lease_duration_s=15)
         try:
             run(served.until_leads())
             run(served.until_events("?type=GangAdmitted"))
@@ -218,17 +218,10 @@ def test_gangs_are_selected_by_labels_and_states(service):
 def test_following_ends_after_the_limit(service):
     """By itself, with the events that a list has: from the database and from the service."""
     served, _, url = service
-    words = [sys.executable, "-m", "extender", "events", "--after", "1", "--limit", "2", "-o"]
+    words = ["events", "--after", "1", "--limit", "2", "-o", "name"]
     for source in (("--server", served.url), ("--database-url", url)):
         listed, followed = (
-            subprocess.run(
-                [*words, "name", *source, *more],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=60,
-            ).stdout
-            for more in ((), ("--follow",))
+            run_command(*words, *source, *more).stdout for more in ((), ("--follow",))
         )
         assert listed == followed == "2\n3\n"
 
@@ -236,14 +229,13 @@ def test_following_ends_after_the_limit(service):
 @contextlib.contextmanager
 def watching(*words):
     """Run a command that watches; its lines are read as it prints them, and Ctrl-C must end it with 0."""
-    command = [sys.executable, "-m", "extender", *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    with fork_server.run(
+        words, os.environ, subprocess.PIPE, errors=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process.stdout
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate()
             assert (process.returncode, err) == (0, "")
         finally:
             process.kill()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,9 +12,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from extender.http.web.ui import StaticPages
+from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ
-
-ROOT = Path(__file__).parents[2]
 
 
 class Service:
@@ -67,17 +63,20 @@ async def service():
 @contextmanager
 def proxy(*words):
     """Run the command; give the URL that it prints."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "extender", "proxy", "--port", "0", *words],
-        cwd=ROOT, env=product_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with fork_server.run(
+        ["proxy", "--port", "0", *words],
+        product_environ(),
+        subprocess.PIPE,
+        errors=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             url = process.stdout.readline().strip()
             assert url.endswith("/ui/"), process.stderr.read()
             yield url.removesuffix("/ui/"), process
         finally:
-            os.kill(process.pid, signal.SIGINT)
-            process.wait(60)
+            process.send_signal(signal.SIGINT)
+            process.wait()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import ssl
 import sys
@@ -15,6 +17,7 @@ from extender.cli.connection import service_client
 from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
+from tests.support.waiting import until
 
 ACCOUNT = ("--as-service-account", "team-a/robot")
 
@@ -33,6 +36,12 @@ class Asking(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        if (
+            self.server.waits
+        ):  # it has announced to close, as of HTTP/1.0, and leaves that to the caller
+            with contextlib.suppress(OSError):
+                self.connection.recv(1)
+            self.server.ended.set()
 
     do_POST = do_GET
 
@@ -49,13 +58,14 @@ def certificates(tmp_path_factory):
 def service(certificates, request):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Asking)
     server.given, server.accepted = [], {"secret"}
+    server.waits, server.ended = False, threading.Event()
     plain = getattr(request, "param", "") == "plain"
     if not plain:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.certificate("server"), certificates.key("server"))
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.url = f"{'http' if plain else 'https'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
     thread.start()
     yield server
     server.shutdown()
@@ -78,6 +88,15 @@ def ask(service, certificates, kubectl):
         return run_command(*words, **kubectl.environ, **environ)
 
     return run
+
+
+def test_connections_end_with_the_command(ask, service, tmp_path):
+    """Also one with TLS that the service has not closed; else it is open until the memory of the command is freed."""
+    service.waits = True
+    (tmp_path / "token").write_text("secret")
+    assert ask("--token-file", str(tmp_path / "token")).returncode == 0
+    gc.collect()
+    until(service.ended.is_set, "the end of the connection")
 
 
 def kubeconfig(path, **user):

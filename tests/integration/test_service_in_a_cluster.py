@@ -7,9 +7,7 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,11 +19,11 @@ from extender.cli.connection.kubectl import Kubectl
 from extender.cli.connection.port_forward import PortForward
 from extender.core.model.errors import BadInput
 from tests.support.certificates import certificate_folder
+from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ, run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
+from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
-WITHIN_S = 60
 FORWARD = ["--address", "127.0.0.1"]
 
 
@@ -65,7 +63,7 @@ def service(certificates, request):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     server.streaming, server.ending = threading.Event(), threading.Event()
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
     thread.start()
     yield server
     server.ending.set()
@@ -86,13 +84,6 @@ def is_running(pid):
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return status != "Z"
     return False
-
-
-def until(condition, what):
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
@@ -296,19 +287,21 @@ def test_a_forward_that_has_ended_is_started_again_at_the_same_port(kubectl, mon
     assert not is_running(kubectl.forwards[-1]["pid"])
 
 
+def running(kubectl, *words):
+    """Start a command that finds this kubectl."""
+    environ = product_environ() | kubectl.environ
+    return fork_server.run(words, environ, subprocess.PIPE, errors=subprocess.PIPE)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_kubectl_ends_with_the_command_whatever_ends_it(kubectl, service, number):
     """Ctrl-C, the end of a session, or a kill that nothing can catch."""
-    command = [sys.executable, "-m", "extender", "events", "--follow", "--context", "prod"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=product_environ() | kubectl.environ,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert service.streaming.wait(WITHIN_S)
+    with running(kubectl, "events", "--follow", "--context", "prod") as process:
+        service.streaming.wait()
         (call,) = kubectl.forwards
         assert is_running(call["pid"])
         process.send_signal(number)
-        process.wait(WITHIN_S)
+        process.wait()
         until(lambda: not is_running(call["pid"]), "the end of kubectl")
         if number != signal.SIGKILL:
             assert process.returncode == 0
@@ -317,14 +310,10 @@ def test_kubectl_ends_with_the_command_whatever_ends_it(kubectl, service, number
 
 def test_ctrl_c_during_a_question_ends_kubectl(kubectl, service):
     """An answer that takes long is not waited for."""
-    command = [sys.executable, "-m", "extender", "explain", "follow", "--context", "prod"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=product_environ() | kubectl.environ,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert service.streaming.wait(WITHIN_S)
+    with running(kubectl, "explain", "follow", "--context", "prod") as process:
+        service.streaming.wait()
         (call,) = kubectl.forwards
         process.send_signal(signal.SIGINT)
-        process.wait(WITHIN_S)
+        process.wait()
         until(lambda: not is_running(call["pid"]), "the end of kubectl")
         assert b"Traceback" not in process.stderr.read()

@@ -93,7 +93,7 @@ def _names(given: dict[str, Any], incomplete: str) -> list[_Found]:
 async def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
     import aiohttp
 
-    from extender.cli.connection.service_client import ServiceFinder
+    from extender.cli.connection.service_client import ServiceFinder, command_session
     from extender.cli.connection.service_credentials import CredentialOptions
 
     finder = ServiceFinder(
@@ -108,7 +108,7 @@ async def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
     url = f"{finder.find(given.get('server'))}/v1/search?{query}"
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            command_session(timeout) as session,
             finder.send(session, "GET", url) as reply,
         ):
             return msgspec.json.decode(await reply.read(), type=_Names).found

@@ -12,8 +12,13 @@ import functools
 import inspect
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,6 +34,7 @@ from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp import AddrInfoType
 
     from extender.cli.connection.kubectl import Kubectl
     from extender.cli.connection.port_forward import PortForward
@@ -83,6 +89,7 @@ ADDED = {
     "server_ca_file": ServerCaFile,
 }
 DEFAULT_URL = settings_module.Settings().server
+CLOSING_TURNS = 100  # of the event loop; it closes a connection that was shut down in three
 CONNECTED_WITHIN_S = 1.0  # on this machine; a port is refused at once
 
 
@@ -275,7 +282,7 @@ def ask_service(
         method = "GET" if body is None else "POST"
         headers = {} if body is None else {"Content-Type": "application/json"}
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            command_session(timeout) as session,
             finder().send(session, method, url + path, data=body, headers=headers) as reply,
         ):
             return reply.status, await reply.read()
@@ -299,6 +306,36 @@ def ask_service(
             f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
         )
         raise BadInput(msg) from error
+
+
+@asynccontextmanager
+async def command_session(limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session whose connections are closed when it ends, as the event loop of a command ends then.
+
+    aiohttp leaves a connection with TLS open until its other end, which has announced to close it, has done so.
+    """
+    import aiohttp
+
+    opened: list[socket.socket] = []
+
+    def create_socket(address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        opened[:] = [one for one in opened if one.fileno() >= 0]
+        opened.append(socket.socket(family, kind, protocol))
+        return opened[-1]
+
+    connector = aiohttp.TCPConnector(socket_factory=create_socket)
+    try:
+        async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
+            yield session
+    finally:
+        for one in opened:
+            with suppress(OSError):  # it is closed
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(CLOSING_TURNS):
+            if all(one.fileno() < 0 for one in opened):
+                break
+            await asyncio.sleep(0)
 
 
 def listens(url: str) -> bool:

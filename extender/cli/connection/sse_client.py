@@ -14,7 +14,7 @@ from http import HTTPStatus
 import aiohttp
 import msgspec
 
-from extender.cli.connection.service_client import ServiceFinder
+from extender.cli.connection.service_client import ServiceFinder, command_session
 from extender.core.model.errors import BadInput, PositionGone
 
 CONNECT_S = 5.0
@@ -75,7 +75,7 @@ class Stream:
             self._finder.find(server)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         turn, failures, lost = 0, 0, ""
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with command_session(timeout) as session:
             while not self._stopped.is_set():
                 try:
                     url = self._found(self._servers[turn % len(self._servers)])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from extender.cluster.api_server import informers, kubernetes_cluster
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
 from extender.runtime.system_clock import SystemClock
@@ -21,6 +22,13 @@ def _from_zero() -> None:
         counter.clear()
     for counter in (METRICS.k8s_events_failed, METRICS.k8s_events_dropped):
         counter.reset()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again soon."""
+    monkeypatch.setattr(informers, "PAUSE_FIRST_S", 0.02)
+    monkeypatch.setattr(kubernetes_cluster, "PAUSE_S", 0.1)
 
 
 @pytest.fixture

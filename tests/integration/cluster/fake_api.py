@@ -7,7 +7,6 @@ resourceVersion. What a real API server would validate is not validated here: te
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -121,11 +120,11 @@ class FakeApi:
         self.send(plural, msgspec.json.encode(line) + b"\n")
 
     def cut_watches(self, plural: str | None = None) -> None:
-        """End open watches without an error."""
+        """End open watches without an error; from here on nothing is sent into them."""
         for name, streams in self._streams.items():
             if plural in (None, name):
-                for stream in streams:
-                    stream.put_nowait(None)
+                while streams:
+                    streams.pop().put_nowait(None)
 
     def watching(self, plural: str) -> int:
         return len(self._streams.get(plural, []))
@@ -243,7 +242,8 @@ class FakeApi:
             while (line := await queue.get()) is not None:
                 await response.write(line)
         finally:
-            self._streams[plural].remove(queue)
+            if queue in self._streams[plural]:  # it was not cut
+                self._streams[plural].remove(queue)
         return response
 
     def _bind(self, pod: Object, body: Object) -> web.Response:
@@ -318,14 +318,6 @@ def a_pod_group(name: str) -> Object:
         "metadata": {"name": name, "namespace": "default", "generation": 1},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     }
-
-
-async def until(look: Callable[[], object], timeout_s: float = 60) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline_s, "it never came"
-        await asyncio.sleep(0.01)
 
 
 def counted(name: str, **labels: str) -> float:

@@ -23,7 +23,8 @@ from extender.core.log.control_plane_features import (
 )
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.ports.cluster_ports import Condition
-from tests.integration.cluster.fake_api import FakeApi, Object, until
+from tests.integration.cluster.fake_api import FakeApi, Object
+from tests.support.waiting import eventually
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "builtin_groups"
 LEAVES, WORKLOADS, COMPOSITES = "podgroups", "workloads", "compositepodgroups"
@@ -166,7 +167,7 @@ async def test_groups_are_read_and_written_in_the_version_that_was_read(
     stored = "v1beta1" if composites == "v1" else composites
     store(fake, leaves, stored)
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 60)
+    await cluster.synced()
     groups = cluster.view().groups
     assert set(groups.keys()) == {OLD, NEW} | ({ROOT} if composites else set())
     assert seen(groups[OLD]) | {"conditions": []} == {
@@ -213,8 +214,8 @@ async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(
     serve(fake, "1.37 all")
     store(fake, "v1beta1", "v1alpha3")
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 60)
-    await until(lambda: fake.watching(LEAVES) and fake.watching(COMPOSITES))
+    await cluster.synced()
+    await eventually(lambda: fake.watching(LEAVES) and fake.watching(COMPOSITES))
     everything = {OLD, NEW, ROOT}
     assert set(cluster.view().groups.keys()) == everything
     wrong = []
@@ -236,8 +237,8 @@ async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(
         groups = cluster.view().groups
         return all(key in groups and groups[key].api_version == v for key, v in versions.items())
 
-    await until(upgraded)
-    await asyncio.wait_for(cluster.synced(), 60)
+    await eventually(upgraded)
+    await cluster.synced()
     looking.cancel()
     assert wrong == []
     assert set(cluster.view().groups.keys()) == everything

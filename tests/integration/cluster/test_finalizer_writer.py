@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
@@ -11,8 +9,9 @@ from extender.control.actuators import finalizer_controller
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.model.pod_groups import leaf_key
-from tests.integration.cluster.fake_api import FakeApi, a_pod, a_pod_group, until
+from tests.integration.cluster.fake_api import FakeApi, a_pod, a_pod_group
 from tests.support.service.fakes import GATED, Stage
+from tests.support.waiting import eventually
 
 LABELS = {"gang-extender.dev/pod-group": "g"}
 DELETED = "2026-01-01T00:00:00Z"
@@ -35,23 +34,23 @@ async def test_a_deleted_group_goes_when_its_last_bound_pod_has_ended(
     fake.put("pods", a_member("waits", schedulingGates=GATED))
     fake.put("podgroups", a_pod_group("g"))
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
+    await cluster.synced()
     async with await Stage().lead() as stage:
         stage.start(FinalizerController(cluster, stage.leader, stage.clock).run())
         group = fake.objects["podgroups"]["default", "g"]
-        await until(lambda: group["metadata"].get("finalizers") == [FINALIZER])
+        await eventually(lambda: group["metadata"].get("finalizers") == [FINALIZER])
         group["metadata"]["deletionTimestamp"] = DELETED
         fake.put("podgroups", group)
         key = leaf_key("default", "g")
-        await until(lambda: cluster.view().guards[key].deleting)
+        await eventually(lambda: cluster.view().guards[key].deleting)
         terminating = fake.objects["pods"]["default", "runs"]
         terminating["metadata"]["deletionTimestamp"] = DELETED
         fake.put("pods", terminating)
-        await until(lambda: any(pod.deleting for pod in cluster.view().pods.values()))
+        await eventually(lambda: any(pod.deleting for pod in cluster.view().pods.values()))
         patches = fake.count("PATCH", "podgroups/g")
         assert ("default", "g") in fake.objects["podgroups"]
         assert patches == 1, "the finalizer was set, and is still on"
         fake.remove("pods", "runs", "default")
-        await until(lambda: ("default", "g") not in fake.objects["podgroups"])
-        await until(lambda: key not in cluster.view().groups)
+        await eventually(lambda: ("default", "g") not in fake.objects["podgroups"])
+        await eventually(lambda: key not in cluster.view().groups)
         assert [pod.name for pod in cluster.view().members[key].values()] == ["waits"]

@@ -19,14 +19,14 @@ from tests.integration.cluster.fake_api import (
     a_pod,
     a_pod_group,
     counted,
-    until,
 )
+from tests.support.waiting import eventually
 
 
 async def synced(cluster: KubernetesCluster, fake: FakeApi) -> None:
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 60)
-    await until(lambda: fake.watching("nodes") and fake.watching("pods"))
+    await cluster.synced()
+    await eventually(lambda: fake.watching("nodes") and fake.watching("pods"))
 
 
 def names(cluster: KubernetesCluster) -> set[str]:
@@ -41,11 +41,13 @@ async def test_before_the_first_list_the_view_is_in_doubt(
     cluster: KubernetesCluster, fake: FakeApi
 ) -> None:
     """Nothing is decided from a cache that is not synced, and the doubt names it."""
-    fake.faults.append(Fault(lambda r: r.path == "/api/v1/pods", status=403, times=3))
+    forbidden = Fault(lambda r: r.path == "/api/v1/pods", status=403, times=1000)
+    fake.faults.append(forbidden)
     assert "not discovered" in cluster.not_ready_reason()
     await cluster.start()
-    await until(lambda: "pods: not synced: 403" in cluster.not_ready_reason())
-    await asyncio.wait_for(cluster.synced(), 60)
+    await eventually(lambda: "pods: not synced: 403" in cluster.not_ready_reason())
+    forbidden.times = 0
+    await cluster.synced()
     assert cluster.not_ready_reason() == ""
 
 
@@ -65,15 +67,15 @@ async def test_changes_are_followed(cluster: KubernetesCluster, fake: FakeApi) -
     await synced(cluster, fake)
     revision = cluster.view().revision
     fake.put("nodes", a_node("n1"))
-    assert await asyncio.wait_for(cluster.changed(revision), 60) != revision
+    assert await cluster.changed(revision) != revision
     fake.put("pods", a_pod("p1"))
-    await until(lambda: cluster.view().pods)
+    await eventually(lambda: cluster.view().pods)
     pod = a_pod("p1", nodeName="n1")
     fake.put("pods", pod)
-    await until(lambda: NodeName("n1") in cluster.view().usage)
+    await eventually(lambda: NodeName("n1") in cluster.view().usage)
     fake.remove("pods", "p1", "default")
     fake.remove("nodes", "n1")
-    await until(lambda: not cluster.view().nodes and not cluster.view().pods)
+    await eventually(lambda: not cluster.view().nodes and not cluster.view().pods)
     assert lists(cluster) == 1
 
 
@@ -83,11 +85,10 @@ async def test_a_cut_watch_goes_on_from_where_it_was(
     """What happened meanwhile is delivered by the next watch, without a new list."""
     await synced(cluster, fake)
     fake.put("nodes", a_node("n1"))
-    await until(lambda: names(cluster) == {"n1"})
+    await eventually(lambda: names(cluster) == {"n1"})
     fake.cut_watches("nodes")
-    await until(lambda: not fake.watching("nodes"))
     fake.put("nodes", a_node("n2"))
-    await until(lambda: names(cluster) == {"n1", "n2"})
+    await eventually(lambda: names(cluster) == {"n1", "n2"})
     assert lists(cluster) == 1
     assert fake.count("GET", "/api/v1/nodes", watch="true") == 2
 
@@ -99,15 +100,16 @@ async def test_a_watch_from_too_old_a_version_ends_in_a_list_that_finds_deletion
     fake.put("nodes", a_node("n1"))
     fake.put("nodes", a_node("n2"))
     await synced(cluster, fake)
-    hold = Fault(lambda r: r.path == "/api/v1/nodes" and "watch" not in r.query, times=2)
+    hold = Fault(lambda r: r.path == "/api/v1/nodes" and "watch" not in r.query, times=1000)
     fake.faults.append(hold)
     fake.remove("nodes", "n1", notify=False)
     fake.put("nodes", a_node("n3"))
     fake.compacted = fake.version + 1
     fake.version += 5
     fake.cut_watches("nodes")
-    await until(lambda: "nodes: not synced" in cluster.not_ready_reason())
-    await until(lambda: not cluster.not_ready_reason())
+    await eventually(lambda: "nodes: not synced" in cluster.not_ready_reason())
+    hold.times = 0
+    await eventually(lambda: not cluster.not_ready_reason())
     assert names(cluster) == {"n2", "n3"}
     assert lists(cluster) == 2
 
@@ -119,7 +121,7 @@ async def test_an_expired_error_inside_a_watch_ends_in_a_list(
     await synced(cluster, fake)
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
     fake.send("nodes", msgspec.json.encode({"type": "ERROR", "object": status}) + b"\n")
-    await until(lambda: lists(cluster) == 2)
+    await eventually(lambda: lists(cluster) == 2)
     assert lists(cluster, "pods") == 1
 
 
@@ -140,7 +142,7 @@ async def test_a_line_in_doubt_ends_in_a_list(
     fake.put("nodes", a_node("n1"))
     await synced(cluster, fake)
     fake.send("nodes", line)
-    await until(lambda: lists(cluster) == 2 and not cluster.not_ready_reason())
+    await eventually(lambda: lists(cluster) == 2 and not cluster.not_ready_reason())
     assert names(cluster) == {"n1"}
 
 
@@ -150,21 +152,20 @@ async def test_a_version_that_goes_back_ends_in_a_list(
     """As after a restore of etcd."""
     await synced(cluster, fake)
     fake.put("nodes", a_node("n1"))
-    await until(lambda: names(cluster) == {"n1"})
+    await eventually(lambda: names(cluster) == {"n1"})
     fake.bookmark("nodes", 3)
-    await until(lambda: lists(cluster) == 2)
+    await eventually(lambda: lists(cluster) == 2)
 
 
 async def test_a_bookmark_moves_the_version_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
     """A quiet resource is not listed again after compaction, thanks to bookmarks."""
     await synced(cluster, fake)
     fake.version = 5000
-    fake.bookmark("nodes", 5000)
-    await asyncio.sleep(0.05)
+    fake.bookmark("nodes", 5000)  # the watch has it before its end
     fake.compacted = 4000
     fake.cut_watches("nodes")
-    await until(lambda: fake.count("GET", "/api/v1/nodes", resourceVersion="5000"))
-    await until(lambda: fake.watching("nodes"))
+    await eventually(lambda: fake.count("GET", "/api/v1/nodes", resourceVersion="5000"))
+    await eventually(lambda: fake.watching("nodes"))
     assert lists(cluster) == 1
 
 
@@ -174,12 +175,12 @@ async def test_an_object_that_cannot_be_read_does_not_stop_the_others(
     """It is left out and counted; what was known of it stays."""
     await synced(cluster, fake)
     fake.put("nodes", a_node("n1"))
-    await until(lambda: names(cluster) == {"n1"})
+    await eventually(lambda: names(cluster) == {"n1"})
     broken = a_node("n1")
     broken["status"]["allocatable"]["cpu"] = {"not": "a quantity"}
     fake.put("nodes", broken)
     fake.put("nodes", a_node("n2"))
-    await until(lambda: names(cluster) == {"n1", "n2"})
+    await eventually(lambda: names(cluster) == {"n1", "n2"})
     assert counted("objects_unreadable", resource="nodes") == 1
     assert lists(cluster) == 1
 
@@ -199,7 +200,7 @@ async def test_a_pod_created_again_between_two_watches_is_another_pod(
     again["metadata"]["resourceVersion"] = str(fake.version)
     fake.compacted = fake.version
     fake.cut_watches("pods")
-    await until(lambda: lists(cluster, "pods") == 2)
+    await eventually(lambda: lists(cluster, "pods") == 2)
     assert list(cluster.view().pods) == ["another"]
     assert not cluster.view().usage
 
@@ -212,7 +213,7 @@ async def test_a_silent_watch_is_opened_anew(
         informers.Informer.__init__, "__kwdefaults__", {"chance": None, "idle_s": 0.2}
     )
     await synced(cluster, fake)
-    await until(lambda: fake.count("GET", "/api/v1/nodes", watch="true") >= 2)
+    await eventually(lambda: fake.count("GET", "/api/v1/nodes", watch="true") >= 2)
     assert lists(cluster) == 1
 
 
@@ -224,16 +225,16 @@ async def test_an_api_server_that_does_not_answer_is_doubted(
     monkeypatch.setattr(kubernetes_cluster, "SILENT_MS", 300)
     await synced(cluster, fake)
     fake.silent = True
-    await until(lambda: "the API server has not answered" in cluster.not_ready_reason())
+    await eventually(lambda: "the API server has not answered" in cluster.not_ready_reason())
     fake.silent = False
-    await until(lambda: not cluster.not_ready_reason())
+    await eventually(lambda: not cluster.not_ready_reason())
 
 
 async def much_goes_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
     """Create thirty pods, one after the other: a retry without pauses has sent as many requests by then."""
     for number in range(30):
         fake.put("pods", a_pod(f"p{number}"))
-        await until(lambda number=number: len(cluster.view().pods) > number)
+        await eventually(lambda number=number: len(cluster.view().pods) > number)
 
 
 async def test_an_api_server_that_fails_is_asked_with_pauses(
@@ -248,7 +249,6 @@ async def test_an_api_server_that_fails_is_asked_with_pauses(
     )
     fake.cut_watches("nodes")
     before = fake.count("GET", "/api/v1/nodes")
-    await until(lambda: not fake.watching("nodes"))
     await much_goes_on(cluster, fake)
     assert fake.count("GET", "/api/v1/nodes") - before < 10
 
@@ -263,7 +263,6 @@ async def test_a_watch_that_ends_at_once_does_not_spin(
     fake.faults.append(Fault(lambda r: r.path == "/api/v1/nodes", status=200, body=b"", times=1000))
     fake.cut_watches("nodes")
     before = fake.count("GET", "/api/v1/nodes")
-    await until(lambda: not fake.watching("nodes"))
     await much_goes_on(cluster, fake)
     assert fake.count("GET", "/api/v1/nodes") - before < 10
 
@@ -279,13 +278,13 @@ async def test_kinds_installed_later_are_noticed_and_removed_ones_forgotten(
     assert not cluster.view().groups
     fake.groups["gang-extender.dev/v1alpha1"] = ["podgroups"]
     key = leaf_key("default", "g")
-    await until(lambda: key in cluster.view().groups)
-    await until(lambda: fake.watching("podgroups"))
+    await eventually(lambda: key in cluster.view().groups)
+    await eventually(lambda: fake.watching("podgroups"))
     assert not cluster.not_ready_reason()
     fake.groups["gang-extender.dev/v1alpha1"] = []
     fake.cut_watches("podgroups")
-    await until(lambda: not cluster.view().groups)
-    await until(lambda: not cluster.not_ready_reason())
+    await eventually(lambda: not cluster.view().groups)
+    await eventually(lambda: not cluster.not_ready_reason())
 
 
 async def test_the_newest_known_version_of_a_builtin_kind_is_read(
@@ -295,7 +294,7 @@ async def test_the_newest_known_version_of_a_builtin_kind_is_read(
     fake.groups["scheduling.k8s.io/v1beta1"] = ["podgroups", "podgroups/status", "workloads"]
     fake.groups["scheduling.k8s.io/v1alpha3"] = ["podgroups", "compositepodgroups"]
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 60)
+    await cluster.synced()
     found = await api_discovery.discover(cluster._server)
     assert {r.path for r in found if r not in api_discovery.ALWAYS} == {
         "/apis/scheduling.k8s.io/v1beta1/podgroups",
@@ -308,7 +307,7 @@ async def test_stop_leaves_nothing_behind(cluster: KubernetesCluster, fake: Fake
     before = asyncio.all_tasks()
     await synced(cluster, fake)
     await cluster.stop()
-    await until(lambda: not fake.watching("nodes"))
+    await eventually(lambda: not fake.watching("nodes"))
     mine = {t for t in asyncio.all_tasks() - before if t.get_name().startswith("cluster ")}
     assert not mine
 
@@ -325,7 +324,7 @@ async def test_a_defect_is_reported(
     monkeypatch.setattr(cluster._world, "upsert", fails)
     fake.put("nodes", a_node("n1"))
     with pytest.raises(RuntimeError, match="defect"):
-        await asyncio.wait_for(cluster.broken(), 60)
+        await cluster.broken()
     assert "defect" in cluster.not_ready_reason()
 
 
@@ -355,7 +354,7 @@ async def test_a_view_that_lags_catches_up_by_its_watch(cluster, fake, monkeypat
     kept = await holding_back(cluster, fake, monkeypatch)
     fake.put("pods", a_pod("p1", nodeName="n1"))
     call = asyncio.create_task(cluster.catch_up())
-    await until(lambda: fake.count("GET", "/pods", limit="1"))
+    await eventually(lambda: fake.count("GET", "/pods", limit="1"))
     await asyncio.sleep(0.05)
     assert not call.done()
     assert not cluster.view().pods
@@ -364,7 +363,7 @@ async def test_a_view_that_lags_catches_up_by_its_watch(cluster, fake, monkeypat
     fake.send("pods", kept[0])
     for plural in {resource.name for resource in cluster._informers} - {"pods"}:
         fake.bookmark(plural, fake.version)
-    await asyncio.wait_for(call, 30)
+    await call
     assert {pod.node for pod in cluster.view().pods.values()} == {"n1"}
     assert lists(cluster, "pods") == 1
 
@@ -378,13 +377,13 @@ async def test_a_watch_that_stays_behind_is_replaced_by_a_list(cluster, fake, mo
     await holding_back(cluster, fake, monkeypatch)
     fake.put("nodes", a_node("n1"))
     fake.put("pods", a_pod("p1", nodeName="n1"))
-    await asyncio.wait_for(cluster.catch_up(), 30)
+    await cluster.catch_up()
     assert {pod.node for pod in cluster.view().pods.values()} == {"n1"}
     assert lists(cluster, "pods") == 2
     assert cluster.not_ready_reason() == ""
     monkeypatch.undo()
     fake.put("pods", a_pod("p2", nodeName="n1"))
-    await until(lambda: len(cluster.view().pods) == 2)  # the watch goes on from the list
+    await eventually(lambda: len(cluster.view().pods) == 2)  # the watch goes on from the list
 
 
 async def test_versions_that_are_no_numbers_are_caught_up_by_a_list(cluster, fake) -> None:
@@ -392,7 +391,7 @@ async def test_versions_that_are_no_numbers_are_caught_up_by_a_list(cluster, fak
     await synced(cluster, fake)
     listed = lists(cluster)
     cluster_informer(cluster, "nodes")._version = "opaque"
-    await asyncio.wait_for(cluster.catch_up(), 30)
+    await cluster.catch_up()
     assert lists(cluster) == listed + 1
 
 

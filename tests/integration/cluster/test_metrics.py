@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.http.web.health import Probes
 from extender.ports.cluster_ports import K8sEvent
-from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod, until
+from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod
 from tests.support.service.fakes import Stage
+from tests.support.waiting import eventually
 
 
 async def scraped(cluster: KubernetesCluster) -> dict[tuple[str, str], float]:
@@ -48,8 +47,8 @@ async def test_objects_that_cannot_be_read_are_counted_by_resource(
     listed["status"]["allocatable"]["cpu"] = {"not": "a quantity"}
     fake.put("nodes", listed)
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
-    await until(lambda: fake.watching("nodes") and fake.watching("pods"))
+    await cluster.synced()
+    await eventually(lambda: fake.watching("nodes") and fake.watching("pods"))
     before = await scraped(cluster)
     assert before["objects_unreadable_total", "nodes"] == 1
     watched = a_node("n1")
@@ -60,7 +59,7 @@ async def test_objects_that_cannot_be_read_are_counted_by_resource(
     fake.put("pods", strange)
     fake.put("pods", a_pod("p"))
     fake.put("nodes", a_node("n2"))
-    await until(
+    await eventually(
         lambda: set(cluster.view().nodes.keys()) == {"n2"} and len(cluster.view().pods) == 1
     )
     after = await scraped(cluster)
@@ -74,7 +73,7 @@ async def test_events_that_are_not_written_are_counted(
 ) -> None:
     """Those that the API server refused, and apart from them those over the limits."""
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
+    await cluster.synced()
     assert (await scraped(cluster))["k8s_events_failed_total", ""] == 0
     fake.faults.append(
         Fault(lambda r: r.method == "POST" and r.path.endswith("/events"), status=500, times=2)

@@ -14,7 +14,8 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
-from tests.integration.cluster.fake_api import FakeApi, Fault, until
+from tests.integration.cluster.fake_api import FakeApi, Fault
+from tests.support.waiting import eventually
 
 TREE = "gang-extender.dev/tree"
 LEAF = GroupKey("default", "train-worker-0-01234567", "PodGroup")
@@ -59,13 +60,13 @@ async def test_only_workloads_with_the_label_are_kept(
     """The others of a cluster with many Jobs cost nothing; what was kept once stays until it is deleted."""
     fake.put("jobs", a_job("mine"))
     fake.put("jobs", a_job("other", labelled=False))
-    await until(lambda: {"Job", "JobSet", "TreeProfile"} <= seen(served).synced)
-    await until(lambda: names(served) == {"mine"})
+    await eventually(lambda: {"Job", "JobSet", "TreeProfile"} <= seen(served).synced)
+    await eventually(lambda: names(served) == {"mine"})
     fake.put("jobs", a_job("mine", labelled=False))
     fake.put("jobs", a_job("late"))
-    await until(lambda: names(served) == {"mine", "late"})
+    await eventually(lambda: names(served) == {"mine", "late"})
     fake.remove("jobs", "mine", "default")
-    await until(lambda: names(served) == {"late"})
+    await eventually(lambda: names(served) == {"late"})
 
 
 async def test_what_a_workload_owns_is_found_by_its_uid(
@@ -74,30 +75,32 @@ async def test_what_a_workload_owns_is_found_by_its_uid(
     """The Jobs of a JobSet, while they exist."""
     owner = {"apiVersion": "x", "kind": "JobSet", "name": "s", "uid": "u1", "controller": True}
     fake.put("jobs", a_job("part", ownerReferences=[owner]))
-    await until(lambda: [one.name for one in seen(served).owned.get("u1", {}).values()] == ["part"])
+    await eventually(
+        lambda: [one.name for one in seen(served).owned.get("u1", {}).values()] == ["part"]
+    )
     fake.remove("jobs", "part", "default")
-    await until(lambda: "u1" not in seen(served).owned)
+    await eventually(lambda: "u1" not in seen(served).owned)
 
 
 async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     served: KubernetesCluster, fake: FakeApi
 ) -> None:
     """Its workloads come and go with it, and the view of the cluster stays ready."""
-    await until(lambda: "Job" in seen(served).synced)
+    await eventually(lambda: "Job" in seen(served).synced)
     assert "LeaderWorkerSet" not in seen(served).synced
     assert "LeaderWorkerSet" in seen(served).absent
     fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
     workload = a_job("serve", labels={TREE: "default"})
     fake.put("leaderworkersets", workload)
-    await until(lambda: "serve" in names(served))
+    await eventually(lambda: "serve" in names(served))
     del fake.groups["leaderworkerset.x-k8s.io/v1"]
     fake.cut_watches("leaderworkersets")
-    await until(lambda: "serve" not in names(served))
-    await until(lambda: "LeaderWorkerSet" in seen(served).absent)
+    await eventually(lambda: "serve" not in names(served))
+    await eventually(lambda: "LeaderWorkerSet" in seen(served).absent)
     assert "LeaderWorkerSet" not in seen(served).synced
     assert served.not_ready_reason() == ""
     fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
-    await until(lambda: "serve" in names(served))
+    await eventually(lambda: "serve" in names(served))
     assert "LeaderWorkerSet" not in seen(served).absent
 
 
@@ -107,7 +110,7 @@ async def test_a_kind_in_another_version_is_not_absent(
     """There may be objects, which are not read: nothing is concluded from them."""
     fake.groups["leaderworkerset.x-k8s.io/v2"] = ["leaderworkersets"]
     fake.groups["ray.io/v1"] = ["rayclusters"]
-    await until(lambda: "RayCluster" in seen(served).synced)
+    await eventually(lambda: "RayCluster" in seen(served).synced)
     assert "LeaderWorkerSet" not in seen(served).synced | seen(served).absent
 
 
@@ -118,11 +121,11 @@ async def test_a_kind_without_its_role_is_switched_off(
     refused = Fault(lambda r: r.path.endswith("/jobsets"), status=403, times=10_000)
     fake.faults.append(refused)
     fake.put("jobs", a_job("mine"))
-    await until(lambda: names(served) == {"mine"})
+    await eventually(lambda: names(served) == {"mine"})
     assert served.not_ready_reason() == ""
     assert "JobSet" not in seen(served).synced
     refused.times = 0
-    await until(lambda: "JobSet" in seen(served).synced)
+    await eventually(lambda: "JobSet" in seen(served).synced)
 
 
 async def test_profiles_are_read_and_a_wrong_one_changes_nothing(
@@ -131,14 +134,14 @@ async def test_profiles_are_read_and_a_wrong_one_changes_nothing(
     """A gang mode that the kind does not have leaves the profile as it was."""
     kinds = [{"kind": "Job", "topology": {"leaf": "net/rack"}}]
     fake.put("treeprofiles", {"metadata": {"name": "racks"}, "spec": {"kinds": kinds}})
-    await until(lambda: "racks" in seen(served).profiles)
+    await eventually(lambda: "racks" in seen(served).profiles)
     wrong = [{"kind": "Job", "gang": "per-job"}]
     fake.put("treeprofiles", {"metadata": {"name": "racks"}, "spec": {"kinds": wrong}})
     fake.put("treeprofiles", {"metadata": {"name": "other"}, "spec": {}})
-    await until(lambda: "other" in seen(served).profiles)
+    await eventually(lambda: "other" in seen(served).profiles)
     assert seen(served).profiles["racks"].of("Job").leaf_topology == "net/rack"
     fake.remove("treeprofiles", "racks")
-    await until(lambda: "racks" not in seen(served).profiles)
+    await eventually(lambda: "racks" not in seen(served).profiles)
 
 
 def a_manifest(**fields: Any) -> GroupManifest:
@@ -218,8 +221,8 @@ async def test_a_job_that_a_jobset_maps_to_a_group_is_read(
     mapped = {"scheduling.k8s.io/group-template-name": "worker"}
     fake.put("jobs", a_job("mapped", labelled=False, annotations=mapped))
     fake.put("jobs", a_job("other", labelled=False))
-    await until(lambda: "Job" in seen(served).synced)
-    await until(lambda: names(served) == {"mapped"})
+    await eventually(lambda: "Job" in seen(served).synced)
+    await eventually(lambda: names(served) == {"mapped"})
 
 
 async def test_a_group_that_is_gone_is_deleted_already(

@@ -8,10 +8,11 @@ import json
 import pytest
 from aiohttp import web_protocol
 
+from extender.http.web import connection_limits
 from extender.http.web.connection_limits import CONNECTIONS
 from tests.integration.http.test_request_limits import Peer, listening, request
 from tests.integration.http.test_scheduler_verbs import wire_pod
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 OTHER_HEADER = {"X_Other": "1"}  # aiohttp answers a request with one
 
@@ -99,20 +100,25 @@ async def test_an_unusual_request_is_left_to_aiohttp(name, handled_by_aiohttp) -
     assert len(handled_by_aiohttp) == 1
 
 
-async def test_a_call_in_pieces_is_answered_when_it_is_complete(handled_by_aiohttp) -> None:
+async def test_a_call_in_pieces_is_answered_when_it_is_complete(
+    handled_by_aiohttp, monkeypatch
+) -> None:
     """Go writes a request of more than 4 KiB in several pieces."""
     async with listening() as (served, connect):
         verb, body = bodies(served)["filter"]
         whole = request(f"/scheduler/{verb}", len(body)) + body
+        monkeypatch.setattr(connection_limits, "PART_S", 60.0)
         for cut in (1, 20, whole.index(b"\r\n\r\n") + 2, len(whole) - 1):
             peer = await connect()
             await peer.send(whole[:cut])
             await asyncio.sleep(0.005)
             await peer.send(whole[cut:])
             assert (await peer.answer())[0] == 200
+        monkeypatch.setattr(connection_limits, "PART_S", 0.01)
         late = await connect()
         await late.send(whole[:-1])
-        await asyncio.sleep(0.2)
+        gates = served.client.app[CONNECTIONS]._gates
+        await eventually(lambda: any(gate._inner for gate in gates.values()), "it to be aiohttp's")
         await late.send(whole[-1:])
         assert (await late.answer())[0] == 200
     assert handled_by_aiohttp == ["/scheduler/filter"], "what comes late is waited for by aiohttp"
@@ -150,9 +156,10 @@ async def test_members_wait_at_the_barrier_and_are_bound(handled_by_aiohttp) -> 
         verb, body = bodies(served)["filter"]
         first, second = await connect(), await connect()
         await first.send(bind_call(served, "g-0"))
-        await until(lambda: waiting(served) == 1, "the call at the barrier")
+        await eventually(lambda: waiting(served) == 1, "the call at the barrier")
         await first.send(request(f"/scheduler/{verb}", len(body)) + body)
-        await asyncio.sleep(0.05)
+        gates = served.client.app[CONNECTIONS]._gates
+        await eventually(lambda: any(gate._received for gate in gates.values()), "the next call")
         assert handled_by_aiohttp == []
         await second.send(bind_call(served, "g-1"))
         for peer in (first, second):
@@ -167,25 +174,24 @@ async def test_a_caller_who_hangs_up_does_not_wait(handled_by_aiohttp) -> None:
     async with listening() as (served, connect):
         peer = await connect()
         await peer.send(bind_call(served, "g-0"))
-        await until(lambda: waiting(served) == 1, "the call at the barrier")
+        await eventually(lambda: waiting(served) == 1, "the call at the barrier")
         (barrier,) = served.stage.barriers._barriers.values()
         (arrival,) = barrier.arrivals.values()
         assert arrival.alive()
         await peer.close()
-        await until(lambda: not arrival.alive(), "the service to know")
+        await eventually(lambda: not arrival.alive(), "the service to know")
     assert handled_by_aiohttp == []
 
 
 async def test_a_kept_connection_is_closed_after_its_time() -> None:
     """Without a next call, and nothing is sent in between."""
-    async with listening(keepalive_timeout_s=0.3, header_timeout_s=0.2) as (served, connect):
+    async with listening(keepalive_timeout_s=1.0, header_timeout_s=0.1) as (served, connect):
         verb, body = bodies(served)["filter"]
         peer = await connect()
         for _ in range(2):
             assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
-            await asyncio.sleep(0.25)
-        async with asyncio.timeout(20):
-            assert await peer.rest() == b""
+            await asyncio.sleep(0.2)
+        assert await peer.rest() == b""
 
 
 async def test_a_part_of_a_next_call_is_closed_in_time() -> None:
@@ -195,13 +201,12 @@ async def test_a_part_of_a_next_call_is_closed_in_time() -> None:
         peer = await connect()
         assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
         await peer.send(b"POST /scheduler/filter HTTP/1.1\r\nHost: loc")
-        async with asyncio.timeout(20):
-            assert (await peer.rest()).startswith(b"HTTP/1.1 408 ")
+        assert (await peer.rest()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_replica_that_is_not_ready_leaves_calls_to_aiohttp(handled_by_aiohttp) -> None:
     """There they are forwarded, or refused, and the connection is closed."""
-    async with listening() as (served, connect):
+    async with listening(filter_deadline_ms=200) as (served, connect):
         verb, body = bodies(served)["filter"]
         peer = await connect()
         assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
@@ -215,16 +220,16 @@ async def test_a_replica_that_is_not_ready_leaves_calls_to_aiohttp(handled_by_ai
 
 async def test_a_bind_call_whose_lease_ends_is_answered_and_its_connection_closed() -> None:
     """By the next leader, or as here, where there is none, by an error."""
-    async with listening(bind_timeout_s=1.0, barrier_timeout_s=0.2) as (served, connect):
+    async with listening() as (served, connect):
         peer = await connect()
         await peer.send(bind_call(served, "g-0"))
-        await until(lambda: waiting(served) == 1, "the call at the barrier")
+        await eventually(lambda: waiting(served) == 1, "the call at the barrier")
+        served.forwarder._bind_s = 0.3  # so long it waits for a next leader
         await served.stage.leader.release_lease()
-        async with asyncio.timeout(30):
-            _, headers, text = await peer.answer()
-            assert json.loads(text)["Error"]
-            assert headers["Connection"] == "close"
-            assert await peer.rest() == b""
+        _, headers, text = await peer.answer()
+        assert json.loads(text)["Error"]
+        assert headers["Connection"] == "close"
+        assert await peer.rest() == b""
 
 
 async def test_an_unexpected_error_is_a_500(monkeypatch, caplog) -> None:
@@ -251,7 +256,7 @@ async def test_a_stop_closes_idle_connections_and_answers_open_calls() -> None:
         peers += [idle, calling]
         assert (await idle.ask(f"/scheduler/{verb}", body))[0] == 200
         await calling.send(bind_call(served, "g-0"))
-        await until(lambda: waiting(served) == 1, "the call at the barrier")
+        await eventually(lambda: waiting(served) == 1, "the call at the barrier")
         connections = served.client.app[CONNECTIONS]
         stop = asyncio.create_task(connections.stop(5.0))
         assert await idle.rest() == b""

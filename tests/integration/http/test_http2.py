@@ -17,9 +17,9 @@ from extender.http.web import connection_limits
 from extender.listener_settings import HTTP1_SERVER_NAME
 from tests.integration.http.test_direct_calls import bodies
 from tests.support.certificates import certificate_folder, client_context
-from tests.support.service.fakes import until
 from tests.support.service.http2_client import http2_client
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -173,7 +173,7 @@ async def test_a_malformed_request_reaches_no_handler(name, made, monkeypatch):
 async def test_what_is_not_http2_ends_the_connection(bytes_, made):
     """Also where a call is open on it; others are answered."""
     async with listening(made, header_timeout_s=60.0) as service:
-        async with http2_client(made, service.ports[0]) as caller, asyncio.timeout(30):
+        async with http2_client(made, service.ports[0]) as caller:
             caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
             assert (await caller.ask(FILTER, service.filter_body())).status == 200
             caller.writer.write(bytes_)
@@ -209,14 +209,15 @@ async def test_random_frames_do_not_disturb_others(made):
     assert failures == []
 
 
-async def test_an_unused_and_an_idle_connection_are_closed(made):
+async def test_an_unused_and_an_idle_connection_are_closed(made, monkeypatch):
     """One that sends no request after `header_timeout_s`, one between requests after `keepalive_timeout_s`, with GOAWAY."""
-    async with listening(made, header_timeout_s=0.3, keepalive_timeout_s=1.0) as service:
-        async with http2_client(made, service.ports[0]) as unused, asyncio.timeout(30):
+    monkeypatch.setattr(http2_connection, "LINGER_S", 0.3)
+    async with listening(made, header_timeout_s=0.1, keepalive_timeout_s=0.6) as service:
+        async with http2_client(made, service.ports[0]) as unused:
             await unused.ended.wait()
-        async with http2_client(made, service.ports[0]) as idle, asyncio.timeout(30):
+        async with http2_client(made, service.ports[0]) as idle:
             await idle.ask(FILTER, service.filter_body())
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.5)  # longer than headers may take, and a connection lingers
             await idle.ask(FILTER, service.filter_body())
             await idle.ended.wait()
             assert idle.going_away.is_set()
@@ -225,16 +226,15 @@ async def test_an_unused_and_an_idle_connection_are_closed(made):
 async def test_a_frame_in_two_pieces_does_not_end_an_idle_connection(made):
     """Its rest comes in time; then the connection is idle as before. A frame without its rest ends it."""
     async with (
-        listening(made, header_timeout_s=0.5, keepalive_timeout_s=60) as service,
+        listening(made, header_timeout_s=0.2, keepalive_timeout_s=60) as service,
         http2_client(made, service.ports[0]) as caller,
-        asyncio.timeout(60),
     ):
         await caller.ask(FILTER, service.filter_body())
         ping = PingFrame(stream_id=0, opaque_data=b"12345678").serialize()
         caller.writer.write(ping[:5])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         caller.writer.write(ping[5:])
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.4)
         assert not caller.going_away.is_set()
         assert (await caller.ask(FILTER, service.filter_body())).status == 200
         caller.writer.write(ping[:5])
@@ -246,7 +246,6 @@ async def test_a_call_that_crosses_the_goaway_of_an_idle_connection_is_answered(
     async with (
         listening(made, keepalive_timeout_s=0.3) as service,
         http2_client(made, service.ports[0]) as caller,
-        asyncio.timeout(30),
     ):
         await caller.ask(FILTER, service.filter_body())
         await caller.going_away.wait()
@@ -288,11 +287,11 @@ async def test_a_caller_that_resets_a_bind_call_is_seen_to_be_gone(made):
     async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
         barriers = service.served.stage.barriers._barriers
         number = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
-        await until(lambda: any(barrier.arrivals for barrier in barriers.values()))
+        await eventually(lambda: any(barrier.arrivals for barrier in barriers.values()))
         ((arrival,),) = [tuple(barrier.arrivals.values()) for barrier in barriers.values()]
         assert arrival.alive()
         caller.reset(number)
-        await until(lambda: not arrival.alive())
+        await eventually(lambda: not arrival.alive())
         assert (await caller.ask(FILTER, service.filter_body())).status == 200
 
 
@@ -302,12 +301,10 @@ async def test_a_stop_answers_what_is_open_and_sends_goaway(made):
         first = caller.start(BIND, json.dumps(bind_body(service, "g-0")).encode())
         await caller.ask(FILTER, service.filter_body())
         stopping = asyncio.create_task(service.runners[0].cleanup())
-        async with asyncio.timeout(30):
-            await caller.going_away.wait()
+        await caller.going_away.wait()
         second = await caller.ask(BIND, bind_body(service, "g-1"))  # it has crossed the GOAWAY
         assert [second.status, (await caller.answer(first)).status] == [200, 200]
-        async with asyncio.timeout(30):
-            await caller.ended.wait()
+        await caller.ended.wait()
         await stopping
 
 

@@ -12,8 +12,9 @@ from extender.core.log.events import BindBarrierTimedOut
 from extender.http.scheduler.leader_proxy import FORWARDED, MISDIRECTED
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
 from tests.support.logs.fake_store import FakeDatabase
-from tests.support.service.fakes import TTL_MS, FakeClock, FakeCluster, until
+from tests.support.service.fakes import TTL_MS, FakeClock, FakeCluster
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 
 
 class Replicas:
@@ -42,7 +43,7 @@ class Replicas:
         await self.first.ready()
         self.second.stage.start(self.second.stage.leader.run())
         self.second.stage.start(self.second.stage.control_loop.run())
-        await until(lambda: self.second.stage.leader.role == "following", "following")
+        await eventually(lambda: self.second.stage.leader.role == "following", "following")
         await self.followed()
         return self
 
@@ -52,7 +53,7 @@ class Replicas:
 
     async def followed(self):
         leader, follower = self.first.stage.leader, self.second.stage.leader
-        await until(lambda: follower.committed == leader.committed, "the log followed")
+        await eventually(lambda: follower.committed == leader.committed, "the log followed")
 
     def bind_args(self, name):
         stage = self.first.stage
@@ -108,14 +109,16 @@ async def test_a_follower_is_ready_names_its_leader_and_answers_queries(replicas
 async def test_who_hangs_up_at_the_follower_has_gone_at_the_leader(replicas):
     """A bind call held at the barrier: its caller leaves the follower, and the leader knows."""
     call = asyncio.create_task(replicas.second.post("bind", replicas.bind_args("g-0")))
-    await until(lambda: replicas.at_barrier(replicas.first), "the call at the leader's barrier")
+    await eventually(
+        lambda: replicas.at_barrier(replicas.first), "the call at the leader's barrier"
+    )
     (arrival,) = replicas.at_barrier(replicas.first)
     assert arrival.alive()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await until(lambda: not arrival.alive(), "the leader to know")
+    await eventually(lambda: not arrival.alive(), "the leader to know")
     answer = asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-1")))
-    await until(lambda: len(replicas.at_barrier(replicas.first)) == 2, "the other member")
+    await eventually(lambda: len(replicas.at_barrier(replicas.first)) == 2, "the other member")
     assert replicas.cluster.bindings == [], "one that is alive is not the minimum"
     answer.cancel()
     await asyncio.gather(answer, return_exceptions=True)
@@ -124,9 +127,9 @@ async def test_who_hangs_up_at_the_follower_has_gone_at_the_leader(replicas):
 async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     """The lease is given back while one member waits at the old leader and one came by the follower: both are bound."""
     calls = [asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-0")))]
-    await until(lambda: replicas.at_barrier(replicas.first), "the barrier")
+    await eventually(lambda: replicas.at_barrier(replicas.first), "the barrier")
     await replicas.first.stage.leader.release_lease()
-    await until(
+    await eventually(
         lambda: replicas.second.stage.extender_service.checks()[-1].name == "reconciled", "lead"
     )
     calls.append(asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-1"))))
@@ -141,7 +144,7 @@ async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):
     pod = wire_pod(replicas.first.stage, "g-0")
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
     handing = asyncio.create_task(replicas.first.stage.leader.release_lease())
-    await until(lambda: not replicas.first.stage.leader.leads(), "given back")
+    await eventually(lambda: not replicas.first.stage.leader.leads(), "given back")
     answer = await replicas.first.ask("filter", args)
     assert answer["Error"] == ""
     assert len(answer["NodeNames"]) == 1
@@ -184,7 +187,7 @@ async def test_a_bind_outlives_its_leader():
     """Killed while it held the call: the follower keeps the caller, takes over, and binds."""
     async with Replicas() as replicas:
         calls = [asyncio.create_task(replicas.second.ask("bind", replicas.bind_args("g-0")))]
-        await until(lambda: replicas.at_barrier(replicas.first), "the call at the leader")
+        await eventually(lambda: replicas.at_barrier(replicas.first), "the call at the leader")
         last = replicas.bind_args("g-1")
         await replicas.first.stage.killed()
         runner = replicas.first.client.server.runner
@@ -203,7 +206,7 @@ async def test_a_held_bind_leaves_a_leader_that_lost_the_database(replicas):
     body = replicas.bind_args("g-0")
     own = asyncio.create_task(first.ask("bind", body))
     sent = asyncio.create_task(second.ask("bind", body))
-    await until(lambda: [len(a.calls) for a in replicas.at_barrier(first)] == [2], "both held")
+    await eventually(lambda: [len(a.calls) for a in replicas.at_barrier(first)] == [2], "both held")
     last = replicas.bind_args("g-1")
     first.stage.log.unavailable = True
     replicas.clock.advance(TTL_MS / 1000)
@@ -242,6 +245,7 @@ async def test_a_forwarded_call_is_not_forwarded_again(replicas):
         assert "is not the leader" in json.loads(await reply.read())["Error"]
     wrong = str(replicas.second.client.make_url("")).rstrip("/")
     replicas.database.address = wrong
-    await until(lambda: replicas.second.stage.leader.follower.lease.address == wrong, "seen")
+    await eventually(lambda: replicas.second.stage.leader.follower.lease.address == wrong, "seen")
+    replicas.second.forwarder._filter_s = 0.2  # so long it waits for another leader
     error = (await replicas.second.ask("filter", args))["Error"]
     assert error == f"cannot answer now: {wrong} does not lead any more"

@@ -28,6 +28,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
+from extender.http.web import query_process
 from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
@@ -42,11 +43,12 @@ from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.history import node_of, write_history
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
-from tests.support.service.fakes import FakeCluster, until
+from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_fleet, a_node, a_pod
 from tests.support.service.node_state import past_node
 from tests.support.service.replicas import Replica
 from tests.support.service.sse_reader import Reader
+from tests.support.waiting import eventually
 
 COMPARED_HEADERS = (
     "Content-Type",
@@ -120,14 +122,17 @@ async def apart(url, command=ANSWERING):
     """Serve with the process of the service; yield the client and the handlers."""
     handlers = QueryProcess(command, url, "INFO")
     handlers.open()
-    running = asyncio.create_task(handlers.run())
-    try:
-        async with serving(handlers, NodesApi(a_cluster(), handlers.fetch)) as client:
-            yield client, handlers
-            handlers.stop()
-    finally:
-        running.cancel()
-        await handlers.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query_process, "PAUSE_FIRST_S", 0.05)
+        patch.setattr(query_process, "PAUSE_MAX_S", 0.05)
+        running = asyncio.create_task(handlers.run())
+        try:
+            async with serving(handlers, NodesApi(a_cluster(), handlers.fetch)) as client:
+                yield client, handlers
+                handlers.stop()
+        finally:
+            running.cancel()
+            await handlers.close()
 
 
 @contextlib.asynccontextmanager
@@ -145,15 +150,21 @@ async def here(url):
     await engine.dispose()
 
 
-# Cases that leave the process as it was share it, and its event loop.
-only_asked = pytest.mark.asyncio(loop_scope="module")
+# Cases that leave a process behind share it, and its event loop.
+shared = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def other(filled_url):
-    """Client of a process that is only asked."""
-    async with apart(filled_url) as (client, _):
-        yield client
+async def process(filled_url):
+    """Client and handlers of a process."""
+    async with apart(filled_url) as both:
+        yield both
+
+
+@pytest.fixture
+def other(process):
+    """Client of that process."""
+    return process[0]
 
 
 async def asked(client, path, method="GET", **headers):
@@ -166,7 +177,7 @@ async def asked(client, path, method="GET", **headers):
         )
 
 
-@only_asked
+@shared
 async def test_the_answers_are_those_of_the_handlers(other, filled_url):
     """Also faults, names that are escaped, answers in pieces, and what was answered before."""
     async with here(filled_url) as same:
@@ -183,7 +194,7 @@ async def test_the_answers_are_those_of_the_handlers(other, filled_url):
         assert large > 64 * 1024, "no answer goes in pieces"
 
 
-@only_asked
+@shared
 async def test_a_node_now_has_what_the_cluster_shows(other):
     """Some nodes of the cluster were never named in the log."""
     async with other.get("/v1/nodes/idle") as reply:
@@ -197,48 +208,51 @@ async def test_a_node_now_has_what_the_cluster_shows(other):
         assert "ETag" in reply.headers
 
 
-async def test_a_process_that_was_killed_is_started_again(filled_url):
-    async with apart(filled_url) as (client, handlers):
-        before = await asked(client, "/v1/events?limit=5")
-        killed = handlers.pid
-        os.kill(killed, signal.SIGKILL)
-        await until(lambda: handlers.pid != killed, "another process", 30)
-        assert await asked(client, "/v1/events?limit=5") == before
+@shared
+async def test_a_process_that_was_killed_is_started_again(process):
+    client, handlers = process
+    before = await asked(client, "/v1/events?limit=5")
+    killed = handlers.pid
+    os.kill(killed, signal.SIGKILL)
+    await eventually(lambda: handlers.pid != killed, "another process")
+    assert await asked(client, "/v1/events?limit=5") == before
 
 
-async def test_a_question_that_dies_with_its_process_is_asked_again(filled_url):
-    async with apart(filled_url) as (client, handlers):
-        expected = await asked(client, "/v1/state?at=9")
-        os.kill(handlers.pid, signal.SIGSTOP)
-        asking = asyncio.create_task(asked(client, "/v1/state?at=9"))
-        await asyncio.sleep(0.2)
-        assert not asking.done()
-        os.kill(handlers.pid, signal.SIGKILL)
-        assert await asking == expected
+@shared
+async def test_a_question_that_dies_with_its_process_is_asked_again(process):
+    client, handlers = process
+    expected = await asked(client, "/v1/state?at=9")
+    os.kill(handlers.pid, signal.SIGSTOP)
+    asking = asyncio.create_task(asked(client, "/v1/state?at=9"))
+    await asyncio.sleep(0.2)
+    assert not asking.done()
+    os.kill(handlers.pid, signal.SIGKILL)
+    assert await asking == expected
 
 
-async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
+@shared
+async def test_a_stream_goes_on_where_it_was_after_a_kill(process):
     """No event is missed and none comes twice."""
-    async with apart(filled_url) as (client, handlers):
-        reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
+    client, handlers = process
+    reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
 
-        def enough(reader):
-            # most of them are not sent yet: a reader is sent some at a time
-            if reader.events and not killed:
-                killed.append(handlers.pid)
-                os.kill(handlers.pid, signal.SIGKILL)
-            return len(reader.events) >= EVENTS
+    def enough(reader):
+        # most of them are not sent yet: a reader is sent some at a time
+        if reader.events and not killed:
+            killed.append(handlers.pid)
+            os.kill(handlers.pid, signal.SIGKILL)
+        return len(reader.events) >= EVENTS
 
-        await asyncio.wait_for(reader.read(enough), 60)
-        assert reader.connections > 1
-        assert reader.positions == list(range(1, EVENTS + 1))
+    await reader.read(enough)
+    assert reader.connections > 1
+    assert reader.positions == list(range(1, EVENTS + 1))
 
 
 EXITS_AT_ONCE = (sys.executable, "-c", "import sys; sys.exit(3)")
 
 
 async def test_without_a_process_the_answer_is_503(filled_url, monkeypatch):
-    monkeypatch.setattr("extender.http.web.query_process.SILENT_S", 2.0)
+    monkeypatch.setattr(query_process, "SILENT_S", 0.3)
     async with apart(filled_url, EXITS_AT_ONCE) as (client, _):
         status, headers, body = await asked(client, "/v1/events")
         assert status == 503
@@ -247,7 +261,7 @@ async def test_without_a_process_the_answer_is_503(filled_url, monkeypatch):
         assert b"try again in a moment" in body
 
 
-@only_asked
+@shared
 async def test_every_path_has_a_handler_there(other):
     """A 404 of the other process would name its own path."""
     for path in PATHS:
@@ -276,7 +290,7 @@ def started(folder, url):
     manifests.mkdir()
     listed = {"apiVersion": "v1", "kind": "List", "items": list(a_fleet("2 nodes", gpu=8))}
     (manifests / "all.json").write_text(json.dumps(listed))
-    made = Replica(folder, url, manifests, "a")
+    made = Replica(folder, url, manifests, "a", lease_duration_s=15)
     try:
         run(made.until_leads())
         run(made.until("/v1/events?limit=1", 200))
@@ -308,7 +322,7 @@ async def test_no_process_is_left_behind(replica):
     ours = answers(replica.process.pid)
     assert ours
     replica.kill()
-    await until(lambda: not any(Path(f"/proc/{p}").exists() for p in ours), "all ended", 30)
+    await eventually(lambda: not any(Path(f"/proc/{p}").exists() for p in ours), "all ended")
     replica.start()
     await replica.until("/v1/events?limit=1", 200)
     ours = answers(replica.process.pid)
@@ -361,7 +375,7 @@ ANSWERED_BY_NAMESPACE = (
 )
 
 
-@only_asked
+@shared
 async def test_what_a_reader_sees_is_set_by_the_service_alone(other, filled_url):
     """The namespace of the reader goes to the process; headers of the same name from the client do not."""
     forged = {VISIBLE: encoded_visibility(Visibility.all()), KEY: "guessed"}
@@ -383,29 +397,30 @@ async def test_what_a_reader_sees_is_set_by_the_service_alone(other, filled_url)
         assert (await asked(other, "/v1/gangs/serve/model-0000007/history", **many))[0] == 404
 
 
-async def test_another_process_of_the_machine_gets_no_answer(filled_url):
+@shared
+async def test_another_process_of_the_machine_gets_no_answer(process):
     """The socket is on loopback: without the key of this run a query is refused, whatever else it has."""
-    async with apart(filled_url) as (client, handlers):
-        assert (await asked(client, "/v1/events?limit=1"))[0] == 200
-        host, port = handlers._listening.getsockname()
-        for headers in (
-            {},
-            {VISIBLE: encoded_visibility(Visibility.all())},
-            {VISIBLE: encoded_visibility(Visibility.all()), KEY: ""},
-            {VISIBLE: encoded_visibility(Visibility.all()), KEY: "guessed"},
+    client, handlers = process
+    assert (await asked(client, "/v1/events?limit=1"))[0] == 200
+    host, port = handlers._listening.getsockname()
+    for headers in (
+        {},
+        {VISIBLE: encoded_visibility(Visibility.all())},
+        {VISIBLE: encoded_visibility(Visibility.all()), KEY: ""},
+        {VISIBLE: encoded_visibility(Visibility.all()), KEY: "guessed"},
+    ):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{host}:{port}/v1/events?limit=1", headers=headers) as reply,
         ):
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://{host}:{port}/v1/events?limit=1", headers=headers) as reply,
-            ):
-                assert reply.status == 403
-                assert b"position" not in await reply.read()
+            assert reply.status == 403
+            assert b"position" not in await reply.read()
 
 
-async def test_a_reader_of_thousands_of_namespaces_is_answered(filled_url):
+@shared
+async def test_a_reader_of_thousands_of_namespaces_is_answered(other):
     """The header of the visibility may be long."""
-    async with apart(filled_url) as (client, _):
-        encoded = encoded_visibility(Visibility.of(MANY_NAMES))
-        assert len(encoded) > 100_000
-        assert decoded_visibility(encoded) == Visibility.of(MANY_NAMES)
-        assert (await asked(client, "/v1/events?limit=5", **{READER: "*many"}))[0] == 200
+    encoded = encoded_visibility(Visibility.of(MANY_NAMES))
+    assert len(encoded) > 100_000
+    assert decoded_visibility(encoded) == Visibility.of(MANY_NAMES)
+    assert (await asked(other, "/v1/events?limit=5", **{READER: "*many"}))[0] == 200

@@ -22,8 +22,8 @@ from extender.settings import Settings
 from extender.telemetry import METRICS
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
 from tests.support.service.fake_access import FakeAccessReviews
-from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
 
@@ -74,9 +74,11 @@ class Peer:
 
     async def rest(self):
         """Return what comes until the server closes the connection."""
+        came = b""
         with suppress(ConnectionError):
-            return await self.reader.read()
-        return b""
+            while piece := await self.reader.read(65536):
+                came += piece
+        return came + bytes(self.reader._buffer)  # what came before a reset counts
 
     async def ask(self, path, body=b"", **headers):
         await self.send(request(path, len(body), **headers) + body)
@@ -213,7 +215,7 @@ async def test_bytes_in_flight_are_limited_over_all_requests(counted):
         half = request("/v1/plan", 90_000) + b" " * 80_000
         first, second = await connect(), await connect()
         await first.send(half)
-        await until(lambda: METRICS.http_body_bytes_in_flight._value.get() == 80_000)
+        await eventually(lambda: METRICS.http_body_bytes_in_flight._value.get() == 80_000)
         await second.send(half)
         status, headers, text = await second.answer()
         assert (status, headers["Retry-After"]) == (503, "1")
@@ -223,7 +225,7 @@ async def test_bytes_in_flight_are_limited_over_all_requests(counted):
         third = await connect()
         assert (await third.ask("/scheduler/filter", json.dumps(args).encode()))[0] == 200
         await first.close()
-        await until(lambda: METRICS.http_body_bytes_in_flight._value.get() == 0)
+        await eventually(lambda: METRICS.http_body_bytes_in_flight._value.get() == 0)
         fourth = await connect()
         await fourth.send(half)
         await fourth.send(b" " * 10_000)
@@ -267,8 +269,7 @@ async def test_a_request_that_does_not_arrive_is_closed(half, counted):
             await peer.send(request("/livez", 0, "GET"))
             assert (await peer.answer())[0] == 200
         await peer.send(HALVES[half])
-        async with asyncio.timeout(20):
-            found = await peer.rest()
+        found = await peer.rest()
         assert found.startswith(b"HTTP/1.1 408 ") == (half != "nothing")
     assert counted("header-timeout") + counted("body-timeout") == 1
 
@@ -277,14 +278,13 @@ def test_a_request_on_its_way_when_the_machine_is_stopped_is_answered():
     """The time for its headers has passed when both sides go on, and it comes a moment later."""
 
     async def story():
-        async with listening(header_timeout_s=0.3) as (_, connect):
+        async with listening(header_timeout_s=0.1) as (_, connect):
             peer = await connect()
-            await until(lambda: METRICS.http_connections._value.get() == 1)
-            time.sleep(1.0)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: METRICS.http_connections._value.get() == 1)
+            time.sleep(0.6)
+            await asyncio.sleep(0.01)
             await peer.send(request("/livez", 0, "GET"))
-            async with asyncio.timeout(20):
-                assert (await peer.answer())[0] == 200
+            assert (await peer.answer())[0] == 200
 
     uvloop.run(story())
 
@@ -294,11 +294,10 @@ async def test_one_byte_after_the_other_does_not_keep_a_connection():
     async with listening(header_timeout_s=0.3) as (_, connect):
         peer = await connect()
         await peer.send(b"GET /livez HTTP/1.1\r\nX: ")
-        async with asyncio.timeout(20):
-            reading = asyncio.create_task(peer.rest())
-            while not reading.done():
-                await peer.send(b"x")
-                await asyncio.sleep(0.02)
+        reading = asyncio.create_task(peer.rest())
+        while not reading.done():
+            await peer.send(b"x")
+            await asyncio.sleep(0.02)
         assert reading.result().startswith(b"HTTP/1.1 408 ")
 
 
@@ -314,7 +313,7 @@ def many_files():
 @pytest.mark.usefixtures("many_files")
 async def test_five_hundred_half_sent_requests_are_closed_and_others_answered(counted):
     """Headers or bodies that stay away cost their connections only (review, H6)."""
-    async with listening(header_timeout_s=2.0, body_timeout_s=2.0) as (served, connect):
+    async with listening(header_timeout_s=0.7, body_timeout_s=0.7) as (served, connect):
         peers = []
         parts = [half for name, half in HALVES.items() if "part" in name and "next" not in name]
         for number in range(500):
@@ -324,8 +323,7 @@ async def test_five_hundred_half_sent_requests_are_closed_and_others_answered(co
         body = json.dumps(args).encode()
         other = await connect()
         assert (await other.ask("/scheduler/filter", body))[0] == 200
-        async with asyncio.timeout(60):
-            found = await asyncio.gather(*(peer.rest() for peer in peers))
+        found = await asyncio.gather(*(peer.rest() for peer in peers))
         assert all(text.startswith(b"HTTP/1.1 408 ") for text in found)
         # a connection with requests is not one that waits for its headers
         assert (await other.ask("/scheduler/filter", body))[0] == 200
@@ -335,12 +333,12 @@ async def test_five_hundred_half_sent_requests_are_closed_and_others_answered(co
 
 async def test_a_connection_between_requests_stays_open():
     """kube-scheduler keeps its connections for 90 s; the time for headers begins with their first byte."""
-    async with listening(header_timeout_s=0.2) as (_, connect):
+    async with listening(header_timeout_s=0.1) as (_, connect):
         peer = await connect()
-        for _ in range(3):
+        for _ in range(2):
             await peer.send(request("/livez", 0, "GET"))
             assert (await peer.answer())[0] == 200
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
         await peer.send(request("/livez", 0, "GET"))
         assert (await peer.answer())[0] == 200
 
@@ -362,7 +360,7 @@ async def test_connections_are_limited_in_all_and_per_peer(settings, reason, cou
         assert "3 connections" in text
         assert await more.rest() == b""
         await peers.pop().close()
-        await until(lambda: METRICS.http_connections._value.get() == 2)
+        await eventually(lambda: METRICS.http_connections._value.get() == 2)
         peers.append(await connect())
         await peers[-1].send(request("/livez", 0, "GET"))
         assert (await peers[-1].answer())[0] == 200
@@ -412,7 +410,7 @@ async def test_the_streams_of_all_are_shared_evenly(counted, monkeypatch):
         (_, oldest), *_ = [await open_stream(connect, **ann) for _ in range(4)]
         assert (await open_stream(connect, **ann))[0] == 503
         assert (await open_stream(connect, **bob))[0] == 200
-        await asyncio.wait_for(oldest.rest(), 30)  # it was closed
+        await oldest.rest()  # it was closed
         assert (await open_stream(connect, **bob))[0] == 200
         assert (await open_stream(connect, **bob))[0] == 503
         assert (await open_stream(connect, **eve))[0] == 200
@@ -433,7 +431,7 @@ async def test_one_peer_has_some_streams_only(counted):
         assert json.loads(text)["title"] == "Too many streams"
         await streams.pop().close()
         await more.close()
-        await until(lambda: METRICS.http_connections._value.get() == 1)
+        await eventually(lambda: METRICS.http_connections._value.get() == 1)
         more = await connect()
         await more.send(request("/v1/events?follow=true", 0, "GET"))
         assert b" 200 OK" in await more.reader.readline()

@@ -450,16 +450,14 @@ NOT_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    ("verb", "name"),
-    [(verb, name) for verb in SCHEMAS for name in BROKEN if name not in NOT_OF.get(verb, ())],
-)
-async def test_an_undecodable_body_is_a_400(served, verb, name):
+@pytest.mark.parametrize("verb", SCHEMAS)
+async def test_an_undecodable_body_is_a_400(served, verb):
     """For every such body the answer blames the caller, and the service goes on."""
-    async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
-        assert reply.status == 400, await reply.text()
-        assert (await reply.text()).startswith(f"{verb}: ")
-    assert (await served.client.get("/livez")).status == 200
+    for name in set(BROKEN) - set(NOT_OF.get(verb, ())):
+        async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
+            assert reply.status == 400, (name, await reply.text())
+            assert (await reply.text()).startswith(f"{verb}: "), name
+        assert (await served.client.get("/livez")).status == 200, name
 
 
 @examples(60)
@@ -475,7 +473,7 @@ def test_no_bytes_break_the_decoders(body, verb):
 
 async def test_each_verb_has_its_own_answer_when_not_ready():
     """Error for filter and bind, no opinion for prioritize, 503 for preempt."""
-    short = {"barrier_timeout_s": 1, "bind_timeout_s": 4}
+    short = {"barrier_timeout_s": 0.1, "bind_timeout_s": 0.5, "filter_deadline_ms": 200}
     async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1), **short) as served:
         pod = wire_pod(served.stage, "g-0")
         args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0"]}

@@ -13,7 +13,7 @@ from extender.http.web.server import listen
 from tests.integration.http.test_leader_proxy import Replicas
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
 from tests.support.certificates import certificate_folder, client_context, tls_settings
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 
 class TlsServed(Served):
@@ -125,7 +125,7 @@ async def test_a_leader_without_tls_gets_no_call(made):
         plain = f"http://{found.first.stage.settings.listen}"
         found.database.address = plain
         follower = found.second.stage.leader.follower
-        await until(lambda: follower.lease.address == plain, "seen")
+        await eventually(lambda: follower.lease.address == plain, "seen")
         error = (await found.second.ask("filter", found.filter_body()))["Error"]
         assert error == (
             f"cannot answer now: the leader first is at {plain}, which has no TLS; set it up there too"

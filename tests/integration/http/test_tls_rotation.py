@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from tests.support.certificates import certificate_folder, client_context
-from tests.support.service.fakes import until
 from tests.support.service.tls_listeners import FILTER, client, listening
+from tests.support.waiting import eventually
 
 CALLERS = 6
 
@@ -57,7 +57,7 @@ class Callers:
     async def go_on(self):
         """Wait for some more calls of each."""
         target = self.answered + 10 * CALLERS
-        await until(lambda: self.answered >= target, "calls")
+        await eventually(lambda: self.answered >= target, "calls")
 
 
 def bundle(path, *folders):

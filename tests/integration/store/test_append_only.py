@@ -14,7 +14,7 @@ from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import create_reading_engine
 from tests.support.logs.fake_store import Script
-from tests.support.logs.postgres import execute
+from tests.support.logs.postgres import execute, fresh_database, run
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]
@@ -33,20 +33,32 @@ async def everything(url):
         return [event async for page in log.read() for event in page]
 
 
+@pytest.fixture(scope="module")
+def filled_url(postgres_url, template_database):
+    """URL of a log with an input, which stays as it is."""
+
+    async def write(url):
+        await fill(url)
+        engine = create_engine(url, name="test")
+        stored = DecisionInput(digest="d", head=b"h", parts=(b"p",))
+        await PostgresDecisionInputs(engine).save(stored)
+        await engine.dispose()
+
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(write(url))
+        yield url
+
+
 @pytest.mark.parametrize("table", ["event", "decision_input_chunk", "decision_input"])
 @pytest.mark.parametrize(
     "change", ["UPDATE gx.{} SET {} = {}", "DELETE FROM gx.{}", "TRUNCATE gx.{} CASCADE"]
 )
-async def test_even_the_owner_cannot_change_what_is_written(database_url, table, change):
-    await fill(database_url)
-    engine = create_engine(database_url, name="test")
-    await PostgresDecisionInputs(engine).save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
-    await engine.dispose()
+async def test_even_the_owner_cannot_change_what_is_written(filled_url, table, change):
     column = {"event": "actor", "decision_input_chunk": "body", "decision_input": "parts"}[table]
     with pytest.raises(asyncpg.PostgresError) as caught:
-        await execute(database_url, change.format(table, column, column))
+        await execute(filled_url, change.format(table, column, column))
     assert caught.value.sqlstate == "55000"
-    assert len(await everything(database_url)) == 12
+    assert len(await everything(filled_url)) == 12
 
 
 def past_the_trigger(change):

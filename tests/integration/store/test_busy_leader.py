@@ -8,15 +8,18 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from extender.core.model.errors import LeaseHeld
 from extender.store.log.postgres_event_log import PostgresEventLog
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
-TTL_MS = 1_000
-# Leads as the service does; SIGUSR1 keeps its event loop busy for some terms of the lease. It prints each change.
+TTL_MS = 2_000
+# Leads as the service does. It prints each change. SIGUSR1 keeps its event loop busy until SIGUSR2: it computes, which
+# leaves other threads little, or it sleeps, which costs nothing.
 LEADER = """
 import asyncio, signal, sys, time
 from extender.control.log.leader import Leader
@@ -33,12 +36,14 @@ class NoAnchor:
     async def published(self): return ()
     async def publish(self, anchors): pass
 
-def busy(seconds):
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:  # as a computation would: other threads get their turns
-        sum(range(1000))
+ended = []
+signal.signal(signal.SIGUSR2, lambda *_: ended.append(True))
 
-async def main(url, ttl_ms, busy_s, stall_max_ms):
+def busy(how):
+    while not ended:
+        sum(range(1000)) if how == "computes" else time.sleep(0.01)
+
+async def main(url, ttl_ms, how, stall_max_ms):
     clock = SystemClock()
     identity = LeaseIdentity(holder="busy", address="http://busy", ttl_ms=ttl_ms)
     leader = Leader(PostgresEventLog(url), FakeSnapshots(FakeDatabase()), clock, identity)
@@ -51,7 +56,7 @@ async def main(url, ttl_ms, busy_s, stall_max_ms):
         await asyncio.sleep(0.01)
     def stall():
         print("busy", flush=True)
-        busy(busy_s)
+        busy(how)
         print("may act" if leader.may_act() else "may not act", leader.epoch, flush=True)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stall)
     await asyncio.sleep(0.5)
@@ -68,15 +73,18 @@ async def main(url, ttl_ms, busy_s, stall_max_ms):
                 print("refused", flush=True)
             return
 
-asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))
 """
 
 
+RENEWED = "SELECT renewed_at > $1::timestamptz + $2::int * interval '1 ms' FROM gx.lease"
+
+
 @asynccontextmanager
-async def leading(url, *, busy_s=0.0, stall_max_ms=30_000):
+async def leading(url, how="sleeps", stall_max_ms=600_000):
     """Run a leader in a process of its own; yields it once it leads."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", LEADER, url, str(TTL_MS), str(busy_s), str(stall_max_ms),
+        sys.executable, "-c", LEADER, url, str(TTL_MS), how, str(stall_max_ms),
         stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3],
         env={"PYTHONPATH": "."},
     )  # fmt: skip
@@ -92,48 +100,49 @@ async def leading(url, *, busy_s=0.0, stall_max_ms=30_000):
 
 async def line(process) -> str:
     """Return the next line that the leader prints."""
-    async with asyncio.timeout(60):
-        return (await process.stdout.readline()).decode().strip()
+    return (await process.stdout.readline()).decode().strip()
 
 
-async def taken(log, stop=lambda: False):
-    """Try to take the lease as another replica does; return whether it was possible before `stop`."""
-    while not stop():
-        try:
-            await log.take(holder="other", address="", ttl_ms=60_000)
-        except LeaseHeld:
-            await asyncio.sleep(0.05)
-        else:
-            return True
-    return False
+async def taken(log):
+    """Try to take the lease as another replica does; return whether it was possible."""
+    try:
+        await log.take(holder="other", address="", ttl_ms=60_000)
+    except LeaseHeld:
+        return False
+    return True
 
 
 async def test_a_leader_with_a_busy_event_loop_keeps_its_lease(database_url):
-    """For 5 terms of its lease another replica cannot take it; then the leader appends in the same epoch."""
-    async with (
-        leading(database_url, busy_s=5 * TTL_MS / 1000) as process,
-        PostgresEventLog(database_url) as log,
-    ):
+    """It is renewed beyond its term, and no other replica can take it; then the leader appends in the same epoch."""
+    connection = await asyncpg.connect(database_url)
+    async with leading(database_url, "computes") as process, PostgresEventLog(database_url) as log:
         process.send_signal(signal.SIGUSR1)
         assert await line(process) == "busy"
-        ended = asyncio.create_task(line(process))
-        assert not await taken(log, ended.done)
-        assert await ended == "may act 1"
+        began = await connection.fetchval("SELECT clock_timestamp()")
+
+        async def is_renewed():
+            assert not await taken(log)
+            return await connection.fetchval(RENEWED, began, TTL_MS)
+
+        await eventually(is_renewed, "a renewal after the end of the term")
+        process.send_signal(signal.SIGUSR2)
+        assert await line(process) == "may act 1"
         assert (await line(process)).startswith("the event loop was busy for ")
         assert await line(process) == "appended 1"
+    await connection.close()
 
 
 async def test_a_leader_that_is_busy_for_too_long_gives_the_lease_up(database_url):
     """After the limit the lease runs out. The busy leader knows: it may not act before it has asked the database."""
     async with (
-        leading(database_url, busy_s=6, stall_max_ms=1_500) as process,
+        leading(database_url, stall_max_ms=TTL_MS // 2) as process,
         PostgresEventLog(database_url) as log,
     ):
         process.send_signal(signal.SIGUSR1)
         assert await line(process) == "busy"
-        ended = asyncio.create_task(line(process))
-        assert await taken(log, ended.done)
-        assert (await ended).startswith("may not act")
+        await eventually(lambda: taken(log), "the end of the lease")
+        process.send_signal(signal.SIGUSR2)
+        assert (await line(process)).startswith("may not act")
         assert (await line(process)).startswith("the event loop was busy for ")
         assert await line(process) == "refused"
 
@@ -143,8 +152,7 @@ async def test_a_leader_that_does_not_run_loses_the_lease(database_url, number):
     """Nothing renews for a process that the kernel does not run; after SIGCONT it may not act."""
     async with leading(database_url) as process, PostgresEventLog(database_url) as log:
         process.send_signal(number)
-        async with asyncio.timeout(60):
-            assert await taken(log)
+        await eventually(lambda: taken(log), "the end of the lease")
         if number == signal.SIGSTOP:
             process.send_signal(signal.SIGCONT)
             assert (await line(process)).startswith("the event loop was busy for ")

@@ -13,6 +13,7 @@ from extender.cli.main import app
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -51,7 +52,7 @@ async def test_a_hold_survives_a_kill_and_ends_with_the_admission(database_url, 
             answer = (await second.ask("/v1/explain?name=small"))[1]
             return any("is held for trees" in text for text in answer["reasons"])
 
-        await until_true(is_known)
+        await eventually(is_known, "the hold among the reasons", every_s=0.2)
         answer = (await second.ask("/v1/explain?name=large"))[1]["answer"]
         assert "capacity is held for it on 2 nodes as it frees: 1 of 2 pods would fit now" in answer
         (manifests / "runs-1.yaml").unlink()
@@ -81,16 +82,3 @@ async def test_a_hold_survives_a_kill_and_ends_with_the_admission(database_url, 
 
 def _run(*words):
     return CliRunner().invoke(app, list(words))
-
-
-async def until_true(question, within_s=60.0):
-    """Wait until an awaited answer is true."""
-    found = False
-
-    async def look():
-        nonlocal found
-        while not found:
-            found = await question()
-            await asyncio.sleep(0.2)
-
-    await asyncio.wait_for(look(), within_s)

@@ -14,9 +14,10 @@ from extender.core.log.anchors import decode_anchors
 from extender.runtime.log_keys import make_key, parse_keys
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.tampering import tamper
-from tests.support.service.fakes import GATED, until
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
 from tests.support.service.replicas import Replica
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -33,7 +34,9 @@ async def test_the_last_event_before_a_clean_stop_cannot_be_deleted_unseen(datab
     (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("2 nodes", gpu=8)))
     key = tmp_path / "anchor.key"
     key.write_bytes(make_key()[0])
-    service = Replica(tmp_path, database_url, manifests, "only", anchor_key_file=key)
+    service = Replica(
+        tmp_path, database_url, manifests, "only", anchor_key_file=key, lease_duration_s=15
+    )
     anchors = tmp_path / "only" / "log-end.json"
 
     async def admitted(name):
@@ -52,7 +55,7 @@ async def test_the_last_event_before_a_clean_stop_cannot_be_deleted_unseen(datab
         await service.until("/readyz", 200)
         await admitted("first")
         end = (await service.events("?limit=1000"))[-1]["position"]
-        await until(lambda: is_published(end), "published", 60)
+        await eventually(lambda: is_published(end), "published")
         await admitted("second")  # the next time would be 5 s after that
         assert await service.stopped() == 0, service.log.read_text()[-2000:]
     finally:

@@ -23,7 +23,7 @@ from extender.store.projection_rebuild import rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
-from tests.support.logs.postgres import FAST, execute, fresh_database, running_postgres
+from tests.support.logs.postgres import FAST, execute, fresh_database, run, running_postgres
 
 pytestmark = pytest.mark.postgres
 DEPLOY = Path(__file__).parents[3] / "deploy" / "postgres"
@@ -57,18 +57,33 @@ def empty_url(server_url):
         yield url
 
 
+@pytest.fixture(scope="module")
+def migrated_once(server_url):
+    """A database as of `migrated`, for tests that change nothing in it."""
+    with fresh_database(server_url) as url:
+        run(set_up(url))
+        yield url
+
+
 @pytest.fixture
-async def prepared(empty_url):
-    """A database set up as in deploy/README: roles.sql twice, and one login for each role."""
+def migrated(empty_url):
+    """A database set up as in deploy/README: roles.sql twice, one login for each role, and migrated by one of them."""
+    run(set_up(empty_url))
+    return empty_url
+
+
+async def set_up(url):
     script = (DEPLOY / "roles.sql").read_text()
-    await execute(empty_url, script, script, (DEPLOY / "ownership.sql").read_text())
+    await execute(url, script, script, (DEPLOY / "ownership.sql").read_text())
     for login, role in LOGINS.items():
         await execute(
-            empty_url,
+            url,
             f"DO $$ BEGIN CREATE ROLE {login} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
             f"GRANT {role} TO {login}",
         )
-    return empty_url
+    with pytest.MonkeyPatch.context() as patch:
+        becoming(patch, "gx_test_migrator")
+        await schema_migration.upgrade(url)
 
 
 def becoming(monkeypatch, role):
@@ -81,12 +96,6 @@ def becoming(monkeypatch, role):
         return connection
 
     monkeypatch.setattr(asyncpg, "connect", connect)
-
-
-async def migrated(url, monkeypatch):
-    with monkeypatch.context() as patch:
-        becoming(patch, "gx_test_migrator")
-        await schema_migration.upgrade(url)
 
 
 async def session_as(url, role):
@@ -141,10 +150,9 @@ WIDER = (
 )
 
 
-async def test_the_service_does_its_part(prepared, monkeypatch):
+async def test_the_service_does_its_part(migrated, monkeypatch):
     """Everything the service asks of its database, as a member of gx_writer and nothing more."""
-    url = prepared
-    await migrated(url, monkeypatch)
+    url = migrated
     with monkeypatch.context() as patch:
         becoming(patch, "gx_test_service")
         writing, reading = create_engine(url, name="test"), create_reading_engine(url)
@@ -179,10 +187,9 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
         await reading.dispose()
 
 
-async def test_what_the_service_cannot_do(prepared, monkeypatch):
+async def test_what_the_service_cannot_do(migrated_once):
     """Not even what it writes can it write otherwise than through the functions (EVENTSTORE 3)."""
-    url = prepared
-    await migrated(url, monkeypatch)
+    url = migrated_once
     service = await session_as(url, "gx_test_service")
     allowed = [("INSERT", t) for t in INSERTED_BY_THE_SERVICE]
     allowed += [("DELETE", t) for t in DELETED_BY_THE_SERVICE]
@@ -196,9 +203,8 @@ async def test_what_the_service_cannot_do(prepared, monkeypatch):
     await service.close()
 
 
-async def test_only_the_migrator_rebuilds_the_interval_tables(prepared, monkeypatch):
-    url = prepared
-    await migrated(url, monkeypatch)
+async def test_only_the_migrator_rebuilds_the_interval_tables(migrated, monkeypatch):
+    url = migrated
     with monkeypatch.context() as patch:
         becoming(patch, "gx_test_service")
         with pytest.raises(BadInput, match=r"may not rebuild .* use that of `db migrate`"):
@@ -208,10 +214,9 @@ async def test_only_the_migrator_rebuilds_the_interval_tables(prepared, monkeypa
         assert await rebuild_projection(url) == 0
 
 
-async def test_the_service_cannot_read_the_id_of_the_lease(prepared, monkeypatch):
+async def test_the_service_cannot_read_the_id_of_the_lease(migrated_once):
     """It is the right to append: only the process that acquired the lease has it, by the answer of that function."""
-    url = prepared
-    await migrated(url, monkeypatch)
+    url = migrated_once
     service = await session_as(url, "gx_test_service")
     await service.fetch(
         "SELECT id, epoch, holder, address, renewed_at, ttl_ms, timeline FROM gx.lease"
@@ -241,10 +246,9 @@ SIDE_EFFECTS = (
 )
 
 
-async def test_the_auditor_has_no_side_effects(prepared, monkeypatch):
+async def test_the_auditor_has_no_side_effects(migrated_once):
     """No large objects, notifications, locks or sleeping sessions; and the service still does its part beside it."""
-    url = prepared
-    await migrated(url, monkeypatch)
+    url = migrated_once
     alice = await session_as(url, "gx_test_alice")
     await refused(alice, *SIDE_EFFECTS)
     await alice.close()
@@ -258,10 +262,9 @@ async def test_the_auditor_has_no_side_effects(prepared, monkeypatch):
     assert "statement_timeout=60s" in limits[1]
 
 
-async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
+async def test_what_the_auditor_can_and_cannot_do(migrated_once):
     """Views and the tables of intervals to read, and nothing to change, not for a moment."""
-    url = prepared
-    await migrated(url, monkeypatch)
+    url = migrated_once
     alice = await session_as(url, "gx_test_alice")
     for name in (*READ_BY_PEOPLE, "v_event", "v_leader_term"):
         await alice.fetch(f"SELECT * FROM gx.{name}")
@@ -285,9 +288,8 @@ async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
     await alice.close()
 
 
-async def test_everything_belongs_to_the_owner_who_cannot_log_in(prepared, monkeypatch):
-    url = prepared
-    await migrated(url, monkeypatch)
+async def test_everything_belongs_to_the_owner_who_cannot_log_in(migrated_once):
+    url = migrated_once
     connection = await asyncpg.connect(plain_url(url))
     owners = await connection.fetch(
         "SELECT DISTINCT pg_get_userbyid(o) FROM (SELECT relowner AS o FROM pg_class "

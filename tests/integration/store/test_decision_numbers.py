@@ -14,8 +14,8 @@ from extender import composition
 from extender.core.log.reservation_state import ReservationState
 from extender.settings import Settings
 from tests.support.service.command_line import run_command
-from tests.support.service.fakes import until
 from tests.support.service.manifest_builders import GPU, a_node, a_pod
+from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -46,7 +46,7 @@ async def serving(database_url, folder, *objects):
             return writer.committed
 
         try:
-            await until(lambda: writer.may_act() and state().gangs, "the first pass", 60)
+            await eventually(lambda: writer.may_act() and state().gangs, "the first pass")
             yield settings.advertise_url, state
         finally:
             stopping.set()
@@ -77,7 +77,7 @@ async def test_of_a_preemption_that_the_control_loop_planned(database_url, tmp_p
         *preemptor_tree(),
     ]
     async with serving(database_url, tmp_path, *objects) as (_, state):
-        await until(lambda: state().preemptions, "the preemption", 60)
+        await eventually(lambda: state().preemptions, "the preemption")
     text = "\n".join(decisions(database_url, "default/hi", "PreemptionPlanned"))
     assert "2 waiting and 0 bound members of 1 groups, 3 nodes" in text
     assert "2 units (3 pods) that could be evicted" in text
@@ -102,7 +102,7 @@ async def test_of_a_preemption_by_the_preempt_verb(database_url, tmp_path) -> No
         ):
             assert reply.status == 200, await reply.text()
             assert list((await reply.json())["NodeNameToMetaVictims"]) == ["n0"]
-        await until(lambda: state().preemptions, "the preemption", 60)
+        await eventually(lambda: state().preemptions, "the preemption")
     text = "\n".join(decisions(database_url, "default/low", "PreemptionPlanned"))
     assert "1 waiting and 0 bound members of 0 groups, 2 nodes" in text
     assert "2 units (3 pods) that could be evicted" in text
@@ -114,7 +114,7 @@ async def test_a_decision_about_free_capacity_has_no_units(database_url, tmp_pat
         _,
         state,
     ):
-        await until(lambda: state().reservations_on, "the admission", 60)
+        await eventually(lambda: state().reservations_on, "the admission")
     text = "\n".join(decisions(database_url, "default/hi", "GangAdmitted"))
     assert "2 waiting and 0 bound members of 1 groups, 1 nodes" in text
     assert "could be evicted" not in text

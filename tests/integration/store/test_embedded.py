@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]
@@ -73,17 +75,14 @@ async def ask(url, question="SELECT 1"):
         await connection.close()
 
 
-async def until(condition, limit_s=60.0):
-    async with asyncio.timeout(limit_s):
-        while True:
-            try:
-                if (answer := condition()) is not None and answer is not False:
-                    if asyncio.iscoroutine(answer):
-                        return await answer
-                    return answer
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                pass
-            await asyncio.sleep(0.05)
+async def until_answered(url, question):
+    """Ask until a server answers, and return what it answers."""
+
+    async def look():
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return await ask(url, question)
+
+    return await eventually(look, question)
 
 
 def gone(pid):
@@ -134,7 +133,7 @@ async def test_a_killed_server_is_started_again(data):
     async with EmbeddedPostgres(data, settings=FAST) as server:
         await ask(server.url, "CREATE TABLE kept AS SELECT 42 AS answer")
         os.kill(server.pid, signal.SIGKILL)
-        assert await until(lambda: ask(server.url, "SELECT answer FROM kept")) == 42
+        assert await until_answered(server.url, "SELECT answer FROM kept") == 42
 
 
 OWNER = """
@@ -186,8 +185,8 @@ async def test_a_second_process_shares_the_server_and_inherits_it(data):
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        await until(lambda: server.pid is not None)
-        assert await until(lambda: ask(url, "SELECT answer FROM kept")) == 42
+        await eventually(lambda: server.pid is not None)
+        assert await until_answered(url, "SELECT answer FROM kept") == 42
         guest = EmbeddedPostgres(data, settings=FAST)
         await guest.start()
         await guest.stop()
@@ -208,10 +207,10 @@ async def test_a_path_too_long_for_a_socket(folder):
 async def test_a_zombie_is_not_taken_for_a_server(data):
     """Its process id stays in postmaster.pid when no parent waits for it, as under a container's PID 1."""
     zombie = subprocess.Popen(["true"])
-    await until(lambda: gone(zombie.pid))
+    await eventually(lambda: gone(zombie.pid))
     cluster = data / "postgres" / "pg"
     (cluster / "postmaster.pid").write_text(f"{zombie.pid}\n{cluster}\n0\n5432\n\n\n\nready   \n")
-    async with asyncio.timeout(60), EmbeddedPostgres(data, settings=FAST) as server:
+    async with EmbeddedPostgres(data, settings=FAST) as server:
         assert await ask(server.url) == 1
     zombie.wait()
 
@@ -241,6 +240,7 @@ async def test_data_of_another_version(folder):
         assert (await ask(server.url, "SHOW server_version")).startswith("15")
 
 
+@pytest.mark.full
 @has_15
 async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_database_url):
     """What the message advises works: the restored log is the same, goes on, and its events cannot be changed."""
@@ -293,6 +293,7 @@ def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path
         find_binaries(folder=tmp_path)
 
 
+@pytest.mark.full
 @as_root
 async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
     """Neither data directory nor programs can be reached by the server's account: the cluster lives elsewhere."""
@@ -331,6 +332,7 @@ async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, fol
         await EmbeddedPostgres(home).start()
 
 
+@pytest.mark.full
 @as_root
 async def test_a_plain_user(folder):
     """The same as another user: it works, root gets in, a third user does not."""
@@ -364,7 +366,7 @@ async def test_a_plain_user(folder):
     owner.terminate()
     owner.wait()
     owner.stdout.close()
-    await until(lambda: gone(int(pid)))
+    await eventually(lambda: gone(int(pid)))
 
 
 @as_root

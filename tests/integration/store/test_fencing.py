@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from extender.store.log.appender import APPEND, _columns
 from extender.store.log.event_codec import chain, encode_event
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
-from tests.support.service.fakes import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -61,9 +62,7 @@ async def waits_for_a_lock(url):
     other = await asyncpg.connect(url)
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     try:
-        async with asyncio.timeout(60):
-            while not await other.fetchval(waiting):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: other.fetchval(waiting), "a session that waits")
     finally:
         await other.close()
 
@@ -88,8 +87,7 @@ async def test_a_wedged_leader_is_put_out_when_its_lease_is_over(database_url, r
         grant = await take(old, ttl_ms=1)
         await asyncio.sleep(0.02)
         await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(60):
-            taken = await take(new, "b")
+        taken = await take(new, "b")
         assert taken.head.position == 0
         other = await asyncpg.connect(database_url)
         left = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1"
@@ -103,9 +101,8 @@ async def test_a_wedged_leader_with_a_valid_lease_is_left_alone(database_url, ra
     async with PostgresEventLog(database_url) as old, PostgresEventLog(database_url) as new:
         grant = await take(old)
         transaction = await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(60):
-            with pytest.raises(LeaseHeld):
-                await take(new, "b")
+        with pytest.raises(LeaseHeld):
+            await take(new, "b")
         await transaction.commit()
         assert (await new.head()).position == 2
 
@@ -115,8 +112,7 @@ async def test_a_restarted_leader_puts_its_own_ghost_out(database_url, raw):
     async with PostgresEventLog(database_url) as new:
         grant = await take(new)
         await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(60):
-            assert (await take(new)).head.position == 0
+        assert (await take(new)).head.position == 0
 
 
 async def hammer(log, grant, acked, stop):
@@ -148,10 +144,9 @@ async def test_take_overs_under_load_lose_and_invent_nothing(database_url, raw):
         epochs.append(grant.epoch)
         work.append(asyncio.create_task(hammer(log, grant, acked, stop)))
         enough = len(acked) + 6
-        await until(lambda enough=enough: len(acked) >= enough, f"events of turn {turn}")
+        await eventually(lambda enough=enough: len(acked) >= enough, f"events of turn {turn}")
     stop.set()
-    async with asyncio.timeout(60):
-        await asyncio.gather(*work)
+    await asyncio.gather(*work)
     assert await auditor.fetchval("SELECT count(*) FROM gx.event") == 0
     auditor.terminate()
     events = await everything(logs[0])  # verifies gaps and the chain
@@ -204,17 +199,19 @@ async def test_a_stopped_process_finds_itself_fenced(database_url):
         env={"PYTHONPATH": "."},
     )
     try:
-        async with asyncio.timeout(120), PostgresEventLog(database_url) as log:
+        async with PostgresEventLog(database_url) as log:
             assert await process.stdout.readline() == b"leading\n"
-            while (await log.head()).position == 0:
-                await asyncio.sleep(0.01)
+
+            async def position():
+                return (await log.head()).position
+
+            async def taken():
+                with contextlib.suppress(LeaseHeld):
+                    return await take(log, "us")
+
+            await eventually(position, "its first event")
             process.send_signal(signal.SIGSTOP)
-            while True:
-                try:
-                    grant = await take(log, "us")
-                    break
-                except LeaseHeld:
-                    await asyncio.sleep(0.05)
+            grant = await eventually(taken, "the end of its lease")
             script = Script(grant)
             await log.append(grant, script.some(3))
             process.send_signal(signal.SIGCONT)

@@ -16,8 +16,9 @@ from extender.core.log.state_projector import fold
 from extender.queries.state.state_dto import Scope
 from extender.settings import Settings
 from tests.support.logs.random_logs import lean
-from tests.support.service.fakes import GATED, until
+from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -44,11 +45,11 @@ async def test_projected_and_answered_while_it_runs(settings):
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(
+            await eventually(
                 lambda: writer.committed.reservations_on and not writer.in_flight, "admitted", 30
             )
             end = writer.committed.position
-            await until(lambda: service.projector.position >= end, "projected", 30)
+            await eventually(lambda: service.projector.position >= end, "projected")
             connection = await asyncpg.connect(settings.database_url)
             held = await connection.fetch(
                 "SELECT pod, node, resources ->> 'nvidia.com/gpu' AS gpus FROM gx.placement "

@@ -296,7 +296,7 @@ async def test_no_question_reads_the_whole_log(database_url):
     events = 8000
     await write_history(database_url, events, pace_us=2_600_000, measured_every=100)
     connection = await writing_connection(database_url)
-    await connection.fetchval("SELECT gx.project($1, 100000)", events, timeout=300)
+    await connection.fetchval("SELECT gx.project($1, 100000)", events)
     await connection.execute("ANALYZE gx.event, gx.placement, gx.gang_state")
     until_us = await connection.fetchval(
         "SELECT at_us FROM gx.event WHERE position = $1", events // 2

@@ -20,6 +20,7 @@ from tests.integration.test_name_queries import command
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, make_roles
 from tests.support.logs.tampering import tamper
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 SHARED = (b"node that never changes", b"another")
@@ -214,10 +215,8 @@ async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_save
             "LOCK TABLE gx.decision_input_chunk, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
         )
         saving = asyncio.create_task(inputs.save(second))
-        while not await connection.fetchval(
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'gx.decision_input'::regclass"
-        ):
-            await asyncio.sleep(0.01)
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'gx.decision_input'::regclass"
+        await eventually(lambda: connection.fetchval(waiting), "the saving to wait")
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute("DELETE FROM gx.decision_input")
         await connection.execute("DELETE FROM gx.decision_input_chunk")

@@ -22,7 +22,8 @@ from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.tampering import rewrite
-from tests.support.service.fakes import FakeCluster, until
+from tests.support.service.fakes import FakeCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -38,10 +39,10 @@ def drafts(name, count):
 class Replica:
     """A leader with its log, and the publisher of its end."""
 
-    def __init__(self, url, engine, cluster, holder, keys=NO_KEYS):
+    def __init__(self, url, engine, cluster, holder, keys, ttl_ms):
         clock = SystemClock()
         self.log = PostgresEventLog(url)
-        identity = LeaseIdentity(holder=holder, address="", ttl_ms=3_000)
+        identity = LeaseIdentity(holder=holder, address="", ttl_ms=ttl_ms)
         self.leader = Leader(self.log, PostgresSnapshots(engine, keys), clock, identity)
         self.leader.history.anchor, self.leader.history.keys = cluster, keys
         self.publisher = LogHeadPublisher(self.leader, self.log, cluster, clock, keys)
@@ -60,9 +61,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(url, cluster, holder="a", keys=NO_KEYS):
+async def replica(url, cluster, holder="a", keys=NO_KEYS, ttl_ms=30_000):
     engine = create_engine(url, name="test")
-    made = Replica(url, engine, cluster, holder, keys)
+    made = Replica(url, engine, cluster, holder, keys, ttl_ms)
     running = asyncio.create_task(made.leader.run())
     try:
         yield made
@@ -78,7 +79,7 @@ async def test_a_running_leader_does_not_publish_a_rewritten_log(database_url):
     """Case B of the review: an early event is changed and all hashes are computed again; the next append finds it."""
     cluster = FakeCluster()
     async with replica(database_url, cluster) as made:
-        await until(made.leads, "leading", 20)
+        await eventually(made.leads, "leading")
         await made.leader.append(drafts("before", 200))
         await made.publisher.publish()
         published = cluster.anchors[-1]
@@ -86,7 +87,7 @@ async def test_a_running_leader_does_not_publish_a_rewritten_log(database_url):
         await rewrite(database_url, 3)
         with pytest.raises(ExtenderError):
             await made.leader.append(drafts("after", 1))
-        await until(lambda: made.leads() and made.leader.recovery_reason, "leading again", 20)
+        await eventually(lambda: made.leads() and made.leader.recovery_reason, "leading again")
         (lost,) = await made.lost()
         assert lost.evidence == "memory"
         assert lost.known_position == lost.found_position == 201
@@ -101,12 +102,12 @@ async def test_a_running_leader_does_not_publish_a_rewritten_log(database_url):
 async def test_a_renewal_finds_a_rewritten_log(database_url):
     """Without any append: each renewal of the lease compares the hash of the last event."""
     cluster = FakeCluster()
-    async with replica(database_url, cluster) as made:
-        await until(made.leads, "leading", 20)
+    async with replica(database_url, cluster, ttl_ms=3_000) as made:
+        await eventually(made.leads, "leading")
         await made.leader.append(drafts("before", 20))
         await rewrite(database_url, 3)
-        await until(lambda: made.leader.recovery_reason, "detected", 20)
-        await until(made.leads, "leading again", 20)
+        await eventually(lambda: made.leader.recovery_reason, "detected")
+        await eventually(made.leads, "leading again")
         assert [lost.evidence for lost in await made.lost()] == ["memory"]
 
 
@@ -114,7 +115,7 @@ async def test_a_rewritten_log_is_not_published_before_it_is_detected(database_u
     """The publisher runs between the rewrite and the next renewal: what was published stays."""
     cluster = FakeCluster()
     async with replica(database_url, cluster) as made:
-        await until(made.leads, "leading", 20)
+        await eventually(made.leads, "leading")
         await made.leader.append(drafts("before", 20))
         await made.publisher.publish()
         published = cluster.anchors
@@ -127,13 +128,13 @@ async def test_a_follower_that_becomes_the_leader_knows_what_it_read(database_ur
     """It has followed the log, the leader ends, the log is rewritten: nothing was published, and it is found all the same."""
     cluster = FakeCluster()
     async with replica(database_url, FakeCluster(), "a") as first:
-        await until(first.leads, "leading", 20)
+        await eventually(first.leads, "leading")
         async with replica(database_url, cluster, "b") as second:
             await first.leader.append(drafts("before", 20))
-            await until(lambda: second.leader.committed.position == 21, "followed", 20)
+            await eventually(lambda: second.leader.committed.position == 21, "followed")
             await rewrite(database_url, 3)
             await first.leader.release_lease()
-            await until(second.leads, "leading", 20)
+            await eventually(second.leads, "leading")
             assert [lost.evidence for lost in await second.lost()] == ["memory"]
 
 
@@ -141,10 +142,10 @@ async def test_a_restart_finds_a_rewritten_log_by_what_was_published(database_ur
     """The new process knows only what the old one published."""
     cluster = FakeCluster()
     async with replica(database_url, cluster) as made:
-        await until(made.leads, "leading", 20)
+        await eventually(made.leads, "leading")
         await made.leader.append(drafts("before", 20))
         await made.publisher.publish()
     await rewrite(database_url, 3)
     async with replica(database_url, cluster) as again:
-        await until(again.leads, "leading", 20)
+        await eventually(again.leads, "leading")
         assert [lost.evidence for lost in await again.lost()] == ["published"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import copy
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
+from sqlalchemy import make_url
 
 from extender.control.monitors.log_verifier import LogVerifier
 from extender.core.log.events import DriftDetected, HistoryTruncated
@@ -23,17 +24,29 @@ from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
+from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, FilledLog
 from tests.support.logs.tampering import tamper
-from tests.support.service.fakes import FakeCluster, until
+from tests.support.service.fakes import FakeCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 POSITIONS = {"edited-row": 9, "hole": 9, "forged-snapshot": 10, "other-database": 1, "rewritten": 6}
 
 
+@pytest.fixture(scope="module")
+def filled_once(postgres_url, template_database):
+    """A log of which each test has a copy."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield run(FilledLog(url).fill())
+
+
 @pytest.fixture
-async def filled(database_url):
-    return await FilledLog(database_url).fill()
+def filled(filled_once, postgres_url):
+    with fresh_database(postgres_url, template=make_url(filled_once.url).database) as url:
+        log = copy.copy(filled_once)
+        log.url = url
+        yield log
 
 
 async def verified(log, *, keys=None, anchors=None, step=7):
@@ -124,7 +137,7 @@ class Watched:
 
     async def reports(self):
         """Verify once, and return what the log then has about tampering, as texts with kind, position and advice."""
-        await until(self.made.leads, "leading", 20)
+        await eventually(self.made.leads, "leading")
         try:
             while await self.verifier.look():
                 pass
@@ -144,13 +157,15 @@ class Watched:
         ]
 
     async def finds(self, kind):
-        """Verify until something about this kind of tampering is recorded, with what to do; at most a minute."""
-        async with asyncio.timeout(60):
-            while True:
-                for text in [] if self.made.leader.draining else await self.reports_or_nothing():
-                    if text.startswith(kind) and ADVICE[kind] in text and "position" in text:
-                        return text
-                await asyncio.sleep(0.1)
+        """Verify until something about this kind of tampering is recorded, with what to do."""
+
+        async def look():
+            for text in [] if self.made.leader.draining else await self.reports_or_nothing():
+                if text.startswith(kind) and ADVICE[kind] in text and "position" in text:
+                    return text
+            return None
+
+        return await eventually(look, f"a report of {kind}")
 
     async def reports_or_nothing(self):
         """As `reports`; of a log that cannot be read to its end, what the metrics show."""
@@ -176,7 +191,7 @@ async def newest_events(log):
 @asynccontextmanager
 async def watched(log, cluster, worker, key_file):
     async with replica(log.url, cluster, HOLDER, log.keys) as made:
-        await until(made.leads, "leading", 20)
+        await eventually(made.leads, "leading")
         yield Watched(log, cluster, made, worker, str(key_file))
 
 

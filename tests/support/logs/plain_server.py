@@ -44,7 +44,7 @@ class PlainServer:
         us = self.account.is_us
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
-            cwd=cwd, env=self.environment | environment, text=True, check=False, timeout=120,
+            cwd=cwd, env=self.environment | environment, text=True, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             user=None if us else self.account.uid, group=None if us else self.account.gid,
             extra_groups=None if us else [],

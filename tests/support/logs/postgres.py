@@ -37,6 +37,7 @@ ROLES_LOCK = (
     0x67785F74  # "gx_t"; workers may share a server, and make its roles one after the other
 )
 _numbers = count(1)
+_administrators: dict[str, tuple[asyncio.AbstractEventLoop, asyncpg.Connection]] = {}
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -102,7 +103,10 @@ def running_postgres(
         settings["hba_file"] = str(rules)
     try:
         with running(folder, pg_bin=pg_bin, settings={**FAST, **settings}) as server:
-            yield server
+            try:
+                yield server
+            finally:
+                _disconnect(server.url)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,16 +115,31 @@ def running_postgres(
 def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[str]:
     """Make a database, and drop it afterwards although connections to it may be open."""
     name = f"gx_test_{os.getpid()}_{next(_numbers)}"
-    run(
-        execute(
-            server_url,
-            f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else ""),
-        )
+    _administer(
+        server_url, f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")
     )
     try:
         yield database_of(server_url, name)
     finally:
-        run(execute(server_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+        _administer(server_url, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _administer(server_url: str, statement: str) -> None:
+    """Run a statement over a connection that is kept: to open one costs as much as to drop a database."""
+    if server_url not in _administrators:
+        loop = asyncio.new_event_loop()
+        connection = loop.run_until_complete(asyncpg.connect(plain_url(server_url)))
+        _administrators[server_url] = loop, connection
+    loop, connection = _administrators[server_url]
+    loop.run_until_complete(connection.execute(statement))
+
+
+def _disconnect(server_url: str) -> None:
+    """Close the connection of `_administer`."""
+    if server_url in _administrators:
+        loop, connection = _administrators.pop(server_url)
+        loop.run_until_complete(connection.close())
+        loop.close()
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +149,7 @@ def postgres_url() -> Iterator[str]:
     if given:
         run(make_roles(given, given))
         yield plain_url(given)
+        _disconnect(plain_url(given))
         return
     pg_bin = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
     with running_postgres(pg_bin=Path(pg_bin) if pg_bin else None) as server:

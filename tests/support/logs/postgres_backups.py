@@ -18,6 +18,7 @@ import asyncpg
 
 from extender.store.embedded.embedded_server import SUPERUSER, EmbeddedPostgres
 from extender.store.engine import plain_url
+from tests.support.waiting import eventually
 
 
 async def _question(url: str, text: str, *args: object) -> object:
@@ -114,15 +115,15 @@ class Standby:
         )
 
     async def _until(self, question: str, *args: object) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    if await _question(self.url, question, *args):
-                        return
-                except (OSError, asyncpg.PostgresError):
-                    assert self._process is not None
-                    assert self._process.poll() is None, "the standby ended"
-                await asyncio.sleep(0.05)
+        async def look() -> object:
+            try:
+                return await _question(self.url, question, *args)
+            except (OSError, asyncpg.PostgresError):
+                assert self._process is not None
+                assert self._process.poll() is None, "the standby ended"
+                return None
+
+        await eventually(look, question)
 
     async def lag_from_now(self) -> None:
         """Replay the WAL of the primary up to now, then receive no more."""
