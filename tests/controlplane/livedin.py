@@ -23,7 +23,8 @@ import aiohttp
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import a_namespace, a_node, a_pod, amount_of, path_of, requests_of
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
+from tests.support.waiting import eventually
 
 NAMESPACE = "neighbours"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
