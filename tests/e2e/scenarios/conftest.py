@@ -99,9 +99,9 @@ def site(
     minor, *flags = request.param.split()
     require_programs(minor)
     with ControlPlane(minor, tmp_path_factory.mktemp(f"site-{minor}"), flags=flags) as plane:
-        for name in SHIPPED_MANIFESTS:
-            done = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / f"{name}.yaml"))
-            assert done.returncode == 0, done.stderr
+        files = [f"--filename={DEPLOY / name}.yaml" for name in SHIPPED_MANIFESTS]
+        done = plane.kubectl("apply", "--server-side", *files)
+        assert done.returncode == 0, done.stderr
         asyncio.run(_policy_works(plane))
         yield plane
 
@@ -425,28 +425,25 @@ async def story(
                 async with neighbourhood(site, lived_in) as neighbours:
                     cast = Story(site, api, service, verbs, server, neighbours, native=native_gangs)
 
-                    async def start_scheduler() -> None:
-                        config = cast.scheduler_config()
-                        site.start_scheduler(config, gates=gates, port=port, wait=False)
-                        await asyncio.to_thread(site.wait_for_scheduler)
-
+                    config = cast.scheduler_config()
+                    site.start_scheduler(config, gates=gates, port=port, wait=False)
                     if native_gangs:  # before the service, which reads its gates when it starts
-                        await start_scheduler()
+                        await asyncio.to_thread(site.wait_for_scheduler)
                     await service.start()
+                    await asyncio.to_thread(site.wait_for_scheduler)
                     if native_gangs:
                         await until_native(cast)
-                    else:
-                        await start_scheduler()
                     yield cast
                     server.before = server.after = verbs.before = verbs.after = None
                     if request.node.stash.get(PASSED, False) and service.running:
                         await check_aftermath(cast)
             finally:
-                await asyncio.to_thread(site.stop_scheduler)
                 server.before = server.after = verbs.before = verbs.after = None
+                await asyncio.to_thread(site.stop_scheduler)
+                if service.running:
+                    service.kill()  # one that is asked to end waits a second for its successor
                 await sweep(api)
                 await sweep_groups(api)
-                await asyncio.to_thread(service.stop)
 
 
 async def until_native(story: Story) -> None:

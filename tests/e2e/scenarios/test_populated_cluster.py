@@ -78,7 +78,7 @@ async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -
     before = neighbours.came
 
     async def more_came() -> bool:
-        return neighbours.came >= before + 40
+        return neighbours.came >= before + 20
 
     await eventually(more_came)
     assert not neighbours.missed
