@@ -30,7 +30,7 @@ def helm(*arguments: str) -> str:
         HelmError: It failed.
     """
     done = subprocess.run(
-        [build_helm(), *arguments], capture_output=True, text=True, check=False, timeout=120,
+        [build_helm(), *arguments], capture_output=True, text=True, check=False,
         env={"HOME": "/nonexistent", "HELM_NO_PLUGINS": "1"},
     )  # fmt: skip
     if done.returncode != 0:

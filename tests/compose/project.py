@@ -13,7 +13,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,9 +25,10 @@ import yaml
 from deploy.compose.generate import CERTIFICATES as CERTIFICATES_OF_THE_EXTENDER
 from tests.compose.engine import CommandError, Engine
 from tests.compose.images import COMPOSE_FILE, ROOT
+from tests.support import waiting
 
-# Generous: two cores may be busy with other things.
-TIMEOUT_S = 300.0
+# What containers compute is not seen from here, so that a wait counts all time.
+PATIENCE_S = 300.0
 POLL_S = 0.5
 KEPT = ("uid", "state", "reserved", "bound", "observed", "groups", "members")  # of a gang
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -38,21 +38,26 @@ class StoryError(Exception):
     """A check failed; the message names it."""
 
 
-def until(what: str, look: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+def until(what: str, look: Callable[[], object]) -> None:
     """Wait until something is so.
 
     Raises:
-        StoryError: It was not within the time.
+        StoryError: It did not come true.
     """
-    deadline_s, why = time.monotonic() + timeout_s, ""
-    while time.monotonic() < deadline_s:
+    why = ""
+
+    def holds() -> bool:
+        nonlocal why
         try:
-            if look():
-                return
+            return bool(look())
         except (OSError, ValueError, CommandError) as problem:
-            why = f": {problem}"
-        time.sleep(POLL_S)
-    raise StoryError(f"not within {timeout_s:.0f} s: {what}{why}")
+            why = str(problem)
+            return False
+
+    try:
+        waiting.until(holds, what, every_s=POLL_S, state=lambda: why, patience_s=PATIENCE_S)
+    except waiting.WaitedInVain as error:
+        raise StoryError(str(error)) from error
 
 
 class Project:

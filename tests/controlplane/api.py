@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +17,8 @@ import aiohttp
 import msgspec
 
 from tests.controlplane.objects import path_of
+from tests.support.waiting import Patience
 
-PATIENCE_S = 60.0  # with an API server that answers 429
 # Connections of one client; more at once get 429 from API priority and fairness (DESIGN 9.4).
 CONNECTIONS_MAX = 24
 PATCH_TYPES = {
@@ -62,7 +61,7 @@ class Api:
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {self._token}"},
             connector=aiohttp.TCPConnector(ssl=self._tls, limit=CONNECTIONS_MAX),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
 
@@ -134,13 +133,12 @@ class Api:
 
     async def _call(self, method: str, path: str, **rest: Any) -> Object:
         """Send a request; those of `again` once more after a 429, which means that nothing was done."""
-        deadline_s = time.monotonic() + PATIENCE_S
+        patience = Patience(f"{method} {path} is not answered 429")
         while True:
             try:
                 return await self._call_once(method, path, **rest)
             except ApiError as refused:
-                late = time.monotonic() > deadline_s
-                if refused.status != 429 or method not in self.again or late:
+                if refused.status != 429 or method not in self.again or patience.exhausted():
                     raise
             await asyncio.sleep(0.1)
 

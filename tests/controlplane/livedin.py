@@ -23,7 +23,8 @@ import aiohttp
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import a_namespace, a_node, a_pod, amount_of, path_of, requests_of
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
+from tests.support.waiting import eventually
 
 NAMESPACE = "neighbours"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -34,7 +35,7 @@ LOW, HIGH = "neighbour-low", "neighbour-high"
 PRIORITIES = {LOW: -100, HIGH: 1_000_000}
 FULL = (0.30, 0.50, 0.80, 0.95)  # of CPU and memory
 DEVICES_TAKEN = (0.5, 1.0, 2.0)  # by tenants, in proportion to what is free
-PER_SECOND = 20.0
+PER_SECOND = 8.0  # each costs 50 ms of CPU
 ALIVE_MAX = 100  # newcomers at once; while so many are there no other is created
 GPU, SLOT = "nvidia.com/gpu", "example.com/slot"
 TAINT = {"key": "neighbours", "value": "only", "effect": "NoSchedule"}

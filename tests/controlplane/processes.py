@@ -12,9 +12,11 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from tests.support.failure_report import show_log
+from tests.support.waiting import PATIENCE_S, until
 
 PR_SET_PDEATHSIG = 1
 # kube-apiserver needs more than 5 s to end when its etcd is slow or gone.
@@ -39,7 +41,7 @@ def dying_with_parent() -> Callable[[], None]:
 
 
 class NotReadyError(Exception):
-    """A server ended or did not become ready in time; the message ends with its log."""
+    """A server ended before it was ready; the message ends with its log."""
 
 
 class Process:
@@ -85,6 +87,7 @@ class Process:
             raise RuntimeError("start servers from the main thread; see the module's docstring")
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
+        show_log(self.log)
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 self.command,
@@ -122,18 +125,22 @@ class Process:
         """Let it go on (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
-    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+    def wait_until(self, ready: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Wait until a probe returns True.
 
         Raises:
-            NotReadyError: The process ended, or the time is over.
+            NotReadyError: The process ended.
+            WaitedInVain: It is not ready, although it had its time.
         """
-        deadline_s = time.monotonic() + timeout_s
-        while not ready():
-            if not self.running or time.monotonic() > deadline_s:
-                state = "is not ready" if self.running else f"ended with {self.exit_code}"
-                raise NotReadyError(f"{self.name} {state}: {self.command}\n{self.tail()}")
-            time.sleep(0.05)
+
+        def look() -> bool:
+            if not self.running:
+                raise NotReadyError(
+                    f"{self.name} ended with {self.exit_code}: {self.command}\n{self.tail()}"
+                )
+            return ready()
+
+        until(look, f"{self.name} to be ready", patience_s=patience_s)
 
     def tail(self, size_bytes: int = 3000) -> str:
         """Read the end of its log."""

@@ -1,44 +1,24 @@
-"""Wait for what a control plane does in its own time; the one place where tests poll."""
+"""Wait for what a control plane does in its own time."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod, a_priority_class, path_of
-
-# What comes at all comes within seconds on an idle machine; a busy one may be this slow.
-TIMEOUT_S = 90.0
+from tests.support.waiting import eventually
 
 
-async def eventually(
-    look: Callable[[], Awaitable[Any]], *, timeout_s: float = TIMEOUT_S, every_s: float = 0.05
-) -> Any:
-    """Look until what is seen is true, and return it.
-
-    Raises:
-        TimeoutError: It never was; the message carries what was seen last.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    while not (seen := await look()):
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"still {seen!r} after {timeout_s} s")
-        await asyncio.sleep(every_s)
-    return seen
-
-
-async def wait_until_bound(api: Api, pod: Object, *, timeout_s: float = TIMEOUT_S) -> Object:
+async def wait_until_bound(api: Api, pod: Object) -> Object:
     """Wait until a pod stands on a node and return it as it is then."""
 
     async def look() -> Object | None:
         now = await api.get(path_of(pod, named=True))
         return now if now["spec"].get("nodeName") else None
 
-    found: Object = await eventually(look, timeout_s=timeout_s)
+    found: Object = await eventually(look, f"{pod['metadata']['name']} is bound")
     return found
 
 
@@ -61,7 +41,7 @@ async def until_priority_class_known(api: Api, name: str) -> None:
             raise
         return True
 
-    await eventually(known)
+    await eventually(known, f"admission knows the priority class {name}")
 
 
 async def until_admission_knows(api: Api, path: str, probe: Mapping[str, Any]) -> None:
@@ -80,4 +60,4 @@ async def until_admission_knows(api: Api, path: str, probe: Mapping[str, Any]) -
             return refused.status != HTTPStatus.SERVICE_UNAVAILABLE
         return True
 
-    await eventually(known)
+    await eventually(known, f"admission lets {probe['kind']} through")

@@ -17,8 +17,8 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import find_binaries, find_etcd
 from tests.controlplane.objects import GATE, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.recorder import Recorder
+from tests.support.waiting import eventually
 
 NEWEST = "1.37"
 

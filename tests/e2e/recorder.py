@@ -7,7 +7,6 @@ of a verb by its own function.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from aiohttp import web
 
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import BIND, MEMBER
-from tests.controlplane.waiting import TIMEOUT_S
+from tests.support.waiting import eventually
 
 # Go keeps idle connections for 90 s; a server that closes earlier breaks a POST now and then.
 KEEP_ALIVE_S = 120.0
@@ -69,7 +68,6 @@ class Recorder:
         }
         self.url = ""
         self._api = api
-        self._changed = asyncio.Event()
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/{verb}", self._serve)
         self._runner = web.AppRunner(
@@ -95,25 +93,19 @@ class Recorder:
         """Return the calls of a verb so far, of one pod if wanted."""
         return [c for c in self.calls if c.verb == verb and (pod is None or c.pod == pod)]
 
-    async def wait_for(
-        self, verb: str, pod: str | None = None, *, count: int = 1, timeout_s: float = TIMEOUT_S
-    ) -> list[Call]:
-        """Wait until a verb was called so often; raises TimeoutError with what did come."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while len(found := self.of(verb, pod)) < count:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            came = [(call.verb, call.pod, len(call.nodes)) for call in self.calls]
-            raise TimeoutError(f"{count} x {verb} of {pod or 'any pod'}; came {came}") from None
-        return found
+    async def wait_for(self, verb: str, pod: str | None = None, *, count: int = 1) -> list[Call]:
+        """Wait until a verb was called so often."""
+        await eventually(
+            lambda: len(self.of(verb, pod)) >= count,
+            f"{count} x {verb} of {pod or 'any pod'}",
+            state=lambda: [(call.verb, call.pod, len(call.nodes)) for call in self.calls],
+        )
+        return self.of(verb, pod)
 
     async def _serve(self, request: web.Request) -> web.Response:
         verb = request.match_info["verb"]
         body = msgspec.json.decode(await request.read())
         self.calls.append(Call(verb, body, time.monotonic(), dict(request.headers)))
-        self._changed.set()
         answer = await self.answers[verb](body)
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 

@@ -32,8 +32,8 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_pod
 from tests.controlplane.operator_crds import MODULES, definitions
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import until_gates_are_free
+from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

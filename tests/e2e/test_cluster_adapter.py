@@ -28,8 +28,8 @@ from extender.telemetry import METRICS
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import until_gates_are_free
+from tests.support.waiting import answer_of, eventually
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 GATE = {"name": "gang-extender.dev/admission"}
@@ -77,7 +77,7 @@ async def cluster(
     kubeconfig = str(plane.kubeconfig("extender"))
     adapter = await KubernetesCluster.connect(kubeconfig, clock=SystemClock())
     await adapter.start()
-    await asyncio.wait_for(adapter.synced(), TIMEOUT_S)
+    await answer_of(adapter.synced())
     yield adapter
     await adapter.stop()
 
@@ -287,7 +287,7 @@ async def test_a_restart_of_the_api_server_is_survived(
     async with plane.api() as fresh:  # the connections of the other one ended meanwhile
         await fresh.create(a_node("after"))
     await eventually(lambda: _has(cluster, "after"))
-    await asyncio.wait_for(cluster.synced(), TIMEOUT_S)
+    await answer_of(cluster.synced())
 
 
 async def test_a_frozen_api_server_is_doubted(
@@ -304,7 +304,7 @@ async def test_a_frozen_api_server_is_doubted(
         assert "has not answered" in await eventually(doubted)
     finally:
         plane.apiserver.resume()
-    await asyncio.wait_for(cluster.synced(), TIMEOUT_S)
+    await answer_of(cluster.synced())
 
 
 async def _has(cluster: KubernetesCluster, node: str) -> bool:

@@ -15,8 +15,9 @@ import pytest
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import BIND, GATE, MEMBER, a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import create_priority_class, eventually, wait_until_bound
+from tests.controlplane.waiting import create_priority_class, wait_until_bound
 from tests.e2e.recorder import Recorder, scheduler_config
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,6 @@ import copy
 import itertools
 import os
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,9 +25,9 @@ from extender.cluster.connection.kubernetes_client import kubernetes_config
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
 from tests.support.certificates import certificate_folder, files_of, point_at
+from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 KEPT = ("namespace", "crds")
@@ -464,7 +463,6 @@ async def test_finalizers_are_removed_as_in_the_runbook(
         },
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -546,11 +544,9 @@ async def test_the_scheduler_takes_its_configuration(
     await installed.create(a_node("n1"))
     plane.start_scheduler(point_at(config, url, files) | elected)
     pod = await installed.create(a_pod("ordinary"))
-    began = time.monotonic()
 
     async def bound() -> bool:
         found = await installed.get(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}")
         return bool(found["spec"].get("nodeName"))
 
     await eventually(bound)
-    assert time.monotonic() - began < 30

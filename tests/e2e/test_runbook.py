@@ -25,9 +25,9 @@ from extender.store.embedded.postgres_binaries import find_binaries
 from extender.store.engine import plain_url
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import NEWEST, require_programs
 from tests.support.logs.postgres import run, running_postgres
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("docs/how-to/install-by-hand.md", "README.md", "docs/how-to/ask-the-service.md")
@@ -156,7 +156,6 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout
@@ -266,7 +265,7 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     service.start()
     try:
         service.wait_until(
-            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz", authority), 120
+            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz", authority)
         )
         for block in runbook:
             if block not in (roles, remove):
@@ -303,7 +302,7 @@ def applied(files: tuple[str, ...]) -> list[str]:
 def answers(url: str, authority: str) -> bool:
     trusted = ssl.create_default_context(cafile=authority)
     try:
-        with urllib.request.urlopen(url, timeout=5, context=trusted) as response:
+        with urllib.request.urlopen(url, timeout=30, context=trusted) as response:
             return bool(response.status == 200)
     except OSError:
         return False

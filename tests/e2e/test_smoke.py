@@ -15,9 +15,10 @@ from tests.controlplane.api import Api
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import BIND, MEMBER, a_node, a_pod, condition_of, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually, wait_until_bound
+from tests.controlplane.waiting import wait_until_bound
 from tests.e2e.recorder import Recorder, scheduler_config
 from tests.e2e.test_experiments_native import SCHEDULER_GATES
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 

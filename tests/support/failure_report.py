@@ -6,10 +6,12 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+from tests.support import waiting
 
-from tests.support import hypothesis_profile, waiting
+if TYPE_CHECKING:
+    import pytest
 
 LOG_BYTES = 3000
 LOGS_MAX = 6  # the last that were written to
@@ -45,6 +47,10 @@ def sections(config: pytest.Config) -> list[tuple[str, str]]:
 
 def seeds(config: pytest.Config) -> str:
     """Return what made this run as it was, as it is set for another one."""
+    from tests.support import (
+        hypothesis_profile,
+    )  # what only starts processes does not need hypothesis
+
     order = config.getoption("randomly_seed", None)
     return " ".join(
         [

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -25,8 +24,9 @@ from deploy.demo.ports import free_port
 from tests.controlplane.build import build_controllers, find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.controllers.programs import WRAPPERS
-from tests.controlplane.plane import READY_TIMEOUT_S, ControlPlane, answers
+from tests.controlplane.plane import ControlPlane, answers
 from tests.controlplane.processes import NotReadyError, Process
+from tests.support.waiting import until
 
 # Restarts delete in the foreground, so nothing ends without the garbage collector.
 BUILT_IN = (
@@ -150,7 +150,7 @@ class WorkloadControllers:
         if self._webhooks:
             self._apply("webhooks.yaml", self._webhooks)
         for name, process in self.processes.items():
-            process.wait_until(partial(answers, self._health[name]), READY_TIMEOUT_S)
+            process.wait_until(partial(answers, self._health[name]))
         self._wait_for_webhooks()
 
     def stop(self) -> None:
@@ -182,7 +182,7 @@ class WorkloadControllers:
         process.stop()
         (self._folder / f"{name}.yaml").write_text(configuration, encoding="utf-8")
         process.start()
-        process.wait_until(partial(answers, self._health[name]), READY_TIMEOUT_S)
+        process.wait_until(partial(answers, self._health[name]))
         self._wait_for_webhooks()
 
     # -- manifests -------------------------------------------------------------------------------
@@ -214,19 +214,22 @@ class WorkloadControllers:
             raise NotReadyError(f"kubectl {' '.join(arguments)}: {done.stderr}")
 
     def _insist(self, *arguments: str) -> None:
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while True:
+        refusal = ""
+
+        def accepted() -> bool:
+            nonlocal refusal
             try:
                 self._kubectl(*arguments)
             except NotReadyError as failed:
-                ended = [one for one in self.processes.values() if not one.running]
-                if ended or time.monotonic() > deadline_s:
-                    processes = ended or self.processes.values()
-                    tails = "\n".join(f"{one.name}: {one.tail()}" for one in processes)
+                ended = [process for process in self.processes.values() if not process.running]
+                if ended:
+                    tails = "\n".join(f"{process.name}: {process.tail()}" for process in ended)
                     raise NotReadyError(f"{failed}\n{tails}") from failed
-                time.sleep(0.2)
-            else:
-                return
+                refusal = str(failed)
+                return False
+            return True
+
+        until(accepted, f"kubectl {arguments[0]}", every_s=0.2, state=lambda: refusal)
 
     # -- programs --------------------------------------------------------------------------------
 

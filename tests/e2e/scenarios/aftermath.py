@@ -13,7 +13,6 @@ from extender.queries.plan.plan_query import GangVerdict, PlanInput, answer_plan
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
-from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.support.service.manifest_builders import a_manifest
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ BUDGET = 200_000
 ENDED = ("Succeeded", "Failed")
 
 
-async def check_aftermath(story: Story, *, timeout_s: float = TIMEOUT_S) -> None:
+async def check_aftermath(story: Story) -> None:
     """Wait until all of it holds.
 
     Raises:
@@ -37,10 +36,7 @@ async def check_aftermath(story: Story, *, timeout_s: float = TIMEOUT_S) -> None
         wrong[:] = await complaints(story)
         return not wrong
 
-    try:
-        await eventually(holds, timeout_s=timeout_s, every_s=0.3)
-    except TimeoutError as error:
-        raise AssertionError("\n".join([*wrong, await story.report()])) from error
+    await story.until(holds, "all has come to rest", every_s=0.3, state=lambda: wrong)
     await story.check_events()
     await check_capacity(story.api)
 

@@ -28,18 +28,17 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, native_switches
-from tests.controlplane.waiting import TIMEOUT_S, eventually, until_priority_class_known
+from tests.controlplane.waiting import until_priority_class_known
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import NOMINATIONS_FIRST, ROOT, Service
 from tests.support.certificates import Files, certificate_folder, files_of, point_at
+from tests.support.waiting import WaitedInVain, eventually
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 OURS = "gang-extender.dev/v1alpha1"
 FORCE_AFTER_S = 3.0  # a deleted group that nothing needs is gone within two seconds
-
-
 PASSED = pytest.StashKey[bool]()
 
 
@@ -100,9 +99,9 @@ def site(
     minor, *flags = request.param.split()
     require_programs(minor)
     with ControlPlane(minor, tmp_path_factory.mktemp(f"site-{minor}"), flags=flags) as plane:
-        for name in SHIPPED_MANIFESTS:
-            done = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / f"{name}.yaml"))
-            assert done.returncode == 0, done.stderr
+        files = [f"--filename={DEPLOY / name}.yaml" for name in SHIPPED_MANIFESTS]
+        done = plane.kubectl("apply", "--server-side", *files)
+        assert done.returncode == 0, done.stderr
         asyncio.run(_policy_works(plane))
         yield plane
 
@@ -204,8 +203,8 @@ class Story:
         UID), so a group that was made again.
         """
         await self.api.delete(path)
-        with contextlib.suppress(TimeoutError):
-            await eventually(lambda: self._is_gone(path), timeout_s=FORCE_AFTER_S)
+        with contextlib.suppress(WaitedInVain):
+            await eventually(lambda: self._is_gone(path), patience_s=FORCE_AFTER_S)
             return
         with contextlib.suppress(ApiError):  # it has gone by itself
             await self.api.patch(path, {"metadata": {"finalizers": None}})
@@ -230,21 +229,19 @@ class Story:
             if name.startswith(prefix) and pod["spec"].get("nodeName")
         }
 
-    async def until_bound(
-        self, count: int, prefix: str = "", timeout_s: float = TIMEOUT_S
-    ) -> dict[str, str]:
+    async def until_bound(self, count: int, prefix: str = "") -> dict[str, str]:
         """Wait until exactly so many pods are bound."""
+        bound: dict[str, str] = {}
 
-        async def look() -> dict[str, str] | None:
-            found = await self.bound(prefix)
-            return found if len(found) >= count else None
+        async def enough() -> bool:
+            nonlocal bound
+            bound = await self.bound(prefix)
+            return len(bound) >= count
 
-        try:
-            found = await eventually(look, timeout_s=timeout_s, every_s=0.1)
-        except TimeoutError as error:
-            raise AssertionError(await self.report()) from error
-        assert len(found) == count, found
-        return found
+        what = f"{count} pods {prefix}* are bound"
+        await self.until(enough, what, every_s=0.1, state=lambda: bound)
+        assert len(bound) == count, bound
+        return bound
 
     async def until_event(
         self, kind: str, gang: str = "", *, after: int = 0, **data: Any
@@ -267,14 +264,31 @@ class Story:
             ]
             return found[-1] if found else None
 
-        return await self.until(look, every_s=0.1)
+        return await self.until(look, f"{kind} of {gang or 'any gang'} {data}", every_s=0.1)
 
-    async def until(self, look: Callable[[], Awaitable[Any]], *, every_s: float = 0.05) -> Any:
-        """Wait like `eventually`; an error has what there is instead."""
+    async def until(
+        self,
+        look: Callable[[], Any],
+        what: str = "",
+        *,
+        every_s: float = 0.05,
+        state: Callable[[], object] | None = None,
+    ) -> Any:
+        """Wait like `eventually`; an error has what there is as well."""
         try:
-            return await eventually(look, every_s=every_s)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}\n{await self.report()}") from error
+            return await eventually(look, what, every_s=every_s, state=state)
+        except WaitedInVain as error:
+            raise WaitedInVain(f"{error}\n{await self.report()}") from error
+
+    async def stays(self, look: Callable[[], Awaitable[Any]], looks: int = 10) -> None:
+        """Check at so many looks that what is seen stays true."""
+        for _ in range(looks):
+            assert await look(), await self.report()
+            await asyncio.sleep(0.1)
+
+    async def none_bound(self, prefix: str = "") -> bool:
+        """Return whether no pod is bound."""
+        return not await self.bound(prefix)
 
     async def report(self) -> str:
         """Return what there is, for a failed assertion."""
@@ -283,10 +297,9 @@ class Story:
             for n, p in (await self.pods()).items()
         ]
         with contextlib.suppress(Exception):
-            lines += [
-                f"{f['position']} {f['gang']} {f['type']}: {f['summary']}"
-                for f in await self.service.events()
-            ]
+            async with asyncio.timeout(60):
+                events = await self.service.events()
+            lines += [f"{f['position']} {f['gang']} {f['type']}: {f['summary']}" for f in events]
         return "\n".join([*lines, self.service.log.read_text()[-4000:]])
 
     async def events_of(self, pod: str) -> list[str]:
@@ -412,28 +425,25 @@ async def story(
                 async with neighbourhood(site, lived_in) as neighbours:
                     cast = Story(site, api, service, verbs, server, neighbours, native=native_gangs)
 
-                    async def start_scheduler() -> None:
-                        config = cast.scheduler_config()
-                        site.start_scheduler(config, gates=gates, port=port, wait=False)
-                        await asyncio.to_thread(site.wait_for_scheduler)
-
+                    config = cast.scheduler_config()
+                    site.start_scheduler(config, gates=gates, port=port, wait=False)
                     if native_gangs:  # before the service, which reads its gates when it starts
-                        await start_scheduler()
+                        await asyncio.to_thread(site.wait_for_scheduler)
                     await service.start()
+                    await asyncio.to_thread(site.wait_for_scheduler)
                     if native_gangs:
                         await until_native(cast)
-                    else:
-                        await start_scheduler()
                     yield cast
                     server.before = server.after = verbs.before = verbs.after = None
                     if request.node.stash.get(PASSED, False) and service.running:
                         await check_aftermath(cast)
             finally:
-                await asyncio.to_thread(site.stop_scheduler)
                 server.before = server.after = verbs.before = verbs.after = None
+                await asyncio.to_thread(site.stop_scheduler)
+                if service.running:
+                    service.kill()  # one that is asked to end waits a second for its successor
                 await sweep(api)
                 await sweep_groups(api)
-                await asyncio.to_thread(service.stop)
 
 
 async def until_native(story: Story) -> None:

@@ -227,7 +227,6 @@ class PodProcess:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=120,
             )
             assert done.returncode == 0, done.stderr
             printed += done.stdout

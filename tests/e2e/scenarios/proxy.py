@@ -75,7 +75,7 @@ class Proxy:
             await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
-        await asyncio.sleep(0.1)  # transports close in the loop's own time, before it ends
+        await asyncio.sleep(0.02)  # transports close in the loop's own time, before it ends
 
     def count(self, method: str, ending: str) -> int:
         """Count the requests seen so far."""

@@ -18,11 +18,11 @@ from typing import Any
 
 import aiohttp
 
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import NOMINATIONS_FIRST, Service
 from tests.support.logs.database_proxy import DatabaseProxy
-from tests.support.service.replicas import PROBE_S, WITHIN_S, RoundRobin
+from tests.support.service.replicas import PROBE_S, RoundRobin
+from tests.support.waiting import eventually
 
 
 class Replica:
@@ -35,7 +35,7 @@ class Replica:
         self.url = service.url
         self.verbs_url = service.verbs_url
 
-    async def ask(self, path: str, within_s: float = WITHIN_S) -> tuple[int, Any]:
+    async def ask(self, path: str, within_s: float | None = None) -> tuple[int, Any]:
         """Return the status and the body of an answer; no answer is a failure."""
         async with (
             self.service.session(within_s) as session,
@@ -51,14 +51,17 @@ class Replica:
             return 0, None
 
     async def checks(self) -> dict[str, dict[str, Any]]:
-        """Return the checks of readiness by name; none without an answer."""
-        body = (await self.probe("/v1/readiness"))[1] or {}
-        return {check["name"]: check for check in body.get("checks", [])}
+        """Return the checks of readiness by name."""
+        return _checks_of((await self.ask("/v1/readiness"))[1])
 
     async def leads(self) -> bool:
-        """Return whether it holds the lease and has gone through the cluster since."""
-        checks = await self.checks()
+        """Return whether it holds the lease and has gone through the cluster since; not without an answer."""
+        checks = _checks_of((await self.probe("/v1/readiness"))[1] or {})
         return "reconciled" in checks and checks["reconciled"]["ok"] and checks["lease"]["ok"]
+
+
+def _checks_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in body.get("checks", [])}
 
 
 class Replicas:

@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,14 @@ from extender.cli.certificates.certificate_folder import CertificateFolder
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.processes import dying_with_parent
 from tests.support.certificates import client_context, tls_settings
+from tests.support.failure_report import show_log
 from tests.support.service import fork_server
 from tests.support.service.fork_server import ForkedCommand
+from tests.support.waiting import eventually, until
 
 ROOT = Path(__file__).resolve().parents[3]
 # Of the services of stories: nominations come first, as with more than 100 nodes; test_late_nominations.py has the stories about fewer
 NOMINATIONS_FIRST = {"nomination_delay_ms": "0"}
-READY_WITHIN_S = 120  # a busy machine needs its time to start it
-STOPS_WITHIN_S = 60
 
 
 class Service:
@@ -102,6 +101,7 @@ class Service:
         if self.starts == 0:
             async with self._plane.api() as api:
                 await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+        show_log(self.log)
         with self.log.open("ab") as log:
             if self._forked:
                 self._process = fork_server.run(["serve"], self._environ, log)
@@ -116,14 +116,19 @@ class Service:
                     preexec_fn=dying_with_parent(),  # noqa: PLW1509 - two system calls, no lock taken
                 )
         self.starts += 1
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not await self.ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"service not ready: {self.log.read_text()[-3000:]}")
-            await asyncio.sleep(0.05)
 
-    def session(self, within_s: float = 300) -> aiohttp.ClientSession:
-        """Return a session for its URLs: it trusts the certificate, and presents that of kube-scheduler."""
+        async def ready_or_ended() -> bool:
+            return await self.ready() or not self.running
+
+        await eventually(ready_or_ended, f"{self.log}: the service to be ready", every_s=0.05)
+        if not self.running:
+            raise RuntimeError(f"the service has ended: {self.log.read_text()[-3000:]}")
+
+    def session(self, within_s: float | None = None) -> aiohttp.ClientSession:
+        """Return a session for its URLs: it trusts the certificate, and presents that of kube-scheduler.
+
+        Without `within_s` the timeout of the test is all that ends a question.
+        """
         connector = aiohttp.TCPConnector(ssl=self._tls or True)
         timeout = aiohttp.ClientTimeout(total=within_s)
         return aiohttp.ClientSession(connector=connector, timeout=timeout)
@@ -170,11 +175,9 @@ class Service:
             assert self._process is not None
             self._process.terminate()
             try:
-                self._process.wait(STOPS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-                raise
+                until(lambda: not self.running, f"{self.log}: the service to end")
+            finally:
+                self.kill()
 
     async def get(self, path: str) -> Any:
         """Return the answer of the read API to a path."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
@@ -34,14 +34,6 @@ async def until_waiting(story: Story, count: int) -> None:
         return story.verbs.count("POST", "/bind") >= count
 
     await eventually(look)
-
-
-async def check_none_bound(story: Story, seconds: float) -> None:
-    """Look for a while; no pod may be bound."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < deadline:
-        assert not await story.bound(), await story.report()
-        await asyncio.sleep(0.1)
 
 
 async def whole(story: Story, count: int) -> list[dict[str, Any]]:
@@ -143,15 +135,15 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
 
     intercept.call = keep_the_last
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(len(arrived) == 8))
-    await eventually(lambda: _is(open_binds(story) == 7))
+    await eventually(lambda: len(arrived) == 8)
+    await eventually(lambda: open_binds(story) == 7)
     assert not await story.bound()
     story.plane.schedulers["scheduler"].kill()
-    await eventually(lambda: _is(not open_binds(story)))
+    await eventually(lambda: not open_binds(story))
     async with story.service.session() as session:
         url = f"{story.service.verbs_url}/scheduler/bind"
         eighth = asyncio.create_task(session.post(url, json=arrived["train-7"]))
-        await check_none_bound(story, 2.0)
+        await story.stays(story.none_bound, 20)
         assert not eighth.done()
         eighth.cancel()
         await asyncio.gather(eighth, return_exceptions=True)
@@ -204,20 +196,21 @@ async def test_calls_of_a_dead_scheduler_bind_nothing(
     story.server.before, story.server.after = hold, count
     intercept.call = keep_the_last
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(begun == 8 and done == before_death))
+    await eventually(lambda: begun == 8 and done == before_death)
     story.plane.schedulers["scheduler"].kill()
-    await eventually(lambda: _is(not open_binds(story)))
+    await eventually(lambda: not open_binds(story))
     dead.set()
     alone = True
-    deadline = asyncio.get_running_loop().time() + 1.5
-    while asyncio.get_running_loop().time() < deadline:
-        assert len(await story.bound()) == before_death
-        await asyncio.sleep(0.1)
+
+    async def no_more_bound() -> bool:
+        return len(await story.bound()) == before_death
+
+    await story.stays(no_more_bound, 15)
     story.plane.schedulers["scheduler"].start()
     await asyncio.to_thread(story.plane.wait_for_scheduler)
     if not before_death:
-        await eventually(lambda: _is(len(again) == 7))
-        await check_none_bound(story, 1.5)
+        await eventually(lambda: len(again) == 7)
+        await story.stays(story.none_bound, 15)
     alone = False
     events = await whole(story, 8)
     assert len(of(events, "GangAdmitted")) == 1
@@ -227,10 +220,6 @@ async def test_calls_of_a_dead_scheduler_bind_nothing(
 def open_binds(story: Story) -> int:
     """Count the bind calls that our service holds; a hang-up has come to it when there are fewer."""
     return sum(path.endswith("/bind") for path in story.verbs.open)
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) -> None:
@@ -256,7 +245,7 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
     assert not of(events, "PodBindFailed")
     assert len(of(events, "GangAdmitted")) == 1
     assert (tries["train-1"], tries["train-4"], tries["train-8"]) == (2, 4, 8)
-    await eventually(lambda: _is(not open_binds(story)))  # a line is written with its answer
+    await eventually(lambda: not open_binds(story))  # a line is written with its answer
     outcomes = [c["outcome"] for c in story.service.calls("bind")]
     assert outcomes == ["bound"] * 10
 

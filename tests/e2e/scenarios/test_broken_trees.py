@@ -5,7 +5,6 @@ The H entries of vectors.yaml stand here, but H08 (test_vanishing.py) and H10 (t
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,9 +12,10 @@ from aiohttp import web
 
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from tests.controlplane.api import ApiError
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
 from tests.e2e.scenarios.conftest import OURS, Story, member, real
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
@@ -38,22 +38,24 @@ async def condition(story: Story, kind: str, name: str) -> dict[str, Any]:
 async def until_condition(story: Story, kind: str, name: str, reason: str, text: str) -> None:
     """Wait until a group has a condition with this reason."""
 
+    found: dict[str, Any] = {}
+
     async def look() -> bool:
-        found = await condition(story, kind, name)
+        found.update(await condition(story, kind, name))
         return found.get("reason") == reason and text in found.get("message", "")
 
-    try:
-        await eventually(look, every_s=0.2)
-    except TimeoutError as error:
-        raise AssertionError(f"{kind} {name}: {await condition(story, kind, name)}") from error
+    await eventually(look, f"{kind} {name}: {reason}", every_s=0.2, state=lambda: found)
 
 
 async def unwritten(story: Story, path: str) -> None:
     """Check that a group is not written while nothing changes: over whole passes of the service."""
     await until_protected(story, path)
     before = (await story.api.get(path))["metadata"]["resourceVersion"]
-    await asyncio.sleep(4)
-    assert (await story.api.get(path))["metadata"]["resourceVersion"] == before
+
+    async def the_same() -> bool:
+        return (await story.api.get(path))["metadata"]["resourceVersion"] == before
+
+    await story.stays(the_same, 40)
 
 
 async def until_event(story: Story, pod: str, text: str) -> None:

@@ -26,13 +26,13 @@ from tests.controlplane.api import Api
 from tests.controlplane.objects import a_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import sweep
 from tests.e2e.scenarios.conftest import real, sweep_groups
 from tests.e2e.scenarios.container import PodProcess, places_to_mount
 from tests.support.certificates import client_context, files_of, point_at
 from tests.support.logs.postgres import execute, running_postgres
 from tests.support.service.manifest_builders import a_gang
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.e2e,
@@ -157,7 +157,7 @@ async def placed(api: Api, name: str) -> Object:
     return await eventually(look)
 
 
-async def binds_a_gang(api: Api, node: str, process: Process) -> None:
+async def binds_a_gang(api: Api, node: str) -> None:
     """Create a gang, and wait until all of it is bound to a node."""
     for thing in a_gang("g", pods=3, requests={"cpu": 1}):
         await api.create(real(thing))
@@ -166,10 +166,7 @@ async def binds_a_gang(api: Api, node: str, process: Process) -> None:
         pods = (await api.get("/api/v1/namespaces/default/pods"))["items"]
         return len(pods) == 3 and {one["spec"].get("nodeName") for one in pods} == {node}
 
-    try:
-        await eventually(bound)
-    except TimeoutError as error:
-        raise AssertionError(process.tail()) from error
+    await eventually(bound)
 
 
 async def test_the_rendered_deployment_binds_a_gang(
@@ -196,7 +193,7 @@ async def test_the_rendered_deployment_binds_a_gang(
         async with playing(site, cluster, pod, tmp_path) as process:
             probe = pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]
             await until_ready(process, f"https://127.0.0.1:{https}{probe['path']}", certificates)
-            await binds_a_gang(cluster, "worker", process)
+            await binds_a_gang(cluster, "worker")
     finally:
         site.stop_scheduler()
 
@@ -222,10 +219,10 @@ async def test_the_rendered_second_scheduler_binds_a_gang(
         assert {one["spec"]["nodeName"] for one in (extender, scheduler)} == {"system"}
         async with (
             playing(site, cluster, extender, tmp_path / "extender") as process,
-            playing(site, cluster, scheduler, tmp_path / "scheduler") as second,
+            playing(site, cluster, scheduler, tmp_path / "scheduler"),
         ):
             await until_ready(process, f"https://127.0.0.1:{https}/readyz", certificates)
-            await binds_a_gang(cluster, "pool", second)
+            await binds_a_gang(cluster, "pool")
     finally:
         site.stop_scheduler("default")
         files = [
@@ -268,7 +265,4 @@ async def until_ready(process: Process, url: str, certificates: CertificateFolde
             except aiohttp.ClientError:
                 return False
 
-        try:
-            await eventually(ready, timeout_s=90)
-        except TimeoutError as error:
-            raise AssertionError(process.tail()) from error
+        await eventually(ready)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import ROOT
+from tests.support.waiting import answer_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 
@@ -44,6 +45,6 @@ async def play(story: Story) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 200)
+    out, _ = await answer_of(process.communicate(), "the end of the demo")
     assert process.returncode == 0, out.decode()
     return out.decode()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import OURS, Story, member
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

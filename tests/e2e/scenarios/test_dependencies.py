@@ -45,7 +45,7 @@ async def test_one_member_per_node(story: Story) -> None:
     )
     apart = rule("podAntiAffinity", HOST, app="g")
     await story.create(*(labelled(f"g-{n}", "g", "g", affinity=apart) for n in range(4)))
-    bound = await story.until_bound(4, prefix="g-", timeout_s=60)
+    bound = await story.until_bound(4, prefix="g-")
     assert set(bound.values()) == {"b0", "b1", "b2", "b3"}
     events = await story.check_events()
     check_rounds(events, 1)
@@ -64,7 +64,7 @@ async def test_a_member_that_needs_another(story: Story, first: str) -> None:
     a = labelled("g-a", "g", "a", affinity=rule("podAffinity", ZONE, app="b"))
     b = labelled("g-b", "g", "b")
     await story.create(*((a, b) if first == "needs" else (b, a)))
-    bound = await story.until_bound(2, prefix="g-", timeout_s=60)
+    bound = await story.until_bound(2, prefix="g-")
     assert bound["g-a"][1] == bound["g-b"][1], bound
     check_rounds(await story.check_events(), 3)
 
@@ -80,7 +80,7 @@ async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
     await until_condition(story, "PodGroup", "g", "Unschedulable", text)
     assert not await story.bound()
     await story.create(a_pod("db", node="n1", metadata={"labels": {"app": "db"}}))
-    assert await story.until_bound(1, prefix="g-", timeout_s=60) == {"g-0": "n1"}
+    assert await story.until_bound(1, prefix="g-") == {"g-0": "n1"}
     check_rounds(await story.check_events(), 1)
 
 
@@ -111,7 +111,7 @@ async def test_members_spread_over_zones(story: Story) -> None:
     await story.create(
         *(labelled(f"g-{n}", "g", "g", topologySpreadConstraints=[spread]) for n in range(7))
     )
-    bound = await story.until_bound(7, prefix="g-", timeout_s=90)
+    bound = await story.until_bound(7, prefix="g-")
     assert sorted(Counter(node[0] for node in bound.values()).values()) == [2, 2, 3]
     check_rounds(await story.check_events(), 2)
 
@@ -128,7 +128,7 @@ async def test_members_that_all_want_one_zone(story: Story) -> None:
     )
     near = rule("podAffinity", ZONE, app="g")
     await story.create(*(labelled(f"g-{n}", "g", "g", affinity=near) for n in range(4)))
-    bound = await story.until_bound(4, prefix="g-", timeout_s=60)
+    bound = await story.until_bound(4, prefix="g-")
     assert {node[0] for node in bound.values()} == {"b"}
     check_rounds(await story.check_events(), 1)
 
@@ -142,7 +142,7 @@ async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
         a_group("g", gang=2),
     )
     await story.create(*(labelled(f"g-{n}", "g", "g") for n in range(2)))
-    bound = await story.until_bound(2, prefix="g-", timeout_s=60)
+    bound = await story.until_bound(2, prefix="g-")
     assert set(bound.values()) == {"b0", "b1"}
     events = await story.check_events()
     check_rounds(events, 1)

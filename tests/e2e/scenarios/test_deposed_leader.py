@@ -22,11 +22,11 @@ from aiohttp import web
 
 from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.controlplane.livedin import STUCK
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
 from tests.e2e.scenarios.test_preemption import classes, preemptor, racks, singles
 from tests.support.service.manifest_builders import RACK, a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.e2e,
@@ -116,7 +116,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
     else:
         await story.create(*(a_node(f"n{i}", gpu=8) for i in range(4)))
         await story.create(*a_gang("g", pods=4, requests=GPU))
-    await asyncio.wait_for(asleep.wait(), 120)
+    await eventually(asleep.is_set)
     story.verbs.target = second.verbs_url
 
     async def leads() -> bool:
@@ -161,7 +161,7 @@ async def test_a_kube_scheduler_that_slept_binds_nothing_elsewhere(story: Story)
     story.verbs.before = late
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
     await story.create(*a_gang("g", pods=2, requests=GPU))
-    await asyncio.wait_for(came.wait(), 120)
+    await eventually(came.is_set)
     scheduler = story.plane.schedulers["scheduler"]
     scheduler.pause()
     try:

@@ -17,10 +17,10 @@ from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import GATE
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member
 from tests.e2e.scenarios.intercept import Intercept, intercept
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from tests.controlplane.api import ApiError
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 from tests.support.planning.spec_vectors import by_id
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, vector_objects
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
@@ -34,9 +34,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     """One node short binds nothing, ever; when the node comes all bind without a change to a pod."""
     await story.create(*nodes(7), *gang("train", 8))
     await story.until_event("GangUnschedulable", "default/train", outcome="impossible")
-    for _ in range(30):
-        assert not await story.bound()
-        await asyncio.sleep(0.1)
+    await story.stays(story.none_bound, 30)
     (*_, refused) = await story.service.events("GangUnschedulable")
     assert refused["data"]["outcome"] == "impossible"
 
@@ -115,8 +113,11 @@ async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None
     await story.create(*vector_objects(entry))
     want = entry["want"]
     bound = await story.until_bound(sum(want.values()))
-    await asyncio.sleep(1.0)
-    assert await story.bound() == bound, "more was bound than the vector wants"
+
+    async def no_more_bound() -> bool:
+        return await story.bound() == bound
+
+    await story.stays(no_more_bound)
     counts: dict[str, int] = {}
     for pod in bound:
         leaf = pod.rpartition("-")[0]
@@ -127,12 +128,8 @@ async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None
 
 
 async def restart_when_dead(story: Story) -> None:
-    await eventually(lambda: _is(not story.service.running))
+    await eventually(lambda: not story.service.running)
     await story.service.start()
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 async def finish(story: Story, count: int) -> None:
@@ -184,7 +181,7 @@ async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
 
     story.verbs.before = kill_at_sixth_bind
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(not story.service.running))
+    await eventually(lambda: not story.service.running)
     assert not await story.bound()
     await story.service.start()
     await finish(story, 8)
@@ -215,7 +212,7 @@ async def test_killed_between_two_binds(story: Story) -> None:
 
     story.server.before, story.server.after = let_three_pass, kill_after_three
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(not story.service.running))
+    await eventually(lambda: not story.service.running)
 
     async def some_bound() -> bool:
         return len(await story.bound()) == 3
@@ -282,8 +279,7 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     await eventually(lambda: pod_has_event("prefill-0", "PodGroup default/prefill does not exist"))
     await story.create(tree[1], tree[2])
     await eventually(lambda: pod_has_event("decode-1", "waits for its parent"))
-    await asyncio.sleep(1)
-    assert not await story.bound()
+    await story.stays(story.none_bound)
     await story.create(tree[0])
     await story.until_bound(4)
     await story.until_event("GangScheduled", "default/serve")

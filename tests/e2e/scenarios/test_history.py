@@ -15,13 +15,13 @@ from aiohttp import web
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.controlplane.api import ApiError
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept
 from tests.e2e.scenarios.test_outages import verified
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.logs.postgres_backups import Backup
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from tests.controlplane.objects import GATE
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_gangs import GPU, finish, gang, nodes
 from tests.e2e.scenarios.test_ordinary_pods import ordinary
 from tests.support.service.manifest_builders import a_gang
+from tests.support.waiting import eventually
 
 # neighbours have pods of their own that wait, and more nodes
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("never")]

@@ -10,9 +10,10 @@ import yaml
 from aiohttp import web
 
 from tests.controlplane.objects import condition_of
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_deleted_objects import held_before_bind, planned
 from tests.e2e.scenarios.test_ordinary_pods import (
@@ -27,6 +27,7 @@ from tests.e2e.scenarios.test_ordinary_pods import (
     ordinary,
 )
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 OTHER = "other-scheduler"

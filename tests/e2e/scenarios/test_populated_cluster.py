@@ -8,9 +8,9 @@ import pytest
 
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("only")]
 GPU = {"nvidia.com/gpu": 8}
@@ -78,7 +78,7 @@ async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -
     before = neighbours.came
 
     async def more_came() -> bool:
-        return neighbours.came >= before + 40
+        return neighbours.came >= before + 20
 
     await eventually(more_came)
     assert not neighbours.missed

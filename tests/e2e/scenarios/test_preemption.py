@@ -14,10 +14,11 @@ import pytest
 from aiohttp import web
 
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.waiting import eventually
+from tests.controlplane.objects import condition_of
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_ordinary_pods import use_scope
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("never")]
 ONE = {GPU: 1}
@@ -130,12 +131,12 @@ async def test_victims_that_are_made_again_do_not_take_the_capacity_back(story: 
             async def gone(name: str = f"single-{node}") -> bool:
                 return name not in await story.pods()
 
-            await eventually(gone, timeout_s=60, every_s=0.01)
+            await eventually(gone, every_s=0.01)
             await story.create(*of_class([a_pod(f"again-{node}", requests=ONE)], "low"))
 
     controller = asyncio.create_task(made_again())
     await story.create(*preemptor())
-    await story.until_bound(2, "hi", timeout_s=60)
+    await story.until_bound(2, "hi")
     await controller
     await completed(story)
     assert await story.bound("again") == {}
@@ -213,12 +214,17 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
 
     story.server.before, story.server.after = before, after
     await story.create(*preemptor(topo=RACK))
-    await asyncio.wait_for(struck.wait(), 60)
+    await eventually(struck.is_set)
     story.service.kill()
     story.server.before = story.server.after = None
     waiting = of_class([a_pod("late", requests=ONE)], "patient")
     await story.create(*waiting)  # wants the capacity that was made, while only the log guards it
-    await asyncio.sleep(1)
+
+    async def refused() -> bool:
+        condition = condition_of((await story.pods())["late"], "PodScheduled")
+        return condition is not None and condition["status"] == "False"
+
+    await story.until(refused)
     await story.service.start()
     # kube-apiserver deletes a pod with two writes. A kill that takes back the request between them leaves a pod
     # that terminates for ever; on a node it is the kubelet that ends it.
@@ -249,7 +255,7 @@ async def test_a_victim_that_does_not_terminate_is_reported(story: Story) -> Non
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 is still there after its grace period" in text
 
-    await eventually(group_has_message, timeout_s=90)
+    await eventually(group_has_message)
     assert not await story.bound("hi")
     assert await story.service.metric("gang_extender_preemption_victims_stuck") == 1
     await story.api.patch(
@@ -342,10 +348,10 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 cannot be deleted" in text and "disruption budget" in text
 
-    await eventually(group_has_message, timeout_s=90)
+    await eventually(group_has_message)
     assert "single-a0" in await story.bound()
     await allow(1)
-    await story.until_bound(1, "hi", timeout_s=60)
+    await story.until_bound(1, "hi")
     await completed(story)
     assert {f["via"] for f in await events_of_kind(story, "VictimGone")} == {"evicted"}
     await story.api.delete(pdb)

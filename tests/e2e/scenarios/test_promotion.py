@@ -17,7 +17,6 @@ import pytest
 
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.intercept import Intercept, intercept
 from tests.e2e.scenarios.replicas import Replicas, replicas
@@ -25,6 +24,7 @@ from tests.e2e.scenarios.test_history import all_ends_well, half_bound, recovere
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.logs.postgres_backups import Standby
+from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 

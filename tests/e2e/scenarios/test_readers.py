@@ -20,8 +20,6 @@ from selenium.webdriver.common.keys import Keys
 
 from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, load_configuration
-from extender.http.access.review_cache import POSITIVE_S
-from extender.http.web.access_control import STREAM_RECHECK_S
 from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
 from tests.contract.test_access_reviews import (  # noqa: F401 - pytest collects them here
     test_a_right_ends_when_it_is_taken_away,
@@ -34,12 +32,12 @@ from tests.contract.test_access_reviews import (  # noqa: F401 - pytest collects
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane, token_of
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import Service
 from tests.support.certificates import certificate_folder
 from tests.support.service.browser import chromium
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_group
+from tests.support.waiting import answer_of, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.kubernetes("1.37")]
 
@@ -158,7 +156,7 @@ class Reading:
         async def answered() -> bool:
             return (await self.ask(path, token))[0] == status
 
-        await eventually(answered, every_s=0.2, timeout_s=30)
+        await eventually(answered, every_s=0.2)
 
 
 @pytest.fixture
@@ -218,12 +216,9 @@ async def test_a_reader_has_the_rights_that_rbac_gives(reading: Reading, place: 
     ):
         assert stream.status == 200
         await place.take_all(callers["ann"])
-        began_s = asyncio.get_running_loop().time()
         with pytest.raises(aiohttp.ClientPayloadError):
-            await stream.content.read()
-        ended_s = asyncio.get_running_loop().time() - began_s
+            await answer_of(stream.content.read(), "the stream ends")
     assert (await reading.ask("/v1/gangs", ann))[0] == 403
-    assert ended_s < POSITIVE_S + STREAM_RECHECK_S + 10, "seconds; a busy machine may be slow"
 
 
 async def test_the_token_of_a_kubeconfig_is_enough(reading: Reading, place: Accounts) -> None:
@@ -254,7 +249,7 @@ async def test_who_may_create_may_plan(reading: Reading, place: Accounts) -> Non
     async def permitted() -> bool:
         return (await plan("team-b"))[0] == 200
 
-    await eventually(permitted, every_s=0.5, timeout_s=30)
+    await eventually(permitted, every_s=0.5)
     status, text = await plan("team-a")
     assert (status, "namespace 'team-a'" in text) == (400, True), text
 
@@ -305,7 +300,7 @@ async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> N
         async def shown() -> Any:
             return await asyncio.to_thread(look)
 
-        await eventually(shown, timeout_s=60)
+        await eventually(shown)
 
     def kept() -> str:
         script = (

@@ -16,11 +16,11 @@ import yaml
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import path_of
 from tests.controlplane.processes import Process
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member, real
 from tests.e2e.scenarios.test_ordinary_pods import CPU, GPU, of_daemonset, ordinary, refused
 from tests.support.certificates import files_of, point_at
 from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 FOLDER = DEPLOY / "second-scheduler"

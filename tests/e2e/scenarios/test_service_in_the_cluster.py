@@ -24,10 +24,10 @@ from deploy.demo.ports import free_port
 from tests.controlplane.build import build_portforward
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.processes import Process
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story
 from tests.e2e.scenarios.service import ROOT
 from tests.support.service.manifest_builders import a_gang
+from tests.support.waiting import eventually, patient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.lived_in("never")]
 NAMESPACE = "gang-extender"
@@ -216,7 +216,7 @@ async def test_a_follower_goes_on_when_the_port_is_lost(reader: Reader) -> None:
     seen: list[dict[str, Any]] = []
 
     async def follow_to(kind: str, gang: str) -> None:
-        async with asyncio.timeout(120):
+        async with patient(f"{kind} of {gang} is followed"):
             while not any(one["type"] == kind and one["gang"] == gang for one in seen):
                 seen.append(json.loads(await process.stdout.readline()))
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.controlplane.api import ApiError
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.aftermath import check_aftermath
 from tests.e2e.scenarios.conftest import OURS, Story, member
 from tests.support.service.manifest_builders import a_group, a_node
+from tests.support.waiting import eventually
 
 NODES = 6
 RACKS = ("r1", "r2", "r3")
@@ -138,7 +138,7 @@ class Soak:
 
     async def check(self) -> None:
         """Check everything that must hold in the end, and that no gang outlives its group."""
-        await check_aftermath(self.story, timeout_s=120)
+        await check_aftermath(self.story)
 
         async def forgotten() -> bool:
             lines = await self.story.service.get("/v1/gangs")

@@ -24,12 +24,12 @@ import pytest
 from aiohttp import web
 
 from tests.controlplane.api import ApiError
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import OURS, Story, real
 from tests.e2e.scenarios.replicas import Replica, Replicas, replicas
 from tests.e2e.scenarios.test_preemption import classes, of_class
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
+from tests.support.waiting import eventually
 
 LEASE_S = float(os.environ.get("GANG_EXTENDER_TEST_LEASE_S", "4"))
 KILLS = int(os.environ.get("GANG_EXTENDER_TEST_KILLS", "50"))  # fewer, to try it
@@ -78,7 +78,7 @@ async def _behind_a_service(
     ways = request.node.stash[WAYS][: getattr(request, "param", 2)]
     lease = str(LEASE_S)
     async with replicas(story, ways, folder, proxied=proxied, lease_duration_s=lease) as made:
-        assert await made.all[0].leads()
+        await eventually(made.all[0].leads)
         story.verbs.target = made.front.url
         yield made
 
@@ -307,7 +307,7 @@ async def kill_once(group: Replicas, number: int, point: str) -> Gap:
     try:
         with killer.armed():
             name = await provoke(story, number, strike)
-            await asyncio.wait_for(killer.struck.wait(), 90)
+            await eventually(killer.struck.is_set)
             began_s = killer.killed_s
         await group.until_led()
         answers_s = time.time()
@@ -494,7 +494,7 @@ async def test_a_rolling_update_refuses_no_call(story: Story, group: Replicas) -
                 for replica in group.all:
                     await group.rolled(replica, windows)
             before = len(done)
-            await story.until(lambda: _is(coming.done() or len(done) > before))
+            await story.until(lambda: coming.done() or len(done) > before)
             assert not coming.done(), coming.result()
         finally:
             coming.cancel()
@@ -510,10 +510,6 @@ async def test_a_rolling_update_refuses_no_call(story: Story, group: Replicas) -
     assert errors.outside(windows) == 0
     assert group.front.refused == []
     await story.check_events()
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 # -- PostgreSQL is cut from one replica ----------------------------------------------------------------
@@ -564,7 +560,7 @@ async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, ho
 
     story.verbs.before = keep_the_last
     await story.create(*a_gang("held", pods=SIZE, requests={GPU: 8}))
-    await story.until(lambda: _is(arrived >= SIZE))
+    await story.until(lambda: arrived >= SIZE)
     first.database.cut(how)
     # planned under a lease that still counts; its append may be on its way for long
     await story.create(*a_gang("ghost", pods=SIZE, requests={GPU: 8}))
@@ -612,7 +608,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
         os.kill(second.service.pid, signal.SIGCONT)
         await until_ready(second)
         assert not await second.leads()
-        assert await first.leads()
+        await eventually(first.leads)
         group.kill_leader()
     else:
         behind = "it grows faster than it is read here" if how == "lagging" else "behind the log"

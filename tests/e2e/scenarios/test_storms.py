@@ -6,18 +6,17 @@ whose pods name them by the field. One story runs a second time without it, with
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.aftermath import BUILT_IN
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
+from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
@@ -128,16 +127,18 @@ async def until_refused(story: Story, *gangs: str) -> None:
     await until_quiet(story)
 
 
-async def until_quiet(story: Story, quiet_s: float = 3.0, within_s: float = 60.0) -> None:
-    """Wait until our service has written nothing to the API server for a while."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    before, since = len(writes(story)), loop.time()
-    while loop.time() - since < quiet_s:
-        if len(writes(story)) != before:
-            before, since = len(writes(story)), loop.time()
-        assert loop.time() < deadline, f"it never rests: {writes(story)[-20:]}"
-        await asyncio.sleep(0.2)
+async def until_quiet(story: Story, looks: int = 15) -> None:
+    """Wait until our service, which answers meanwhile, has written nothing to the API server for so many looks."""
+    before, quiet = -1, 0
+
+    async def rests() -> bool:
+        nonlocal before, quiet
+        await story.service.get("/v1/gangs")
+        now = len(writes(story))
+        before, quiet = now, quiet + 1 if now == before else 0
+        return quiet >= looks
+
+    await story.until(rests, "our service writes nothing", every_s=0.2)
 
 
 @pytest.mark.native_gangs("both")
@@ -287,7 +288,7 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
 
     story.server.after = look
     await story.create(*nodes(38), *gang(story, "big", 300, requests={"nvidia.com/gpu": 1}))
-    await story.until_bound(300, "big-", timeout_s=150)
+    await story.until_bound(300, "big-")
     await story.until_event("GangScheduled", "default/big")
 
     async def all_recorded() -> bool:

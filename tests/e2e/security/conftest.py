@@ -17,7 +17,6 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import require_programs, until_gates_are_free
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
     lived_in,
@@ -29,6 +28,7 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
 )
 from tests.e2e.security.attempts import LABEL, PODS, Attempt, attempts, objects
 from tests.e2e.security.uses import DryRunning, Use, Uses
+from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
 RIGHTS = ("rbac", "workloads/rbac")

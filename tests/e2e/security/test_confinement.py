@@ -10,10 +10,10 @@ import pytest
 from extender.core.workloads.kind_table import KINDS
 from tests.controlplane.api import Api, Object
 from tests.controlplane.objects import path_of
-from tests.controlplane.waiting import eventually
 from tests.e2e.security.attempts import LABEL, PODS, Attempt
 from tests.e2e.security.conftest import BINDINGS, RIGHTS, VALIDATING, Secured, documents
 from tests.e2e.security.uses import Right
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 

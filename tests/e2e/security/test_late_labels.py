@@ -16,9 +16,9 @@ from aiohttp import web
 from deploy.demo.ports import free_port
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import GATE, a_pod
-from tests.controlplane.waiting import eventually
 from tests.e2e.security.attempts import LABEL, PODS
 from tests.e2e.security.conftest import BINDINGS, Secured
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.controlplane.api import ApiError, Object
 from tests.controlplane.objects import a_namespace
-from tests.controlplane.waiting import eventually
 from tests.e2e.security.attempts import a_group
 from tests.e2e.security.conftest import Secured, documents
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37")]
 

@@ -21,7 +21,7 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import GATE, KINDS, a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually, until_admission_knows
+from tests.controlplane.waiting import until_admission_knows
 from tests.e2e.conftest import NEWEST
 from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixtures and hooks here
     DEPLOY,
@@ -35,6 +35,7 @@ from tests.e2e.scenarios.conftest import (  # noqa: F401 - pytest looks for fixt
 )
 from tests.e2e.trees.workloads import TREE, a_job
 from tests.support.service.manifest_builders import GROUP_LABEL
+from tests.support.waiting import eventually
 
 # In the order of docs/workloads.md: no Job is stamped before its pods get their leaf.
 WORKLOAD_MANIFESTS = ("rbac", "leaf-policy", "tree-policies")

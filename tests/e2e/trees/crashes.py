@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 import msgspec
 from aiohttp import web
 
-from tests.controlplane.waiting import TIMEOUT_S
 from tests.e2e.scenarios.conftest import OURS, Story
 from tests.support.logs.database_proxy import DatabaseProxy
 
@@ -107,10 +106,7 @@ async def killed_at(story: Story, database: DatabaseProxy, crash: Crash) -> Asyn
     database.sent, database.answered = point.sent, point.answered
     try:
         yield
-        try:
-            await asyncio.wait_for(point.struck.wait(), TIMEOUT_S)
-        except TimeoutError as error:
-            raise AssertionError(f"{crash} was never reached\n{await story.report()}") from error
+        await story.until(point.struck.is_set, f"{crash} is reached")
     finally:
         story.server.before = story.server.after = database.sent = database.answered = None
     assert not story.service.running

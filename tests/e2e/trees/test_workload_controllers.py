@@ -18,11 +18,11 @@ from tests.controlplane.controllers.grove_objects import GATE
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import path_of
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.recorded import kinds_of, read_record, seen, shape_of, submitted
 from tests.support.planning.controller_records import a_staged_runtime, as_placed, workload_of
 from tests.support.service.manifest_builders import a_group, a_node
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -50,10 +50,7 @@ async def becomes(api: Api, record: Iterable[Object]) -> None:
         found[:] = shape_of(await seen(api, kinds))
         return found == wanted
 
-    try:
-        await eventually(same, every_s=0.1)
-    except TimeoutError:
-        assert found == wanted
+    await eventually(same, f"{wanted}", every_s=0.1, state=lambda: found)
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:

@@ -5,7 +5,6 @@ The tests are those of tests/contract/test_workloads.py; only the place is anoth
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,9 +27,9 @@ from tests.contract.test_workloads import (  # noqa: F401 - pytest collects them
 from tests.controlplane.api import Api
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.scenarios.conftest import DEPLOY, OURS, sweep_groups
 from tests.e2e.trees.conftest import clear_workloads
+from tests.support.waiting import answer_of, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -77,7 +76,7 @@ async def place(site: ControlPlane) -> AsyncIterator[Server]:
         adapter = await KubernetesCluster.connect(kubeconfig, clock=SystemClock())
         await adapter.start()
         try:
-            await asyncio.wait_for(adapter.synced(), TIMEOUT_S)
+            await answer_of(adapter.synced())
 
             async def synced() -> bool:
                 return {"Job", "TreeProfile"} <= adapter.workloads.view().synced

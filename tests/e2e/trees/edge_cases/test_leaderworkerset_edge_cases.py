@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
 import pytest
@@ -68,11 +67,13 @@ async def until_replaced(story: Story, pods: dict[str, Object], before: dict[str
         before: The groups before.
     """
     old = replica(pods, 0)
-    while len(now := await story.pods()) < len(pods) + 1 or set(replica(now, 0).values()) & set(
-        old.values()
-    ):
+
+    async def replaced() -> bool:
         assert not await story.bound("competitor-")
-        await asyncio.sleep(0.05)
+        now = await story.pods()
+        return len(now) > len(pods) and not set(replica(now, 0).values()) & set(old.values())
+
+    await story.until(replaced)
     fresh = await until_running(story, "serve-0", 3, gone=frozenset(old.values()))
     now = await story.pods()
     assert replica(now, 0).keys() == old.keys()

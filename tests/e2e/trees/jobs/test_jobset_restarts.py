@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.controlplane.api import ApiError
@@ -82,17 +80,24 @@ async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
     await story.api.create(a_job("competitor", 1))
     await until_pods(story, 5)
     await kubelet.fail(next(n for n in await story.pods() if n.startswith("train-worker-")))
-    seen = 0
-    while old in (pods := await story.pods()):
+    most = 0
+
+    async def gone() -> bool:
+        nonlocal most
+        pods = await story.pods()
+        if old not in pods:
+            return True
         fresh = [
             pod for name, pod in pods.items()
             if name.startswith("train-") and pod["metadata"]["uid"] not in first
         ]  # fmt: skip
-        seen = max(seen, len(fresh))
+        most = max(most, len(fresh))
         assert not [pod for pod in fresh if pod["spec"].get("nodeName")]
         assert not await story.bound("competitor-")
-        await asyncio.sleep(0.1)
-    assert seen == 3  # the new workers were there, beside the old driver
+        return False
+
+    await story.until(gone)
+    assert most == 3  # the new workers were there, beside the old driver
     await until_running(story, "train-", 4, gone=frozenset(first))
     assert not await story.bound("competitor-")
     await story.check_events()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -69,11 +68,17 @@ async def test_one_job_of_a_jobset_restarts_alone(
     failed, survivor = old
     await kubelet.fail(failed)
     # it terminates; the name of its Job is taken until then
-    while survivor in (pods := await story.pods()):
+
+    async def gone() -> bool:
+        pods = await story.pods()
+        if survivor not in pods:
+            return True
         fresh = set(uids(_of_job(pods, 0)).values()) - set(old.values())
         assert not fresh & {pod["metadata"]["uid"] for pod in pods.values() if _is_bound(pod)}
         assert not await story.bound("competitor-")
-        await asyncio.sleep(0.1)
+        return False
+
+    await story.until(gone)
     fresh = await until_running(story, "train-worker-0-", 2, gone=frozenset(old.values()))
     now = await story.pods()
     assert uids(_of_job(now, 1)) == others

@@ -11,9 +11,9 @@ from tests.controlplane.controllers.jobset_player import install_native_jobset
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import OURS, Story
 from tests.e2e.trees.workloads import TREE, a_job, a_jobset
+from tests.support.waiting import eventually
 
 GATES = {"GenericWorkload": True, "WorkloadWithJob": True}
 PROFILE = "adopting"

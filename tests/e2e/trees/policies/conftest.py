@@ -14,9 +14,9 @@ from extender.core.workloads.workload_object import TREE_LABEL
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import until_gates_are_free
 from tests.e2e.trees.policies.workload_samples import a_workload, definitions, labels_in, path_to
+from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes"
 MANIFESTS = (

@@ -19,9 +19,9 @@ from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import BIND, GATE, MEMBER, a_pod
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.trees.policies.conftest import LABELLED, PLAIN, apply, apply_objects, dry_run, remove
 from tests.e2e.trees.policies.workload_samples import a_workload, labels_in, path_to
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 RECORDS = Path(__file__).parents[3] / "golden" / "controllers"

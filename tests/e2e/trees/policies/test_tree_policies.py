@@ -20,7 +20,6 @@ from extender.core.workloads.workload_object import (
 from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.trees.policies.conftest import (
     AT_ONCE,
     LABELLED,
@@ -31,6 +30,7 @@ from tests.e2e.trees.policies.conftest import (
     remove,
 )
 from tests.e2e.trees.policies.workload_samples import a_workload, labels_in, path_to, templates_of
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 WITH_TEMPLATES = [one for one in KINDS if one.template_paths]
