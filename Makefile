@@ -88,8 +88,8 @@ audit: setup ## Known vulnerabilities of those packages (pip-audit); make check 
 bench: setup ## Every number beside its baseline: make bench [NAMES="gang verbs"] [ROUNDS=5] [ONLY=pattern] [RESUME=1] [QUICK=1] [RECORD=1] [TRACE=1] [KUBERNETES=1.36]
 	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record) $(if $(TRACE),--trace) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 
-bench-quick: setup ## The table of tests/bench/RESULTS.md, with goals and verdicts: make bench-quick [ROUNDS=3] [ONLY=rows] [RECORD=1]
-	$(RUN) -m tests.bench quick --rounds $(or $(ROUNDS),3) $(if $(ONLY),--only '$(ONLY)') $(if $(QUICK),--quick) $(if $(RECORD),--record)
+bench-quick: setup ## The table of tests/bench/RESULTS.md, with goals and verdicts: make bench-quick [ROUNDS=3] [ONLY=rows] [RESUME=1] [RECORD=1]
+	$(RUN) -m tests.bench quick --rounds $(or $(ROUNDS),3) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record)
 
 bench-check: setup ## What of the last run got worse than recorded by more than the spread
 	$(RUN) -m tests.bench $(NAMES) --check

@@ -8,20 +8,24 @@ import importlib
 import inspect
 import sys
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from tests.bench.figures import Figure, Scale
+from tests.bench.figures import Failed, Figure, Scale
 from tests.bench.plot import plot
 from tests.bench.record import PLOTS, load, record, worse
 from tests.bench.stand import close_stands
 from tests.bench.table import table
 from tests.bench.verdicts import in_order, verdict_markdown, verdict_text
 
-# name -> module with `run(scale)`: a list of figures, plain or async, or lists of them as they come;
-# cheapest first
+# name -> module with `run(scale)`: a list of figures, plain or async, or lists of them as they come; that of `quick` has
+# `FAMILIES` of them; cheapest first
 BENCHES = {
     "planner": "tests.bench.planner",
     "victim-search": "tests.bench.victim_search",
@@ -63,27 +67,38 @@ def main() -> int:
         kubernetes=given.kubernetes,
         only=given.only,
         trace=given.trace,
-        done=frozenset(kept) if given.resume else frozenset(),
+        done=frozenset((f.bench, f.case) for f in kept.values()) if given.resume else frozenset(),
     )
+    if not given.resume:  # of what is measured now, none from before is left where it fails
+        kept = {
+            key: f for key, f in kept.items() if f.bench not in names or not scale.asks_for(f.case)
+        }
+    failed = []
     measured = set(kept) if given.resume else set()
     for name in names:
         began_s = time.monotonic()
         for found in figures_of(name, scale):
-            new = {(f.bench, f.what): f for f in found}
-            kept |= new
-            measured |= set(new)
+            if isinstance(found, Failed):
+                failed.append(found)
+            else:
+                new = {(f.bench, f.what): f for f in found}
+                kept |= new
+                measured |= set(new)
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_bytes(msgspec.json.format(msgspec.json.encode(list(kept.values()))))
-            print(table(list(new.values())), flush=True)
+            print(found if isinstance(found, Failed) else table(found), flush=True)
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
         if name == QUICK:
             found = in_order(f for key, f in kept.items() if key in measured and key[0] == QUICK)
-            print(f"{verdict_text(found)}\n\n{verdict_markdown(found)}", flush=True)
+            lost = [row for row in failed if row.bench == QUICK]
+            print(f"{verdict_text(found, lost)}\n\n{verdict_markdown(found)}", flush=True)
     if given.record:
         only = f" ONLY='{given.only}'" if given.only else ""
         found = [f for key, f in kept.items() if key in measured and key[0] in names]
         keep(found, f"ROUNDS={given.rounds}{only}", resumed=given.resume)
-    return 0
+    if failed:
+        print(*failed, "RESUME=1 measures what is missing", sep="\n", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -111,9 +126,30 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def figures_of(name: str, scale: Scale) -> Iterator[Iterable[Figure]]:
-    """Run one benchmark; figures come in lists as they are known."""
-    made = importlib.import_module(BENCHES[name]).run(scale)
+def figures_of(name: str, scale: Scale) -> Iterator[list[Figure] | Failed]:
+    """Run one benchmark; figures come in lists as they are known. What comes after a failure begins on a new stand."""
+    module = importlib.import_module(BENCHES[name])
+    if name == QUICK:
+        parts = {f: rows for f, rows in module.FAMILIES.items() if scale.wants(name, f)}
+    else:
+        parts = {name: module.run}
+    for part, work in parts.items():
+        began_s = time.monotonic()
+        try:
+            if name == QUICK:
+                yield [structs.replace(f, family=part) for f in chain.from_iterable(work(scale))]
+                print(f"  {part}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
+            else:
+                yield from _as_known(work, scale)
+        except Exception as error:
+            traceback.print_exc()
+            close_stands()
+            first_line = str(error).partition("\n")[0]  # others are of a log
+            yield Failed(bench=name, what=part, error=f"{type(error).__name__}: {first_line}")
+
+
+def _as_known(work: Callable[[Scale], Any], scale: Scale) -> Iterator[list[Figure]]:
+    made = work(scale)
     if inspect.isgenerator(made):
         yield from made
     else:

@@ -22,9 +22,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[str, str]] = frozenset()  # (bench, what) measured before; not again
 
     def wants(self, bench: str, case: str) -> bool:
-        """Return whether a case is to be run; its figures are called "<case>: ..."."""
+        """Return whether a case is to be run; its figures are called "<case>: ...", or it is their family."""
         known = any(b == bench and what.partition(": ")[0] == case for b, what in self.done)
-        return re.search(self.only, case) is not None and not known
+        return self.asks_for(case) and not known
+
+    def asks_for(self, case: str) -> bool:
+        """Return whether a case is among those that are to be there at the end."""
+        return re.search(self.only, case) is not None
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: int = 0  # runs that did not finish, ours
     baseline_unfinished: int = 0
     note: str = ""
+    family: str = ""  # of `quick`: rows that are measured together, or again together
+
+    @property
+    def case(self) -> str:
+        """Return the name by which `ONLY` and `RESUME` know what it belongs to."""
+        return self.family or self.what.partition(": ")[0]
 
     @property
     def median(self) -> float:
@@ -75,6 +85,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         number = float(re.match(r"[\d.,]+", self.target).group().replace(",", ""))  # type: ignore[union-attr]
         found = self.ratio if self.target.endswith(" x") else self.median
         return found >= number if self.better == "higher" else found <= number
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """What could not be measured, and why."""
+
+    bench: str
+    what: str  # a family of rows of `quick`, or the name of the bench
+    error: str
+
+    def __str__(self) -> str:
+        name = self.bench if self.what == self.bench else f"{self.bench}: {self.what}"
+        return f"{name}: failed: {self.error}"
 
 
 def short(value: float) -> str:

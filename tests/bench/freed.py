@@ -12,8 +12,8 @@ from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
 from tests.controlplane.objects import a_pod, condition_of
-from tests.controlplane.waiting import eventually
 from tests.support.service.manifest_builders import SLOT
+from tests.support.waiting import eventually
 
 GANG = Shape(pods=8)
 QPS = (200, 400)
@@ -44,7 +44,7 @@ async def measure(stand: Stand, side: Side, nodes: int) -> float | None:
                 await api.create(group)
             members = [side.pod(f"g0-{number}", "g0", SLOT) for number in range(GANG.pods)]
             await create_all(api, members)
-            await eventually(lambda: waits(stand, api, path), timeout_s=60)
+            await eventually(lambda: waits(stand, api, path), "the gang is refused")
             await asyncio.sleep(WAITED_S)
             blocker = blockers[0]["metadata"]["name"]
             await api.delete(f"{path}/{blocker}", {"gracePeriodSeconds": 0})

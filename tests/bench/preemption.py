@@ -25,7 +25,8 @@ from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import a_pod, amount_of, requests_of
-from tests.controlplane.waiting import create_priority_class, eventually
+from tests.controlplane.waiting import create_priority_class
+from tests.support.waiting import eventually
 
 CLASSES = {"bench-low": 1000, "bench-high": 9_999_999}  # upstream's priorities
 LOW, HIGH = CLASSES
@@ -215,8 +216,8 @@ async def fill(stand: Stand, side: Side, case: Case, api: Api) -> list[Object]:
         mine = [g for g in gangs if g["gang"].rpartition("/")[2].startswith("low")]
         return [g["state"] for g in mine].count("scheduled") == case.composites
 
-    await eventually(all_run, timeout_s=DEADLINE_S, every_s=0.5)
-    await eventually(known, timeout_s=DEADLINE_S, every_s=0.5)
+    await eventually(all_run, every_s=0.5)
+    await eventually(known, every_s=0.5)
     await asyncio.sleep(SETTLED_S)
     return low
 
@@ -230,7 +231,7 @@ async def settled(api: Api, side: Side) -> dict[str, Object]:
         going = any("deletionTimestamp" in pod["metadata"] for pod in items)
         return None if going else {pod["metadata"]["name"]: pod for pod in items}
 
-    found: dict[str, Object] = await eventually(look, timeout_s=DEADLINE_S, every_s=0.5)
+    found: dict[str, Object] = await eventually(look, "no pod terminates", every_s=0.5)
     return found
 
 

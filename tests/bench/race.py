@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import aiohttp
 import msgspec
 
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
 from tests.bench.figures import QUANTILES, Figure, quantile
 from tests.bench.sides import CALLS, WRITES, WRITTEN, Shape, Side
-from tests.bench.stand import Stand, describe_qps
-from tests.controlplane.api import CONNECTIONS_MAX, Api
+from tests.bench.stand import PAUSE_S, TRIES, Stand, describe_qps, is_unanswered
+from tests.controlplane.api import CONNECTIONS_MAX, Api, ApiError
 from tests.controlplane.objects import GATE, path_of
 from tests.e2e.scenarios.service import Service
 
@@ -108,10 +109,18 @@ class PodChanges:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self) -> None:
+        lost = 0
         while True:  # the API server ends a watch now and then
-            async for kind, pod in self._api.watch(self._path, **self._query):
-                if kind in ("ADDED", "MODIFIED"):
-                    self.note(pod)
+            try:
+                async for kind, pod in self._api.watch(self._path, **self._query):
+                    if kind in ("ADDED", "MODIFIED"):
+                        self.note(pod)
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                lost += 1
+                if lost == TRIES or not is_unanswered(error):
+                    raise
+                print(f"  watched again: {self._path}: {error!r}", flush=True)
+                await asyncio.sleep(PAUSE_S)
 
     @abstractmethod
     def note(self, pod: Mapping[str, Any]) -> None:

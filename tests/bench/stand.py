@@ -14,13 +14,16 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import aiohttp
 
 from deploy.demo.ports import free_port
 from extender.control.monitors.log_verifier import FIRST_AFTER_S
@@ -28,15 +31,15 @@ from extender.store import schema_migration
 from extender.store.embedded.embedded_server import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, OURS, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
-from tests.controlplane.api import Api, ApiError
+from tests.controlplane.api import PATCH_TYPES, Api, ApiError, Object
 from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, token_of
 from tests.controlplane.processes import Process
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
 from tests.support.logs.postgres import database_of, execute
 from tests.support.service.manifest_builders import SLOT
+from tests.support.waiting import PATIENCE_S, eventually
 
 TEMPLATE = "bench_template"
 NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
@@ -47,12 +50,65 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 LOADER = "developer"
 ECHO = Path(__file__).parent / "echo"
 OTHERS = "others on this machine"
+TRIES = 10  # of a request that is not answered, or of a watch
+PAUSE_S = 1.0  # before the next try
 
 
 class Loader(Api):
-    """A client that retries after a 429 of the API server, as every client should."""
+    """A client that sends a request again after a 429, as every client should, and when its answer did not come.
+
+    What was not answered may have been carried out. Then a second DELETE finds nothing, a patch that is not a JSON patch or
+    a PUT of the same content changes nothing, and what a POST creates is looked up before it is sent again.
+    """
 
     again = frozenset({"GET", "DELETE", "POST", "PUT", "PATCH"})
+
+    async def _call(self, method: str, path: str, **rest: Any) -> Object:
+        number = 0
+        while True:
+            number += 1
+            try:
+                return await super()._call(method, path, **rest)
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                unanswered = is_unanswered(error)
+                repeats = rest.get("content") != PATCH_TYPES["json"] and number < TRIES
+                if not (repeats if unanswered else number > 1):
+                    raise
+                if unanswered:
+                    print(f"  sent again: {method} {path}: {error!r}", flush=True)
+                    await asyncio.sleep(PAUSE_S)
+                elif method == "DELETE" and getattr(error, "status", 0) == HTTPStatus.NOT_FOUND:
+                    return {}
+                if method == "POST" and (stored := await self._stored(path, **rest)) is not None:
+                    return stored
+                if not unanswered:
+                    raise
+
+    async def _stored(
+        self, path: str, body: Mapping[str, Any], query: Mapping[str, str]
+    ) -> Object | None:
+        """Return what a POST has created, also the pod of a Binding; None: nothing."""
+        if "dryRun" in query:
+            return None
+        owner, _, last = path.rpartition("/")
+        if last == "binding":
+            pod = await self.get(owner)
+            return pod if pod["spec"].get("nodeName") == body["target"]["name"] else None
+        try:
+            return await self.get(f"{path}/{body['metadata']['name']}")
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return None
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Return whether an error leaves open what became of a request: a lost connection, or a time that was over."""
+    if not isinstance(error, ApiError):
+        return isinstance(error, aiohttp.ClientError | TimeoutError)
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # that of etcd
+        return "timed out" in str(error)
+    return error.status == HTTPStatus.GATEWAY_TIMEOUT
 
 
 def describe_qps(qps: tuple[int, int] | None) -> str:
@@ -108,16 +164,19 @@ class Stand:
 
     def loader(self) -> Loader:
         """Make a client of the user who creates the load and looks on."""
-        return Loader(self.plane.url, token_of(LOADER), self.plane.ca_file)
+        return self._client(LOADER)
 
     def writer(self) -> Loader:
         """Make a client with the account of the service: the shipped policies let no other one remove its gate."""
-        return Loader(self.plane.url, token_of("extender"), self.plane.ca_file)
+        return self._client("extender")
+
+    def _client(self, user: str) -> Loader:
+        return Loader(self.plane.url, token_of(user), self.plane.ca_file)
 
     async def _set_up(self) -> None:
         await execute(self.postgres.url, f'CREATE DATABASE "{TEMPLATE}"')
         await schema_migration.upgrade(database_of(self.postgres.url, TEMPLATE))
-        async with self.plane.api() as api:
+        async with self._client("admin") as api:
             await api.create(
                 {
                     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -149,7 +208,7 @@ class Stand:
             ):
                 path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}"
                 await api.patch(path, {"spec": selected})
-            await eventually(lambda: self._works(api), timeout_s=60)
+            await eventually(lambda: self._works(api), "the policies hold our pods")
 
     async def _works(self, api: Api) -> bool:
         """Return whether the policy holds our pods, and only ours."""
@@ -180,7 +239,7 @@ class Stand:
         async with self.loader() as api:
             if size < self._fleet or nodes != self._capacity:
                 await api.delete("/api/v1/nodes")
-                await eventually(lambda: self._nodes_gone(api), timeout_s=120)
+                await eventually(lambda: self._nodes_gone(api), "all nodes are gone")
                 self._fleet = 0
             for number in range(self._fleet, size):
                 rack = number // NODES_PER_RACK
@@ -247,7 +306,7 @@ class Stand:
             "echo", [str(build_ours(ECHO)), address, str(computes_ms)], self.folder / "echo.log"
         )
         self.echo.start()
-        self.echo.wait_until(partial(_listens, address), 10)
+        self.echo.wait_until(partial(_listens, address), PATIENCE_S)
         return f"http://{address}"
 
     async def stop(self) -> None:
@@ -269,7 +328,7 @@ class Stand:
             for namespace in sorted(set(NAMESPACE.values())):
                 for version in (OUR_VERSION, BUILT_IN[self.minor]):
                     await self._sweep_groups(api, version, namespace)
-            await eventually(lambda: self._empty(api), timeout_s=120)
+            await eventually(lambda: self._empty(api), "all pods are gone")
 
     async def _sweep_groups(self, api: Api, version: str, namespace: str) -> None:
         alone = version == BUILT_IN["1.36"]  # has no composites

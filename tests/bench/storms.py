@@ -35,8 +35,8 @@ from tests.bench.sides import (
 )
 from tests.bench.stand import OTHERS, Stand, a_stand, describe_qps
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
-from tests.controlplane.waiting import eventually
 from tests.support.service.manifest_builders import SLOT, a_group
+from tests.support.waiting import eventually
 
 ALONE = "no extender"
 SAME_WAIT = "no extender, the same members wait at the same gate"
@@ -217,7 +217,7 @@ async def wait_for_capacity(stand: Stand, api: Any, waiting: Waiting) -> None:
         items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
         return sum(condition_of(i, "PodScheduled") is not None for i in items) >= len(pods)
 
-    await eventually(all_waiting, timeout_s=DEADLINE_S, every_s=0.5)
+    await eventually(all_waiting, every_s=0.5)
 
 
 def service_cpu_s(used: Mapping[str, float]) -> float:

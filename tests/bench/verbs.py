@@ -19,8 +19,8 @@ from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import create_all
 from tests.bench.sides import ORDINARY, OURS, Shape
 from tests.bench.stand import Stand, a_stand
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import Service
+from tests.support.waiting import eventually
 
 HELD = Shape(pods=100)
 JSON = {"Content-Type": "application/json"}
@@ -48,13 +48,13 @@ async def prepare(stand: Stand, nodes: int) -> dict[str, bytes]:
         async def admitted() -> list[dict[str, Any]]:
             return await service.events("GangAdmitted")
 
-        event = (await eventually(admitted, timeout_s=60))[0]
+        event = (await eventually(admitted))[0]
 
         async def lifted() -> bool:
             pods = (await api.get(f"/api/v1/namespaces/{OURS.namespace}/pods"))["items"]
             return not any(pod["spec"].get("schedulingGates") for pod in pods)
 
-        await eventually(lifted, timeout_s=60)
+        await eventually(lifted)
         # One more of the gang than it may have: a member without a reservation.
         waiting = OURS.pod("late", "g-late")
         outside = ORDINARY.pod("outside", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tests.bench.figures import Figure, short
+from tests.bench.figures import Failed, Figure, short
 from tests.bench.quick import BOUNDS, rank_of, why_of
 
 HEAD = ("what", "here", "native", "ratio", "goal", "verdict")
@@ -34,9 +34,10 @@ def cells_of(figure: Figure) -> tuple[str, ...]:
     return figure.what, here, native, ratio, goal, verdict
 
 
-def verdict_text(figures: Sequence[Figure]) -> str:
-    """Lay the rows out for a terminal."""
-    rows = [HEAD, *map(cells_of, figures)]
+def verdict_text(figures: Sequence[Figure], failed: Sequence[Failed] = ()) -> str:
+    """Lay the rows out for a terminal, those that failed at the end."""
+    lost = [(row.what, *("-" for _ in HEAD[2:]), f"failed: {row.error}") for row in failed]
+    rows = [HEAD, *map(cells_of, figures), *lost]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,13 +22,13 @@ from tests.bench.stand import Stand
 from tests.controlplane.api import Api
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
-from tests.controlplane.waiting import eventually, until_admission_knows
+from tests.controlplane.waiting import until_admission_knows
 from tests.e2e.scenarios.service import ROOT
+from tests.support.waiting import eventually
 
 JOBSETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE['ours']}/jobsets"
 POLICIES = ("rbac", "leaf-policy", "tree-policies")
 GROUPS_EACH = 5  # root, driver, the Jobs of the workers and two slices
-DEADLINE_S = 240.0
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ async def measure(stand: Stand, count: int) -> Round:
     assert service is not None
     try:
         async with stand.loader() as api:
-            await eventually(service.ready, timeout_s=60)
+            await eventually(service.ready)
             before = stand.cpu_s()
             jobsets = [a_jobset(number) for number in range(count)]
             answered: dict[str, float] = {}
@@ -82,9 +83,8 @@ async def measure(stand: Stand, count: int) -> Round:
 
             await asyncio.gather(*(worker() for _ in range(24)))
             created_s = time.time()
-            await eventually(
-                lambda: has_groups(api, count * GROUPS_EACH), timeout_s=DEADLINE_S, every_s=0.25
-            )
+            all_groups = partial(has_groups, api, count * GROUPS_EACH)
+            await eventually(all_groups, "all groups are there", every_s=0.25)
             written_s = time.time()
             after = stand.cpu_s()
             events = await service.events("TreeCompiled")
@@ -135,7 +135,7 @@ async def sweep(stand: Stand) -> None:
                 left += len((await api.get(path, limit="1"))["items"])
             return not left
 
-        await eventually(gone, timeout_s=DEADLINE_S, every_s=1.0)
+        await eventually(gone, every_s=1.0)
     await stand.sweep()
 
 
