@@ -6,8 +6,6 @@ import doctest
 import importlib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 MARK = ">>" + "> "
 
@@ -21,7 +19,6 @@ def modules_with_examples():
                 yield importlib.import_module(name.removesuffix(".__init__"))
 
 
-@pytest.mark.cpu(2)  # it imports most of the program
 def test_examples_of_docstrings_are_right():
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False)
     offences: list[str] = []  # each with file and line, what was expected and what came

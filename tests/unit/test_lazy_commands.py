@@ -54,7 +54,6 @@ def test_the_program_alone_imports_nothing_heavy(words, code, there):
     assert there in out
 
 
-@pytest.mark.cpu(2)  # it imports all commands
 def test_the_table_has_the_first_line_of_each_docstring(subtests):
     """As `--help` of the program shows it; the command itself shows the whole docstring."""
     for name, (_, first_line) in COMMANDS.items():

@@ -327,7 +327,6 @@ SWITCHES = (  # without a value
 )
 
 
-@pytest.mark.cpu(2)  # each setting takes a run of the program
 def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(subtests):
     """Exit 2, before anything is started."""
     for name in REFUSED:

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from extender.cli.main import COMMANDS, imported_command
 from extender.core.log.events import AnyEventData
@@ -65,7 +64,6 @@ def faults_of(command):
     )
 
 
-@pytest.mark.cpu(2)  # it imports most commands
 def test_each_command_is_one():
     """The command and its options exist; event types are those of the log."""
     named = list(commands())
