@@ -53,7 +53,6 @@ def test_hangs(slow):
 """,
 }
 EPILOGUE = """
-@pytest.mark.timeout(60)
 def test_passes():
     pass
 """

@@ -25,7 +25,7 @@ from tests.support.logs.plain_server import plain_server
 from tests.support.page_commands import blocks, commands
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 PAGE = "docs/how-to/backup-and-restore.md"
 LOGINS = """
 CREATE ROLE gang_extender LOGIN PASSWORD 'first' IN ROLE gx_writer;

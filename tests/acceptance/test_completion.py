@@ -10,7 +10,7 @@ import pytest
 from deploy.demo.ports import free_port
 from tests.support.service import fork_server
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 
 
 def run(environ, *words, module="extender"):

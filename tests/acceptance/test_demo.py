@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.test_process_kills import processes_naming
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.postgres, pytest.mark.full]
 
 
 def test_the_demo_plays_to_its_end():

@@ -17,7 +17,7 @@ from tests.support.service.replicas import Replica, RoundRobin
 from tests.support.service.sse_reader import Reader
 from tests.support.waiting import answer_of, eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 
 
 async def head_of(replica):

@@ -24,7 +24,7 @@ from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import LOOK_S, Replica
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.full]
 
 SMALL = {"max_wal_size": "64MB", "min_wal_size": "32MB", "shared_buffers": "16MB"}
 DISK_MIB = 256

@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 
 # the wheel's server has no pg_basebackup, the distribution's has
 PROGRAMS = [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_basebackup"))]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 SIZE, MINIMUM = 6, 3
 
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import RACK, a_fleet, a_gang
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 # What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
 # (and, of objects sent to /v1/plan, to be of Kubernetes).
 OF_THE_LOG = {"/v1/explain", "/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}

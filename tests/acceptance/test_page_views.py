@@ -22,7 +22,7 @@ from tests.support.service.workload_builders import a_job, a_template
 from tests.support.waiting import eventually
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 NARROW = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
 

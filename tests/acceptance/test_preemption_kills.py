@@ -14,7 +14,7 @@ from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 POINTS = ["planned", "marked", "first gone", "all gone", "nominated"]
 VICTIMS = 4
 

@@ -37,7 +37,7 @@ SIZE = 6
 LEASE_S = (
     5.0  # a busy machine may stop a process for a second or two, and that is no end of its lease
 )
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 
 
 class ForkedService(Service):

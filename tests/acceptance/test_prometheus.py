@@ -35,7 +35,7 @@ MAY_BE_EMPTY = {
     "log-and-lease: Time since a verification": "the first verification ends within a minute",
     "log-and-lease: Lists from kube-apiserver": "the cluster is made of manifests",
 }
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 
 
 def program(name):

@@ -26,7 +26,7 @@ from tests.support.service.manifest_builders import GPU, a_fleet, a_pod
 from tests.support.service.replicas import LEASE_S, Replica, RoundRobin
 from tests.support.waiting import WaitedInVain, eventually, patient
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 
 
 class Group:

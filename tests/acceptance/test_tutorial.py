@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 END = "=== end of step"
 NOT_SHOWN = re.compile(r"(Killed|Terminated) +gang-extender")  # bash about a job
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 
 
 def steps(text: str) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ from tests.support.service.workload_builders import a_job, a_template
 from tests.support.waiting import eventually, until
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
 

@@ -29,7 +29,7 @@ from tests.support.service.manifest_builders import a_fleet
 from tests.support.service.replicas import ROOT, Replica, RoundRobin
 from tests.support.waiting import eventually, patient
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.postgres
 WHEELS = sorted((Path(__file__).parent / "releases").glob("*.whl"))
 SIZE = 6  # members of a gang
 OPEN = 3  # gangs that are created before those before are bound

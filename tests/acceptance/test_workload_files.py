@@ -21,7 +21,7 @@ __all__ = ["service"]
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 RACK = "topology.example.com/rack"
 BLOCK = "topology.example.com/block"
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.postgres
 
 
 def put(service, name, replicas=2):

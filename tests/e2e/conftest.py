@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -32,14 +31,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marker = metafunc.definition.get_closest_marker("kubernetes")
         minors = marker.args if marker else (NEWEST,)
         metafunc.parametrize("plane", minors, indirect=True, scope="session")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder time: the first one starts a control plane."""
-    for item in items:
-        mine = Path(__file__).parent in item.path.parents
-        if mine and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
 
 
 def require_programs(minor: str) -> None:

@@ -27,7 +27,6 @@ SHORT = ("planner|victim search|rebuild|gang of 8", {"quick": 13})
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("only", "benches"),
     [

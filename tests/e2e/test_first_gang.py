@@ -39,7 +39,6 @@ PAGE = "docs/tutorials/first-gang-on-a-cluster.md"
 ROLLOUT = "kubectl -n gang-extender rollout status deployment/gang-extender"  # waits for a kubelet
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         os.getuid() != 0, reason="volumes are mounted in a namespace, which needs root"
     ),

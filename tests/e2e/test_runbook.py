@@ -90,7 +90,7 @@ FILLED_IN = {
     "-f deploy/examples/train.yaml": "-f deploy/examples/serve.yaml || test $? = 1",
 }
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 
 def blocks(files: tuple[str, ...]) -> list[list[str]]:

@@ -61,7 +61,7 @@ from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.service.node_state import past_explain, past_node
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.postgres
 LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
 INJECTIONS = (
     "'; DROP TABLE gx.event; --",

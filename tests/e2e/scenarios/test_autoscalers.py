@@ -17,7 +17,7 @@ from tests.e2e.scenarios.test_deleted_objects import planned
 from tests.e2e.scenarios.test_ordinary_pods import GPU, PODS, Brake, count, ordinary, refused
 from tests.support.service.manifest_builders import a_gang, a_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 MARKERS = {"gang-extender.dev/member": 1, "gang-extender.dev/bind": 1}
 LEAVING = "ToBeDeletedByClusterAutoscaler"  # the taint that cluster-autoscaler sets before it deletes a node
 

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 
 

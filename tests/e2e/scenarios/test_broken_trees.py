@@ -17,7 +17,7 @@ from tests.e2e.scenarios.conftest import OURS, Story, member, real
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 CPU = {"cpu": "1"}
 PODS = "/api/v1/namespaces/default/pods"

@@ -10,7 +10,7 @@ from tests.e2e.scenarios.test_ordinary_pods import use_scope
 from tests.support.service.manifest_builders import a_gang, a_node
 
 # what neighbours use and free would be counted too
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 GPU = {"nvidia.com/gpu": 8}
 NODES = 3
 PODS = "/api/v1/namespaces/default/pods"

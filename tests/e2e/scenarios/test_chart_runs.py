@@ -36,7 +36,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
     pytest.mark.kubernetes("1.37", "1.36"),
     pytest.mark.skipif(
         os.getuid() != 0, reason="volumes are mounted in a namespace, which needs root"

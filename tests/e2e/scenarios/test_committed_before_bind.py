@@ -36,7 +36,7 @@ from tests.e2e.scenarios.test_devices_and_volumes import (
 )
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 __all__ = ["intercept"]
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"

@@ -11,7 +11,7 @@ from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import ROOT
 from tests.support.waiting import answer_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 
 
 async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:

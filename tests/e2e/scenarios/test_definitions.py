@@ -18,7 +18,7 @@ from tests.e2e.scenarios.conftest import DEPLOY, OURS, Story, _policy_works, mem
 from tests.e2e.scenarios.test_deleted_objects import gang_of, held_before_bind, nothing_reserved
 from tests.support.service.manifest_builders import a_gang, a_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KINDS = ("podgroups", "compositepodgroups")

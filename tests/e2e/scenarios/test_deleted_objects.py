@@ -15,7 +15,7 @@ from tests.e2e.scenarios.conftest import OURS, Story, member
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 PODS = "/api/v1/namespaces/default/pods"
 GROUPS = f"/apis/{OURS}/namespaces/default"

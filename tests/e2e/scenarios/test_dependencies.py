@@ -11,7 +11,7 @@ from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.test_broken_trees import until_condition, until_event
 from tests.support.service.manifest_builders import RACK, a_group, a_node, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 ONE = {"nvidia.com/gpu": 1}
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 Object = dict[str, Any]

@@ -30,7 +30,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(600),
     pytest.mark.lived_in("long"),
     pytest.mark.settings(lease_duration_s="4"),
 ]

@@ -20,7 +20,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.e2e.scenarios.conftest import Story, real
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod, an_object
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 DRA, STORAGE, CORE = "resource.k8s.io/v1", "storage.k8s.io/v1", "v1"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}

@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 PODS = "/api/v1/namespaces/default/pods"
 PLAN = "gang-extender.dev/plan"

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.scenarios.conftest import Story, member, real
 from tests.support.service.manifest_builders import RACK, a_group, a_node, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 VERSIONS = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 USUAL = "PodGroupInitiallyScheduled"

@@ -15,7 +15,7 @@ from tests.support.planning.spec_vectors import by_id
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, vector_objects
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 # In an Event of this service, or in the words that kube-scheduler got.
 NO_PLACE = re.compile("does not fit now|can never be placed|no capacity for its minimum")
@@ -224,7 +224,6 @@ async def test_killed_between_two_binds(story: Story) -> None:
 
 
 @pytest.mark.lived_in("long")
-@pytest.mark.timeout(600)
 async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
     """Created interleaved, one completes, the other waits with its reason, then takes over; 20 times."""
     await story.create(*nodes(4))

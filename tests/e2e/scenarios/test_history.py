@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 CONFIG_MAP = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
 

@@ -15,7 +15,7 @@ from tests.support.service.manifest_builders import a_gang
 from tests.support.waiting import eventually
 
 # neighbours have pods of their own that wait, and more nodes
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 LATE_MS = "3000"
 
 

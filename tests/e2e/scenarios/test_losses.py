@@ -20,7 +20,7 @@ from tests.e2e.scenarios.service import ROOT
 from tests.e2e.scenarios.test_preemption import classes, of_class
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 WHOLE_NODE = {GPU: 8}
 
 

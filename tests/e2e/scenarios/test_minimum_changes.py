@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.scenarios.conftest import OURS, Story, member
 from tests.support.service.manifest_builders import a_group, a_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 ROOT = f"/apis/{OURS}/namespaces/default/compositepodgroups/root"
 LOSSES = ("ReservationReleased", "MemberTerminated", "PreemptionPlanned", "GangInvalid")

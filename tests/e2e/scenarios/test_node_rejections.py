@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.scenarios.conftest import Story
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
 
 

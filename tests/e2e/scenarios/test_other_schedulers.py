@@ -29,7 +29,7 @@ from tests.e2e.scenarios.test_ordinary_pods import (
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 OTHER = "other-scheduler"
 
 

@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 CALLS, LOOKS = 10, 5  # during an outage
 

@@ -12,7 +12,7 @@ from tests.e2e.scenarios.conftest import Story, member
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("only")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("only")]
 GPU = {"nvidia.com/gpu": 8}
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 

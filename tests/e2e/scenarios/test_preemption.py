@@ -20,7 +20,7 @@ from tests.e2e.scenarios.test_ordinary_pods import use_scope
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 ONE = {GPU: 1}
 HIGH, LOW = 1000, 10
 

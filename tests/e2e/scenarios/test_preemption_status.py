@@ -25,7 +25,7 @@ from tests.e2e.scenarios.test_preemption import (
 )
 from tests.support.service.manifest_builders import RACK, a_group, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 OURS = "gang-extender.dev"
 LINGER = {"finalizers": ["example.com/linger"]}  # so that there is time to look
 

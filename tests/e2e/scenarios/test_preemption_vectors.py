@@ -36,7 +36,7 @@ from tests.support.service.manifest_builders import (
     vector_objects,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 Object = dict[str, Any]
 VECTORS = [vector["id"] for vector in of_kind("preempt")]
 # on the older version: a pod alone, a whole unit, a budget, no victim, the cheaper of two places, a domain, a budget of a unit

@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.long,
     pytest.mark.lived_in("long"),
-    pytest.mark.timeout(600),
     pytest.mark.settings(lease_duration_s="4"),
     pytest.mark.skipif(not PROGRAMS, reason="no pg_basebackup below /usr/lib/postgresql"),
 ]

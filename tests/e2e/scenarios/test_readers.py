@@ -39,7 +39,7 @@ from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_group
 from tests.support.waiting import answer_of, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.kubernetes("1.37")]
+pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37")]
 
 RBAC = "rbac.authorization.k8s.io"
 NAMESPACES = ("team-a", "team-b", "readers")

@@ -22,7 +22,7 @@ from tests.support.certificates import files_of, point_at
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 FOLDER = DEPLOY / "second-scheduler"
 FILES = ("scheduler", "pool-policy", "network-policy")
 POOL = "gang-extender.dev/pool"

@@ -29,7 +29,7 @@ from tests.e2e.scenarios.service import ROOT
 from tests.support.service.manifest_builders import a_gang
 from tests.support.waiting import eventually, patient
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 NAMESPACE = "gang-extender"
 POD = f"/api/v1/namespaces/{NAMESPACE}/pods/replica"
 # The rights that docs/api.md names.

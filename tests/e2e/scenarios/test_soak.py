@@ -162,7 +162,6 @@ async def soak(story: Story, *, seed: int, operations: int) -> None:
 
 @pytest.mark.lived_in("long")
 @pytest.mark.e2e
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1])
 async def test_after_random_operations_nothing_leaks(story: Story, seed: int) -> None:
     """60 operations; `make long` does 500."""

@@ -23,7 +23,6 @@ __all__ = ["intercept"]
 # Calls and writes are counted here, and neighbours have some of their own.
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(600),
     pytest.mark.lived_in("long"),
     pytest.mark.native_gangs,
 ]

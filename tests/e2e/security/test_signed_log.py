@@ -23,7 +23,7 @@ from tests.support.logs.tampering import tamper
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_gang, a_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 CONFIG_MAP = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
 CPU = {"cpu": 1}
 DELETED = "gang_extender_history_truncated_total"

@@ -22,7 +22,7 @@ from tests.e2e.scenarios.conftest import Story, scheduler_config
 from tests.support.certificates import Files, certificate_folder, files_of
 from tests.support.service.manifest_builders import a_gang, a_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 CPU = {"cpu": 1}
 STRANGER = "client-stranger"  # a name that our CA has signed and that is not allowed
 LIFETIME = timedelta(seconds=25)  # of what is renewed under load

@@ -23,7 +23,7 @@ from tests.e2e.trees.crashes import Crash, killed_at
 from tests.e2e.trees.workloads import a_job, a_jobset, a_replicated_job, groups, racks
 from tests.support.logs.database_proxy import DatabaseProxy
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.lived_in("never")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
 WAY = pytest.StashKey[DatabaseProxy]()
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"

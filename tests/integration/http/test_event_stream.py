@@ -32,7 +32,7 @@ from tests.support.logs.postgres import FAST
 from tests.support.service.sse_reader import Reader
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 
 
 @asynccontextmanager

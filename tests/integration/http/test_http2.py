@@ -21,8 +21,6 @@ from tests.support.service.http2_client import http2_client
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):

@@ -49,7 +49,7 @@ from tests.support.service.node_state import past_explain, past_node
 from tests.support.service.tenant_story import NODES, two_tenants_stage
 from tests.support.service.two_tenants import FOREIGN, OWN
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 NOWHERE = "zznowhere"  # a namespace that does not exist; as long as `FOREIGN` is not needed
 CALLER = "Test-Caller"  # header: which visibility the request has
 CALLERS = {"own": Visibility.of([OWN]), "all": Visibility.all(), "none": Visibility.of([])}

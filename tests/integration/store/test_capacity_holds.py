@@ -15,7 +15,7 @@ from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 
 HOLDING = {"hold_capacity_after_s": 1, "preemption": "false"}
 

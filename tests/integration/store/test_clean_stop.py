@@ -19,7 +19,7 @@ from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 
 
 def verified(*words):

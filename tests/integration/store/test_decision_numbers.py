@@ -18,7 +18,7 @@ from tests.support.service.manifest_builders import GPU, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.postgres
 ONE = {GPU: 1}
 
 

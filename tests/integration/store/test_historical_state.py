@@ -35,7 +35,6 @@ def settings(database_url, tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.timeout(180)  # the whole service starts
 async def test_projected_and_answered_while_it_runs(settings):
     async with composition.store(settings, migrates=False) as opened:
         clock = composition.database_clock(opened)

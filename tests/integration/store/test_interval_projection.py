@@ -171,7 +171,6 @@ async def project_in_steps(connection, upto, step):
         yield position
 
 
-@pytest.mark.timeout(300)  # some ten thousand small questions
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(histories(), st.integers(1, 26), st.integers(0, 25), st.integers(0, 25))
 def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):

@@ -48,7 +48,6 @@ def columns(kind):
     return [name for name in kind.__struct_fields__ if name != "victims"]
 
 
-@pytest.mark.timeout(300)
 @examples(
     400, quick=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -51,7 +51,6 @@ async def contents(connection):
     }
 
 
-@pytest.mark.timeout(300)
 @examples(
     200, quick=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

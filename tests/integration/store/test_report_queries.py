@@ -192,7 +192,6 @@ def answers(postgres_url, template_database):
 
 @examples(60)
 @given(st.data())
-@pytest.mark.timeout(300)
 def test_every_report_is_the_plain_computation(answers, data):
     """For any log a leader could have written, any span, namespace and gang."""
     events = data.draw(measured_histories())
@@ -211,7 +210,6 @@ def test_every_report_is_the_plain_computation(answers, data):
         assert found[one.name].head == found[one.name].projected == len(events)
 
 
-@pytest.mark.timeout(300)
 async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_beginning(database_url):
     """Wherever the span begins, and over more events than are looked at at a time."""
     events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
@@ -290,7 +288,6 @@ async def test_times_of_views_are_those_of_the_events_to_the_microsecond(databas
     assert wrong == 0
 
 
-@pytest.mark.timeout(300)
 async def test_no_question_reads_the_whole_log(database_url):
     """No sequential scan of the log or of its intervals: each report, with and without a gang, and each query of QUESTIONS.md."""
     events = 8000
