@@ -1,8 +1,9 @@
 """Thousands of fuzzed requests at each surface of a running service: no 5xx but an explained 503, and no growth of memory.
 
-500 requests per surface in `make test` (250 plans, which take long), 10,000 in `make test-full`. The service has a probe of its event loop (`loop_probe`): no
-turn of it may take more than `TURN_MAX_MS` of CPU time. That is not wall-clock time, which on a busy machine has the work of
-others in it: the longest wait of a client beside them is in the report of the test (`pytest -rA`) and is not asserted.
+500 requests per surface in `make test` (250 plans, which take long), 10,000 in `make test-full`. The service has a probe of
+its event loop (`loop_probe`): no turn of it may take more than `TURN_MAX_MS` of CPU time. That is not wall-clock time, which on
+a busy machine has the work of others in it: the longest wait of a client beside them is in the report of the test (`pytest -rA`)
+and is not asserted.
 """
 
 from __future__ import annotations
