@@ -140,7 +140,7 @@ def run(
         words: The arguments of `gang-extender`.
         environ: Its whole environment.
         output: Where its output goes.
-        errors: Where its errors go: to its output, unless told otherwise.
+        errors: Where its errors go: to its output, if it is not given.
         stdin: What it reads.
         folder: Its working directory.
         module: The program: what follows `-m`.
@@ -300,7 +300,7 @@ def _exit(code: object) -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # nobody reads
+    except OSError:  # no process reads
         code = 120
     os._exit(code or 0)
 
