@@ -279,7 +279,7 @@ async def renewed_for(url, lease_s):
 
 
 async def let_time_pass(url, seconds):
-    """Have the lease end earlier, as if the clock of the database had gone on; test_standby waits for a real end."""
+    """Have the lease end earlier, as if the clock of the database had gone on; test_event_stream_failover waits for a real end."""
     connection = await asyncpg.connect(url)
     try:
         text = "UPDATE gx.lease SET renewed_at = renewed_at - make_interval(secs => $1)"
