@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import signal
 import sys
 import zlib
 
@@ -44,6 +45,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell starts what is in its background so; commands that tests end by Ctrl-C would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # while tests run, what is written to standard error itself is captured
     config.stash[STDERR] = os.dup(sys.__stderr__.fileno())
 
