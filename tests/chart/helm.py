@@ -48,7 +48,7 @@ def render(
     """
     chosen = ["--values", str(values)] if values else []
     text = helm("template", RELEASE, str(chart), "--namespace", namespace, *chosen, *options)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
 
 
 def key_of(thing: Object) -> Key:

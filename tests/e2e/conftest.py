@@ -20,6 +20,8 @@ from tests.e2e.recorder import Recorder
 from tests.support.waiting import eventually
 
 NEWEST = "1.37"
+# The programs of a control plane collect garbage less often, which is a fifth of what they compute, for 300 MB more.
+os.environ.setdefault("GOGC", "300")
 
 
 def pytest_configure(config: pytest.Config) -> None:

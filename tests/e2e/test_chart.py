@@ -5,10 +5,11 @@ Kinds of other projects have the definitions of their own modules (tests/control
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ from tests.support.waiting import eventually
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OVERLAYS = sorted((KUSTOMIZE / "overlays").iterdir())
+# what a release has in its namespace
+CONTENT = (
+    "apis/apps/v1/deployments",
+    "api/v1/services",
+    "api/v1/configmaps",
+    "api/v1/secrets",
+    "api/v1/serviceaccounts",
+    "apis/rbac.authorization.k8s.io/v1/roles",
+    "apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "apis/policy/v1/poddisruptionbudgets",
+)
 POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
@@ -76,11 +88,16 @@ def dry_run(plane: ControlPlane, *what: str, stdin: str | None = None) -> int:
     return len(lines)
 
 
+def text_of(things: Sequence[Object]) -> str:
+    """Return objects as a text for kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": things})
+
+
 @pytest.mark.parametrize("values", VALUE_SETS, ids=lambda file: file.stem)
 def test_every_object_of_a_set_of_values_is_accepted(defined: ControlPlane, values: Path) -> None:
     """Known fields, valid values, expressions that compile; and variables stand in the order in which they are read."""
     things = render(values)
-    assert dry_run(defined, "-f", "-", stdin=yaml.safe_dump_all(things)) == len(by_key(things))
+    assert dry_run(defined, "-f", "-", stdin=text_of(things)) == len(by_key(things))
     for one in things:
         if one["kind"] == "Deployment":
             check_order(one)
@@ -91,7 +108,8 @@ def test_every_object_of_an_overlay_is_accepted_and_the_chart_has_the_same(
     defined: ControlPlane, overlay: Path
 ) -> None:
     """`kubectl apply -k`; the namespace is Helm's own affair."""
-    built = list(yaml.safe_load_all(succeeds(defined.kubectl("kustomize", str(overlay)))))
+    text = succeeds(defined.kubectl("kustomize", str(overlay)))
+    built = list(yaml.load_all(text, yaml.CSafeLoader))
     assert dry_run(defined, "-k", str(overlay)) == len(by_key(built))
     (values,) = (file for file in VALUE_SETS if file.stem == overlay.name)
     chart = {key: comparable(one) for key, one in by_key(render(values)).items()}
@@ -114,7 +132,7 @@ def test_the_objects_of_a_backup_are_accepted(defined: ControlPlane, tmp_path: P
     for one in things:
         if (one["kind"], one["metadata"]["name"]) == ("Cluster", cluster["metadata"]["name"]):
             one["spec"] = cluster["spec"] | one["spec"]
-    assert dry_run(defined, "-f", "-", stdin=yaml.safe_dump_all(things)) == 4
+    assert dry_run(defined, "-f", "-", stdin=text_of(things)) == 4
     (recovered,) = (one for one in things if "recovery" in one["spec"].get("bootstrap", {}))
     for field in ("instances", "postgresql", "storage", "managed"):
         assert recovered["spec"][field] == cluster["spec"][field]
@@ -226,17 +244,17 @@ async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
     rest = [
         DEPLOY / "kubernetes" / name for name in BASE if name not in ("namespace.yaml", "crds.yaml")
     ]
-    succeeds(plane.kubectl("delete", *(part for file in rest for part in ("-f", str(file)))))
+    files = [f"--filename={file}" for file in rest]
+    succeeds(plane.kubectl("delete", "--wait=false", *files))
     await eventually(is_free)
     await until_gates_are_free(api)
 
 
 async def without_leftovers(plane: ControlPlane, api: Api) -> None:
     """Delete what other tests have left of what the release owns: its namespaces and definitions."""
-    for kind in ("podgroups", "compositepodgroups", "workloads", "treeprofiles"):
-        plane.kubectl(
-            "delete", "crd", f"{kind}.gang-extender.dev", "--ignore-not-found", "--timeout=60s"
-        )
+    kinds = ("podgroups", "compositepodgroups", "workloads", "treeprofiles")
+    definitions = [f"{kind}.gang-extender.dev" for kind in kinds]
+    plane.kubectl("delete", "crd", *definitions, "--ignore-not-found", "--timeout=60s")
     for name in ("gang-extender", "gang-extender-probe"):
         await remove_namespace(plane, api, name)
 
@@ -246,17 +264,9 @@ async def remove_namespace(plane: ControlPlane, api: Api, name: str) -> None:
     if name not in await names(api, "/api/v1/namespaces"):
         return
     plane.kubectl("delete", "namespace", name, "--wait=false")
-    for kind in (
-        "deployments.apps",
-        "services",
-        "configmaps",
-        "secrets",
-        "serviceaccounts",
-        "roles",
-        "rolebindings",
-        "pdb",
-    ):
-        plane.kubectl("delete", kind, "--all", "--namespace", name)
+    for collection in CONTENT:
+        root, _, kind = collection.rpartition("/")
+        await api.delete(f"/{root}/namespaces/{name}/{kind}")
     found: Object = await api.get(f"/api/v1/namespaces/{name}")
     found["spec"]["finalizers"] = []
     await api.put(f"/api/v1/namespaces/{name}/finalize", found)

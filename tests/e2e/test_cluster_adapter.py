@@ -50,7 +50,7 @@ def confined(plane: ControlPlane) -> Iterator[None]:
     applied = plane.kubectl("apply", "--server-side", *flags)
     assert applied.returncode == 0, applied.stderr
     yield
-    deleted = plane.kubectl("delete", *flags)
+    deleted = plane.kubectl("delete", "--wait=false", *flags)
     assert deleted.returncode == 0, deleted.stderr
 
     async def until_off() -> None:

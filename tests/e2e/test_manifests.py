@@ -101,7 +101,7 @@ def shipped(plane: ControlPlane) -> Iterator[None]:
     yield
     rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in SHIPPED_MANIFESTS if n not in KEPT]
     flags = [part for file in rest for part in ("-f", file)]
-    deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
+    deleted = plane.kubectl("delete", "--ignore-not-found", "--wait=false", *flags)
     assert deleted.returncode == 0, deleted.stderr
     asyncio.run(until_free())
 

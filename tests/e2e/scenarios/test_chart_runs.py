@@ -228,7 +228,7 @@ async def test_the_rendered_second_scheduler_binds_a_gang(
             str(SECOND / f"{name}.yaml") for name in ("scheduler", "pool-policy", "network-policy")
         ]
         flags = [part for file in files for part in ("-f", file)]
-        deleted = site.kubectl("delete", "--ignore-not-found", *flags)
+        deleted = site.kubectl("delete", "--ignore-not-found", "--wait=false", *flags)
         assert deleted.returncode == 0, deleted.stderr
 
 

@@ -77,9 +77,9 @@ def apply(plane: ControlPlane, *files: str) -> None:
 
 
 def remove(plane: ControlPlane, *files: str) -> None:
-    """Delete what is in files of deploy/kubernetes."""
+    """Delete what is in files of deploy/kubernetes; to wait for it took kubectl a second for each file."""
     flags = [part for name in files for part in ("-f", str(DEPLOY / f"{name}.yaml"))]
-    done = plane.kubectl("delete", "--ignore-not-found", *flags)
+    done = plane.kubectl("delete", "--ignore-not-found", "--wait=false", *flags)
     assert done.returncode == 0, done.stderr
 
 

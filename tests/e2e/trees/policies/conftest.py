@@ -47,7 +47,7 @@ def apply(plane: ControlPlane, *manifests: str, selector: str = "") -> None:
 def remove(plane: ControlPlane, *manifests: str) -> None:
     """Delete what is in files of deploy/kubernetes."""
     flags = [part for name in manifests for part in ("-f", str(DEPLOY / name))]
-    done = plane.kubectl("delete", "--ignore-not-found", *flags)
+    done = plane.kubectl("delete", "--ignore-not-found", "--wait=false", *flags)
     assert done.returncode == 0, done.stderr
 
 
