@@ -320,7 +320,7 @@ async def command_session(limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohtt
 
     def create_socket(address: AddrInfoType) -> socket.socket:
         family, kind, protocol, *_ = address
-        opened[:] = [one for one in opened if one.fileno() >= 0]
+        opened[:] = [earlier for earlier in opened if earlier.fileno() >= 0]
         opened.append(socket.socket(family, kind, protocol))
         return opened[-1]
 
@@ -329,11 +329,11 @@ async def command_session(limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohtt
         async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
             yield session
     finally:
-        for one in opened:
+        for connection in opened:
             with suppress(OSError):  # it is closed
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         for _ in range(CLOSING_TURNS):
-            if all(one.fileno() < 0 for one in opened):
+            if all(connection.fileno() < 0 for connection in opened):
                 break
             await asyncio.sleep(0)
 
