@@ -2,13 +2,15 @@
 
 Owns the fixtures of end-to-end tests. Where the programs are not built, tests are skipped with the
 command to run; they fail instead when CI or GANG_EXTENDER_E2E=required demands that they run.
-Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest.
+Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest, or with
+`kubernetes("1.37", full=["1.36"])` to mark the older one `full`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,14 +27,25 @@ os.environ.setdefault("GOGC", "300")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kubernetes(*minors): Kubernetes versions to run it on")
+    config.addinivalue_line(
+        "markers", "kubernetes(*minors, full=()): Kubernetes versions to run it on"
+    )
+
+
+def versions_of(metafunc: pytest.Metafunc) -> list[Any]:
+    """Return the Kubernetes versions to run a test on, as parameters."""
+    marker = metafunc.definition.get_closest_marker("kubernetes")
+    if marker is None:
+        return [NEWEST]
+    return [
+        *marker.args,
+        *(pytest.param(minor, marks=pytest.mark.full) for minor in marker.kwargs.get("full", ())),
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "plane" in metafunc.fixturenames:
-        marker = metafunc.definition.get_closest_marker("kubernetes")
-        minors = marker.args if marker else (NEWEST,)
-        metafunc.parametrize("plane", minors, indirect=True, scope="session")
+        metafunc.parametrize("plane", versions_of(metafunc), indirect=True, scope="session")
 
 
 def require_programs(minor: str) -> None:

@@ -2,7 +2,7 @@
 
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
 one `lived_in("long")` to have the second run only under `make long` (so are those that take long and of
-which a similar one runs beside neighbours anyway), or `lived_in("only")`, or `lived_in("never")` where
+which a similar one runs beside neighbours anyway), `lived_in("full")` to mark it `full`, or `lived_in("only")`, or `lived_in("never")` where
 the neighbours' own doings are what a story counts.
 
 kube-scheduler's own group scheduling is off unless a story is marked `native_gangs`; `native_gangs("both")`
@@ -29,7 +29,7 @@ from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, native_switches
 from tests.controlplane.waiting import until_priority_class_known
-from tests.e2e.conftest import NEWEST, require_programs, sweep
+from tests.e2e.conftest import NEWEST, require_programs, sweep, versions_of
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import NOMINATIONS_FIRST, ROOT, Service
@@ -44,14 +44,11 @@ PASSED = pytest.StashKey[bool]()
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" in metafunc.fixturenames:
-        marker = metafunc.definition.get_closest_marker("kubernetes")
-        metafunc.parametrize(
-            "site", marker.args if marker else (NEWEST,), indirect=True, scope="session"
-        )
+        metafunc.parametrize("site", versions_of(metafunc), indirect=True, scope="session")
     if "lived_in" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("lived_in")
         how = marker.args[0] if marker else "too"
-        marks = [pytest.mark.long] if how == "long" else []
+        marks = [getattr(pytest.mark, how)] if how in ("long", "full") else []
         kinds = [pytest.param(True, id="lived-in", marks=marks)]
         if how != "only":
             kinds.insert(0, pytest.param(False, id="clean"))

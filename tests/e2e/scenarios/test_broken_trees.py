@@ -278,7 +278,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
 
 
 @pytest.mark.lived_in("long")
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 @pytest.mark.lived_in("long")
 async def test_a_parent_that_comes_late(story: Story) -> None:
     """H02: leaf and pod are held aside and report what for; the root comes and they run, the pod untouched."""
@@ -359,6 +359,7 @@ def one_of(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.lived_in("full")
 async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     """minCount above the members waits and reports it; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))

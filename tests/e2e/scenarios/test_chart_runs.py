@@ -168,6 +168,7 @@ async def binds_a_gang(api: Api, node: str) -> None:
     await eventually(bound)
 
 
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_the_rendered_deployment_binds_a_gang(
     cluster: Api, site: ControlPlane, tmp_path: Path, certificates: CertificateFolder
 ) -> None:

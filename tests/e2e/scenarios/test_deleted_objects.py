@@ -176,6 +176,7 @@ async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.lived_in("full")
 async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> None:
     """Two of three are bound when the third's node is cordoned: only that one is planned again, and bound."""
     blocked = True
@@ -352,6 +353,7 @@ async def _lost(story: Story, count: int) -> bool:
     return len(await story.service.events("MemberTerminated")) == count
 
 
+@pytest.mark.lived_in("full")
 async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
     """The Node of a running kubelet is deleted: members are lost with it, and bound again when it is back."""
     await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
@@ -374,6 +376,7 @@ async def test_a_node_that_registers_again_brings_its_members_along(story: Story
     await story.check_events()
 
 
+@pytest.mark.lived_in("full")
 async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
     await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))

@@ -52,7 +52,7 @@ async def test_one_member_per_node(story: Story) -> None:
     assert not [f for f in events if f["type"] == "NodeRejected"]
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 @pytest.mark.parametrize("first", ["needs", "needed"])
 @pytest.mark.lived_in("long")
 async def test_a_member_that_needs_another(story: Story, first: str) -> None:

@@ -223,7 +223,7 @@ async def test_rejections_hold_over_a_crash_and_end_with_a_change(
             assert {a["node"] for event in later for a in event["assignments"]} == {"n1", "n2"}
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 @pytest.mark.lived_in("long")
 async def test_nodes_without_a_volume_are_learned(controllers: None, story: Story) -> None:
     """WaitForFirstConsumer: disks on two of six nodes; learned, and the claims are bound there."""

@@ -167,6 +167,7 @@ async def test_killed_after_the_admission_and_before_the_first_bind(story: Story
     await finish(story, 8)
 
 
+@pytest.mark.lived_in("full")
 async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
     """Five of eight wait at bind; none is bound by the dead, all by the living."""
     arrived = 0
@@ -285,6 +286,7 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.lived_in("full")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> None:
     """PodGroups of scheduling.k8s.io (and on 1.37 a composite above them), pods by spec.schedulingGroup."""

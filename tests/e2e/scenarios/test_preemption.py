@@ -142,7 +142,7 @@ async def test_victims_that_are_made_again_do_not_take_the_capacity_back(story: 
     assert await story.bound("again") == {}
 
 
-@pytest.mark.lived_in("too")
+@pytest.mark.lived_in("full")
 async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     """One rack is needed; the unit that runs there goes with its pods in the other rack, marked at every level."""
     finalizer = {"finalizers": ["example.com/linger"]}

@@ -96,7 +96,7 @@ async def scheduler_error(story: Story, pod: str) -> str:
     return message
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_only_the_right_certificate_gets_in(
     story: Story, certificates: LiveFolder, tmp_path: Path
 ) -> None:

@@ -165,7 +165,7 @@ async def test_an_exclusive_topology_of_a_jobset_is_refused(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_two_priorities_in_one_tree_are_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -213,7 +213,7 @@ async def test_what_only_its_namespace_covers_runs_pod_by_pod(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_more_jobs_than_groups_are_coarser_leaves(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

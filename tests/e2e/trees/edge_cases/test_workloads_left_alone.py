@@ -75,7 +75,7 @@ async def test_a_scheduling_block_that_is_dropped_is_named(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_a_job_of_another_controller_is_left_alone(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
