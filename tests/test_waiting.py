@@ -40,6 +40,7 @@ def machine(monkeypatch):
     virtual = Machine()
     clock = SimpleNamespace(monotonic=lambda: virtual.now_s, sleep=virtual.sleep)
     monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(waiting, "POLL_FIRST_S", 0.5)  # looks come at whole and half seconds
     monkeypatch.setattr(waiting, "_work", lambda: waiting._Work(virtual.cpu_s, virtual.runs))
     return virtual
 
@@ -57,8 +58,8 @@ def test_little_work_is_idle(machine):
 @pytest.mark.parametrize("runs", [False, True])
 def test_busy_seconds_count_as_cpu(machine, runs):
     """Whether a process runs at the moment of the look or has run before it."""
-    machine.share, machine.runs = 0.25, runs
-    assert machine.waited_s() == PATIENCE_S / 0.25
+    machine.share, machine.runs = 0.5, runs
+    assert machine.waited_s() == PATIENCE_S / 0.5
 
 
 def test_a_starved_process_is_waited_for(machine):

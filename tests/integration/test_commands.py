@@ -146,7 +146,7 @@ def test_a_variable_that_is_no_setting_is_in_the_log_of_the_service(
     done = run_process(
         "serve", ["--cluster", str(tmp_path)], "postgresql://127.0.0.1:9/gang", tmp_path
     )
-    assert done.returncode == 2
+    assert done.returncode == 2, done.stderr
     (line,) = map(json.loads, done.stdout.splitlines())
     assert (line["level"], line["variable"]) == ("WARNING", "GANG_EXTENDER_LISTENS")
     assert line["similar"] == "GANG_EXTENDER_LISTEN"
