@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -70,7 +71,12 @@ class WorkerProcess:
             process.kill()
             process.join(ENDS_WITHIN_S)
         if pool is not None:
+            # `shutdown` would wait for this thread without a limit; the stubs of mypy name another type
+            manager: threading.Thread | None = pool._executor_manager_thread  # type: ignore[assignment]  # noqa: SLF001
             pool.shutdown(wait=False, cancel_futures=True)
+            if manager is not None:
+                # until it has ended, the interpreter that exits writes to a pipe that it closes (Python 3.11)
+                manager.join(ENDS_WITHIN_S)
 
     def _submit(self, work: Callable[..., T], *args: object) -> Future[T]:
         try:

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -295,7 +296,10 @@ def _exit(code: object) -> NoReturn:
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except Exception:  # the interpreter prints it, and keeps the exit code
+        traceback.print_exc()
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -88,3 +89,13 @@ def test_a_process_that_never_started_is_stopped():
     process = WorkerProcess()
     process.stop()
     assert process.pid is None
+
+
+def test_no_thread_outlives_a_stopped_process():
+    """The interpreter that exits would wake it by a pipe that it closes meanwhile."""
+    before = set(threading.enumerate())
+    for _ in range(3):
+        worker = WorkerProcess()
+        worker.warm_up(os.getpid)
+        worker.stop()
+        assert set(threading.enumerate()) <= before
