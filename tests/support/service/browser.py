@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementNotInteractableException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+
+from tests.support.waiting import until
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 SIZE = (1360, 1000)
@@ -61,10 +66,14 @@ class Browser:
             return False
 
     def press(self, selector: str, *keys: str) -> None:
-        try:
-            self.one(selector).send_keys(*keys)
-        except StaleElementReferenceException:  # drawn anew in between; no key was sent
-            self.one(selector).send_keys(*keys)
+        def sent() -> bool:
+            try:
+                self.one(selector).send_keys(*keys)
+            except (StaleElementReferenceException, ElementNotInteractableException):
+                return False  # drawn anew in between; no key was sent
+            return True
+
+        until(sent, f"{selector} takes keys")
 
     def click(self, selector: str, text: str) -> None:
         """Click the element with this text."""
