@@ -55,7 +55,7 @@ async def unwritten(story: Story, path: str) -> None:
     async def the_same() -> bool:
         return (await story.api.get(path))["metadata"]["resourceVersion"] == before
 
-    await story.stays(the_same, 40)
+    await story.stays(the_same, 25)  # two passes at least
 
 
 async def until_event(story: Story, pod: str, text: str) -> None:
