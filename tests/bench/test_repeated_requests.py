@@ -229,7 +229,7 @@ async def test_json_patches_are_not(api: Loader, server: LossyApi) -> None:
 
 
 async def test_other_errors_are_raised(api: Loader, server: LossyApi) -> None:
-    """An error of the server that has what failed is not one of time."""
+    """An error of the server with another cause is not one of time."""
     server.lose("GET", PODS, BROKEN)
     with pytest.raises(ApiError, match="no such column"):
         await api.get(PODS)
