@@ -33,15 +33,13 @@ def pytest_collection_modifyitems(config, items):
         return
     number, parts = map(int, part.split("/"))
     marks = {"full", *(["hypothesis"] if hypothesis_profile.PROFILE == "full" else [])}
-    left_out = [
-        item
-        for item in items
-        if marks.intersection(mark.name for mark in item.iter_markers())
-        if zlib.crc32(item.nodeid.encode()) % parts != number - 1
-    ]
+    kept, left_out = [], []
+    for item in items:
+        divided = marks.intersection(mark.name for mark in item.iter_markers())
+        elsewhere = divided and zlib.crc32(item.nodeid.encode()) % parts != number - 1
+        (left_out if elsewhere else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
-    ids = {item.nodeid for item in left_out}
-    items[:] = [item for item in items if item.nodeid not in ids]
+    items[:] = kept
 
 
 def pytest_configure(config):

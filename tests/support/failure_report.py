@@ -47,9 +47,8 @@ def sections(config: pytest.Config) -> list[tuple[str, str]]:
 
 def seeds(config: pytest.Config) -> str:
     """Return what made this run as it was, as it is set for another one."""
-    from tests.support import (
-        hypothesis_profile,
-    )  # what only starts processes does not need hypothesis
+    # what only starts processes does not need hypothesis
+    from tests.support import hypothesis_profile
 
     order = config.getoption("randomly_seed", None)
     return " ".join(

@@ -7,9 +7,8 @@ import selectors
 import time
 from typing import Any
 
-TURN_S = (
-    1e-5  # each turn of the loop, so that what runs all the time keeps nothing else from its time
-)
+# Each turn of the loop takes so long, so that what runs all the time keeps nothing else from its time.
+TURN_S = 1e-5
 
 
 class _Selector(selectors.DefaultSelector):

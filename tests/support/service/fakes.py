@@ -62,12 +62,8 @@ from tests.support.waiting import eventually
 
 GATED = [{"name": GATE}]
 TTL_MS = 10_000
-ALONE = frozenset(
-    {"Node", "PodGroup", "CompositePodGroup", "Pod"}
-)  # read without others of these kinds
-
-
-until = eventually  # for files that import it from here
+# Read without others of these kinds.
+ALONE = frozenset({"Node", "PodGroup", "CompositePodGroup", "Pod"})
 
 
 async def idle(turns: int = 200) -> None:
@@ -144,7 +140,7 @@ class FakeCluster:
 
     def add(self, *objects: Object) -> None:
         """Create objects; creation times follow the order over all calls."""
-        new = {_name(one) for one in objects}
+        new = {_name(new_object) for new_object in objects}
         view = self._read(objects, new)
         self.objects += objects
         for node in view.nodes.values():
