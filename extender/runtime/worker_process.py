@@ -73,7 +73,8 @@ class WorkerProcess:
         if pool is not None:
             # `shutdown` would wait for this thread without a limit; the stubs of mypy name another type
             manager: threading.Thread | None = pool._executor_manager_thread  # type: ignore[assignment]  # noqa: SLF001
-            pool.shutdown(wait=False, cancel_futures=True)
+            # not `cancel_futures`: callers would be cancelled that are to get BrokenProcessPool
+            pool.shutdown(wait=False)
             if manager is not None:
                 # until it has ended, the interpreter that exits writes to a pipe that it closes (Python 3.11)
                 manager.join(ENDS_WITHIN_S)

@@ -44,6 +44,27 @@ async def until_priority_class_known(api: Api, name: str) -> None:
     await eventually(known, f"admission knows the priority class {name}")
 
 
+async def create_training_runtime(api: Api, runtime: Object) -> None:
+    """Create a cluster's runtime and wait until a TrainJob may name it: Trainer's webhook reads a cache, too."""
+    await api.create(runtime)
+    name = runtime["metadata"]["name"]
+    probe = {
+        "apiVersion": runtime["apiVersion"],
+        "kind": "TrainJob",
+        "metadata": {"name": "tries-runtime", "namespace": "default"},
+        "spec": {"runtimeRef": {"name": name}},
+    }
+
+    async def known() -> bool:
+        try:
+            await api.post(path_of(probe), probe, dryRun="All")
+        except ApiError as refused:
+            return f'"{name}" not found' not in str(refused)
+        return True
+
+    await eventually(known, f"Trainer knows the runtime {name}")
+
+
 async def until_admission_knows(api: Api, path: str, probe: Mapping[str, Any]) -> None:
     """Wait until admission lets objects of a kind through: it answers 503 for some seconds after its definition.
 

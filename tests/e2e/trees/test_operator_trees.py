@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.controlplane.api import Object
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.waiting import create_training_runtime
 from tests.e2e.scenarios.conftest import OURS, Story
 from tests.e2e.trees.recorded import read_record, submitted
 from tests.e2e.trees.workloads import (
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 RUNTIMES = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
 RAYCLUSTERS = "/apis/ray.io/v1/namespaces/default/rayclusters"
 SETS = "/apis/disaggregatedset.x-k8s.io/v1/namespaces/default/disaggregatedsets"
+_numbers = count(1)  # a deleted runtime stays until no TrainJob uses it
 
 
 def a_runtime(*steps: str) -> Object:
@@ -37,7 +40,7 @@ def a_runtime(*steps: str) -> Object:
         for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
         if job["name"] in steps
     ]
-    runtime["metadata"]["name"] = f"runtime-{len(steps)}"
+    runtime["metadata"]["name"] = f"runtime-{next(_numbers)}"
     runtime["spec"]["template"]["spec"]["replicatedJobs"] = jobs
     return runtime
 
@@ -78,7 +81,7 @@ async def test_a_trainjob_initializes_and_then_trains_as_a_gang(
     namespace = {"metadata": {"labels": {TREE: "default" if labelled == "Namespace" else None}}}
     await story.api.patch("/api/v1/namespaces/default", namespace)
     await story.create(*racks("r0", nodes=1))
-    await story.api.create(runtime)
+    await create_training_runtime(story.api, runtime)
     try:
         await story.api.create(trainjob)
         first = await story.until_bound(2, "tune-")
@@ -112,7 +115,7 @@ async def test_a_trainjob_with_off_runs_without_a_tree(
     """`off` on the TrainJob wins over the label of its namespace, and reaches its JobSet."""
     await story.create(*racks("r0", nodes=1))
     runtime = a_runtime("node")
-    await story.api.create(runtime)
+    await create_training_runtime(story.api, runtime)
     await story.api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {TREE: "default"}}})
     try:
         trainjob = a_trainjob("plain", runtime, 2)
@@ -133,7 +136,7 @@ async def test_the_trials_of_a_search_are_one_tree(
     """Two TrainJobs name a gang composite of the user's as parent: both are placed, or none."""
     await story.create(*racks("r0", nodes=1))
     runtime = a_runtime("node")
-    await story.api.create(runtime)
+    await create_training_runtime(story.api, runtime)
     await story.api.create({
         "apiVersion": OURS, "kind": "CompositePodGroup",
         "metadata": {"name": "search", "namespace": "default"},

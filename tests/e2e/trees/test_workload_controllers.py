@@ -18,6 +18,7 @@ from tests.controlplane.controllers.grove_objects import GATE
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import path_of
+from tests.controlplane.waiting import create_training_runtime
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.trees.recorded import kinds_of, read_record, seen, shape_of, submitted
 from tests.support.planning.controller_records import a_staged_runtime, as_placed, workload_of
@@ -194,7 +195,7 @@ async def test_a_trainjob_initializes_and_then_trains(
 ) -> None:
     """Both initializers come at once; the nodes of the trainer when they are complete."""
     record = read_record("trainjob/trainer")
-    await cluster.create(a_staged_runtime())
+    await create_training_runtime(cluster, a_staged_runtime())
     await cluster.create(submitted(record))
     await becomes(cluster, read_record("trainjob/initializers"))
     for name in await running(cluster, "tune-", 2):
@@ -270,7 +271,7 @@ async def test_the_jobset_of_a_plan_is_the_one_that_trainer_makes(
         },
     }
     runtime = an_mpi_runtime(name, launcher_is_node=launcher_is_node)
-    await cluster.create(runtime)
+    await create_training_runtime(cluster, runtime)
     created = await cluster.create(trainjob)
 
     async def jobset() -> Object | None:

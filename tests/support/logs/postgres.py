@@ -126,6 +126,12 @@ def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[
 
 def _administer(server_url: str, statement: str) -> None:
     """Run a statement over a connection that is kept: to open one costs as much as to drop a database."""
+    if server_url in _administrators:
+        loop, connection = _administrators[server_url]
+        try:
+            loop.run_until_complete(connection.execute("SELECT 1"))
+        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+            _disconnect(server_url)  # a test has stopped the server and started it again
     if server_url not in _administrators:
         loop = asyncio.new_event_loop()
         connection = loop.run_until_complete(asyncpg.connect(plain_url(server_url)))
