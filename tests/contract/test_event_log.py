@@ -301,7 +301,7 @@ async def test_what_no_log_may_hold_is_refused(log):
         [script().next(), script().next()],
         [script().next(epoch=grant.epoch + 1)],
         [script().next(at_us=999)],
-        [script().next(), script().next(position=Position(3), stream_version=2, at_us=7)],
+        [script().next(), script().next(position=Position(7), stream_version=2, at_us=1_001)],
         [script().next(uid="uid-of-ns/root-1")],
         [script().next(cause="a\0b")],
         [script().next(event_id="no uuid")],

@@ -120,6 +120,16 @@ def test_the_remaining_work_of_a_leaf_is_its_minimum_and_a_finished_leaf_is_gone
     ]
 
 
+def test_finished_jobs_do_not_count_in_the_minimum():
+    """Of the two Jobs of a ReplicatedJob one is finished: the other alone is the gang."""
+    left = LeafUse(name="train-worker-1-6f2f0f4a", finished=4)
+    assert drawn(compiled(jobset(DRIVER, WORKER), left)) == [
+        *WHOLE[:2],
+        "  +train-worker-6f2f0f4a: gang 1, all",
+        "    train-worker-0-6f2f0f4a: gang 4, all",
+    ]
+
+
 def test_no_group_changes_its_parent_or_its_disruption_when_jobs_finish():
     """The fields are immutable."""
     some = replicated("some", 1, 2, spec={"completions": 9})
