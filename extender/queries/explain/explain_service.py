@@ -31,7 +31,6 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
-    turn_finding,
     which,
     with_bind_failure,
 )
@@ -49,6 +48,7 @@ from extender.queries.explain.name_lookup import (
     similar_names,
 )
 from extender.queries.explain.name_search import NameSearch, search_names
+from extender.queries.explain.recorded_checks import turn_finding
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply
@@ -228,7 +228,7 @@ class ExplainService:
         conflict: tuple[str, ...] = ()
         turn = self._live.turns().get(tree.root.uid)
         if finding.plan_needed and turn is not None:
-            finding = turn_finding(spaced(tree.root.key), turn, gang)
+            finding = turn_finding(spaced(tree.root.key), turn, gang, status)
         elif finding.plan_needed:
             verdict = await self._planned(tree, now.readers)
             finding = planned_finding(

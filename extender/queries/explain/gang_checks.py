@@ -19,7 +19,6 @@ from extender.core.decisions.admit.gang_sentences import (
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
-from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -146,9 +145,10 @@ def gang_finding(
     if preemption is not None and not preemption.ended:
         text = victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "unknown"
+        checks = checks_until("victims gone", outcome, text)
         return Finding(
             answer=victims_answer(who, preemption),
-            checks=checks_until("victims gone", outcome, text),
+            checks=with_outcome(checks, outcome, "fits now"),
         )
     return Finding(answer=who, checks=(), plan_needed=True)
 
@@ -176,14 +176,14 @@ def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Findi
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(
-        answer=waiting_answer(who, reasons[0], _lost(status)),
+        answer=waiting_answer(who, reasons[0], lost_text(status)),
         checks=checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
     )
 
 
-def _lost(status: GangStatus | None) -> str:
+def lost_text(status: GangStatus | None) -> str:
     """Return what happened to a gang that was bound, as the begin of a sentence; empty for others."""
     if status is None or status.state not in ("degraded", "preempted", "suspended"):
         return ""
@@ -245,23 +245,6 @@ def bind_failure_text(failure: BindFailure) -> str:
     return f"{rfc3339(failure.at_us)}: {failure.sentence()}"
 
 
-def turn_finding(who: str, turn: WaitReason, gang: GangState | None) -> Finding:
-    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
-
-    Args:
-        who: The root, as sentences begin.
-        turn: Why it waits.
-        gang: Its state, with the answer before; None: the log does not have it yet.
-    """
-    before = gang.last_decision.reasons if gang is not None and gang.last_decision else ()
-    return Finding(
-        answer=waiting_answer(who, turn.sentence()),
-        checks=checks_until("fits now", "unknown", turn.sentence()),
-        reasons=before,
-        help=(turn.help(),) if isinstance(turn, ReadmissionPause) else (),
-    )
-
-
 def planned_finding(
     who: str, verdict: GangVerdict, status: GangStatus | None, *, groups_known: bool = False
 ) -> Finding:
@@ -274,7 +257,7 @@ def planned_finding(
         groups_known: The query had the node groups of a cluster autoscaler.
     """
     first, *others = verdict.reasons or ("",)
-    was = _lost(status)
+    was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
         text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
         return Finding(
@@ -309,14 +292,23 @@ def planned_finding(
     if verdict.verdict == "unknown":
         return Finding(
             answer=answer,
-            checks=checks_until("fits now", "unknown", first),
+            checks=_examined(checks_until("fits now", "unknown", first), verdict),
             reasons=tuple(others),
             help=(_unknown_help(verdict), *verdict.help),
         )
-    checks = checks_until("fits now", "no", first)
-    if verdict.when_empty != "fits":
-        checks = with_outcome(checks, "unknown", "fits an empty cluster")
-    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=verdict.help)
+    return Finding(
+        answer=answer,
+        checks=_examined(checks_until("fits now", "no", first), verdict),
+        reasons=tuple(others),
+        help=verdict.help,
+    )
+
+
+def _examined(checks: tuple[Check, ...], verdict: GangVerdict) -> tuple[Check, ...]:
+    """Return the checks of a refusal: whether it fits an empty cluster is a search of its own, which may not have ended."""
+    if verdict.when_empty == "fits":
+        return checks
+    return with_outcome(checks, "unknown", "fits an empty cluster")
 
 
 def _unknown_help(verdict: GangVerdict) -> str:

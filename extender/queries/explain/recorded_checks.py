@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.core.decisions.admit.gang_sentences import victims_text
+from extender.core.decisions.admit.gang_sentences import (
+    about_it,
+    victims_text,
+    waiting_answer,
+)
+from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.gang_phase import PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
-from extender.queries.explain.explanation import CHECKS, Check, CheckName
+from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,
     bound_text,
     checks_until,
+    lost_text,
     with_outcome,
 )
 from extender.queries.log.event_dto import rfc3339
@@ -51,7 +57,8 @@ def recorded_finding(
         )
     if status.state == PREEMPTING and preemption is not None:
         text = victims_text(preemption)
-        checks = checks_until("victims gone", "no" if preemption.victims else "yes", text)
+        outcome: Outcome = "no" if preemption.victims else "yes"
+        checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
         return Finding(
             answer=f"{who} waited for victims of its preemption: {text}",
             checks=_not_recorded(checks, *_BEFORE_BIND) if not preemption.victims else checks,
@@ -64,6 +71,40 @@ def recorded_finding(
             checks=_only_known(),
         )
     return _refused(who, gang.last_decision)
+
+
+def turn_finding(
+    who: str, turn: WaitReason, gang: GangState | None, status: GangStatus | None
+) -> Finding:
+    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
+
+    Its last refusal comes first; that it is planned again comes after it.
+
+    Args:
+        who: The root, as sentences begin.
+        turn: Why it waits.
+        gang: Its state, with the answer before; None: the log does not have it yet.
+        status: As it is shown; None likewise.
+    """
+    checks = checks_until("fits now", "unknown", turn.sentence())
+    help_ = (turn.help(),) if isinstance(turn, ReadmissionPause) else ()
+    if not isinstance(turn, ReadmissionPause):  # that one has fitted
+        checks = with_outcome(checks, "unknown", "fits an empty cluster")
+    decision = gang.last_decision if gang is not None else None
+    if decision is not None and decision.outcome in ("impossible", "unknown"):
+        refused = _refused(who, decision)
+        return Finding(
+            answer=waiting_answer(f"{refused.answer}; it", turn.sentence()),
+            checks=checks,
+            reasons=refused.reasons,
+            help=(*help_, *refused.help),
+        )
+    return Finding(
+        answer=waiting_answer(who, turn.sentence(), lost_text(status)),
+        checks=checks,
+        reasons=decision.reasons if decision is not None else (),
+        help=help_,
+    )
 
 
 def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Finding:
@@ -82,25 +123,29 @@ def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Findin
 def _refused(who: str, decision: LastDecision) -> Finding:
     """Return the finding about a gang with a refusal that held."""
     first, *others = decision.reasons or ("no reason was recorded",)
+    problem = about_it(who, first)
     since = f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
     if decision.outcome == "invalid":
-        answer = f"{who} was not valid and was not scheduled: {first}{since}"
+        answer = f"{who} was not valid and was not scheduled: {problem}{since}"
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
         answer = f"{who} waited for {first.removeprefix('waiting for ')}{since}"
         checks = checks_until("members complete", "no", first)
     elif decision.when_empty == "never":
         first, *others = decision.reasons_when_empty or (first,)
-        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {first}{since}"
+        problem = about_it(who, first)
+        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {problem}{since}"
         checks = checks_until("fits an empty cluster", "no", first)
     elif decision.outcome == "unknown":
-        answer = f"{who} may have fitted or not: {first}{since}"
+        answer = f"{who} may have fitted or not: {problem}{since}"
         checks = checks_until("fits now", "unknown", first)
     else:
         empty = "; it fitted when no other pod ran" if decision.when_empty == "fits" else ""
-        answer = f"{who} did not fit: {first}{empty}{since}"
+        answer = f"{who} did not fit: {problem}{empty}{since}"
         checks = checks_until("fits now", "no", first)
-    if not decision.when_empty:
+    if decision.when_empty == "unknown":
+        checks = with_outcome(checks, "unknown", "fits an empty cluster")
+    elif not decision.when_empty:
         checks = _not_recorded(checks, "fits an empty cluster")
     return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)
 

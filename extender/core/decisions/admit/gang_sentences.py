@@ -56,7 +56,7 @@ def missing_answer(key: GroupKey, pods: int) -> str:
 
 def orphan_answer(key: GroupKey, problem: str) -> str:
     """Return the answer about a group whose parent is missing or wrong."""
-    return f"{spaced(key)} is not scheduled: {_about_it(spaced(key), problem)}"
+    return f"{spaced(key)} is not scheduled: {about_it(spaced(key), problem)}"
 
 
 def invalid_answer(who: str, problem: str) -> str:
@@ -75,8 +75,8 @@ def refused_answer(who: str, decision: LastDecision, was: str = "") -> str:
     """Return the answer about a complete tree that has no plan: never, or not now."""
     if decision.when_empty == "never":
         first = _first(decision.reasons_when_empty or decision.reasons)
-        return f"{who} {was}can never be placed on these nodes, also when no other pod runs: {_about_it(who, first)}"
-    first = _about_it(who, _first(decision.reasons))
+        return f"{who} {was}can never be placed on these nodes, also when no other pod runs: {about_it(who, first)}"
+    first = about_it(who, _first(decision.reasons))
     if decision.outcome == "unknown":
         return f"{who} {was}may fit or not: {first}"
     empty = "; it fits when no other pod runs" if decision.when_empty == "fits" else ""
@@ -142,7 +142,7 @@ def pending_sentences(
             answer=waiting_answer(who, _first(decision.reasons)), reasons=rest, help=help_
         )
     if root.phase in HOLDS_CAPACITY:
-        answer = f"the rest of {who} waits: {_about_it(who, _first(decision.reasons))}"
+        answer = f"the rest of {who} waits: {about_it(who, _first(decision.reasons))}"
     else:
         answer = refused_answer(who, decision)
     return Sentences(answer=answer, reasons=rest, help=decision.help)
@@ -152,10 +152,10 @@ def _first(reasons: Iterable[str]) -> str:
     return next(iter(reasons), "no reason is known")
 
 
-def _about_it(who: str, text: str) -> str:
+def about_it(who: str, text: str) -> str:
     """Return a text about a group without its name, where the sentence begins with it.
 
-    >>> _about_it("PodGroup ns/g", "PodGroup ns/g needs 2 pods")
+    >>> about_it("PodGroup ns/g", "PodGroup ns/g needs 2 pods")
     'it needs 2 pods'
     """
     return f"it{text.removeprefix(who)}" if text.startswith(f"{who} ") else text

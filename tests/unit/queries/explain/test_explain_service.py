@@ -67,11 +67,11 @@ async def led(stage):
 
 
 def failing(explanation):
-    """Return the check that does not hold, with its outcome; all before it hold, none after it was reached."""
+    """Return the check that does not hold, with its outcome; it has a text; none after it was reached."""
     outcomes = [check.outcome for check in explanation.checks]
     assert [check.check for check in explanation.checks] == list(CHECKS)
     place = next(n for n, outcome in enumerate(outcomes) if outcome != "yes")
-    while outcomes[place] == "unknown" and "no" in outcomes[place:]:
+    while outcomes[place] in ("unknown", "no") and not explanation.checks[place].text:
         place += 1
     assert set(outcomes[place + 1 :]) <= {"not reached", "unknown"}
     return explanation.checks[place].check, outcomes[place]
@@ -388,6 +388,31 @@ async def test_a_gang_that_waits_for_its_search() -> None:
             "PodGroup default/g2 waits for its turn: other searches of its namespace come first: 1"
         )
         assert failing(third) == ("fits now", "unknown")
+
+
+async def test_the_last_refusal_comes_before_the_next_search() -> None:
+    """While a refused gang is searched again its first sentence is the refusal, and no check is called yes unseen."""
+    async with a_stage(*a_gang("g", pods=5, requests=WHOLE)) as stage:
+        ask = await led(stage)
+        planner, answers = stage.parts.planner, []
+        inner = planner.plan
+        planner.at_once = lambda request: "search"
+
+        async def look(encoded):
+            answers.append(await ask("g"))
+            return await inner(encoded)
+
+        planner.plan = look
+        stage.cluster.add(a_node("n4", {RACK: "r9"}, gpu=8))
+        await stage.one_pass()
+        (searched,) = answers
+        assert searched.answer.startswith(
+            "PodGroup default/g could never be placed on the nodes of that time, also when no other pod ran: it needs 5 pods"
+        )
+        assert searched.answer.endswith("; it waits for its search, which runs now")
+        assert failing(searched) == ("fits now", "unknown")
+        outcomes = {check.check: check.outcome for check in searched.checks}
+        assert outcomes["fits an empty cluster"] == "unknown"
 
 
 async def test_a_new_gang_beyond_the_limit_of_its_namespace():
