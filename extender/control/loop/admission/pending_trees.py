@@ -210,6 +210,7 @@ class PendingTrees:
         """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
         self._admission.retain(wanted)
+        self.searches.retain(wanted)
         self._limits.retain(wanted, self._clock.monotonic_ms())
         self._preemption_policy.retain(wanted)
         self._tried_late &= wanted

@@ -78,7 +78,7 @@ class AdmissionOutcome(enum.Enum):
     POSTPONED = "planned, but first a tree of higher priority may take over its capacity"
     TO_SEARCH = "its search in the planner process runs, or waits for its turn"
     TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
-    HELD_UP = "not tried: a tree that comes first is searched"
+    HELD_UP = "it fits now, but a tree that comes first is searched"
     STILL_ARRIVES = "planned; it is new and incomplete, and its other members may be on their way"
 
     @property
@@ -332,7 +332,7 @@ class TreeAdmission:
             if running.holds_up:
                 self._hold_up(tree, progress)
             return AdmissionOutcome.TO_SEARCH
-        return AdmissionOutcome.HELD_UP if _is_held_up(tree, progress) else None
+        return None
 
     # -- before the plan -------------------------------------------------------------------------
 
@@ -398,6 +398,7 @@ class TreeAdmission:
         self, tree_request: TreeRequest, progress: AdmissionProgress, *, last: bool
     ) -> AdmissionOutcome:
         root, request = tree_request.tree.root, tree_request.request
+        held_up = _is_held_up(tree_request.tree, progress)
         pending = awaited_preemption(self._leader.pending_state, root.uid)
         started_ms = self._clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
@@ -420,6 +421,8 @@ class TreeAdmission:
         if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
             self._want(tree_request.tree, "explain", holds_up=False)
             return AdmissionOutcome.TO_EXPLAIN
+        if isinstance(answer, Plan) and answer.assignments and held_up:
+            return AdmissionOutcome.HELD_UP
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
         if self._still_arrives(root.uid, answer):
             return AdmissionOutcome.STILL_ARRIVES

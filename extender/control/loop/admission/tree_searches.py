@@ -27,9 +27,8 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-HOLD_UP_MS: Final = (
-    5_000  # of a minute, for which the searches of one namespace hold up other trees
-)
+HOLD_UP_MS: Final = 5_000  # of a minute, for which searches of one namespace hold up other trees
+HOLD_UP_ALL_MS: Final = 20_000  # the same for searches of all namespaces
 MINUTE_MS: Final = 60_000
 T = TypeVar("T")
 # hold: for which capacity could be held
@@ -80,6 +79,10 @@ class TreeSearches:
         self.raise_failure()
         self._waiting.clear()
 
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget when all other trees were searched."""
+        self._turns.retain(roots)
+
     def running(self, uid: GangUid) -> WantedSearch | None:
         """Return the search of a tree if it is the one that runs."""
         return self._running if self._running is not None and self._running.uid == uid else None
@@ -97,7 +100,10 @@ class TreeSearches:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._minute_ms >= MINUTE_MS:
             self._minute_ms, self._held_up_ms = now_ms, {}
-        return self._held_up_ms.get(namespace, 0) < HOLD_UP_MS
+        return (
+            self._held_up_ms.get(namespace, 0) < HOLD_UP_MS
+            and sum(self._held_up_ms.values()) < HOLD_UP_ALL_MS
+        )
 
     def waits_above(self, priority: int) -> bool:
         """Return whether a tree of higher priority waits for its search, or is searched."""
@@ -197,7 +203,7 @@ class TreeSearches:
     def _in_order(self) -> list[WaitingSearch]:
         """Return the waiting searches, those of trees without an answer first, else in the order of the queue."""
         return [
-            WaitingSearch(w.uid, w.tree.root.key.namespace, w.tree.root.priority)
+            WaitingSearch(w.uid, w.tree.root.key.namespace, w.tree.root.priority, w.holds_up)
             for w in sorted(self._waiting.values(), key=lambda w: w.answered)
         ]
 

@@ -1,8 +1,11 @@
-"""Whose long search is next: strict order of priorities, deficit round robin of namespaces, order kept within a namespace.
+"""Whose long search is next: order of priorities, deficit round robin of namespaces, order kept within a namespace.
 
 A search runs in the planner process, one at a time, and its effort is known only when it has ended. So each namespace
 has a balance: it gets a quantum in each round, pays what its searches took, and is served while its balance is above
 zero. A namespace with one long search is in debt afterwards, and the others are served until they are even.
+
+The highest priority that waits does not get all: refused trees come round again with each change of the cluster, so trees
+below them would never be searched. They get a share, those first that were searched longest ago.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ import msgspec
 from extender.core.model.ids import GangUid
 
 QUANTUM_MS: Final = 500  # of search time, that each namespace gets in a round
+HIGHEST_PER_LOWER: Final = (
+    4  # search time of the highest priority that waits, for each of all below it
+)
 
 
 class WaitingSearch(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +30,7 @@ class WaitingSearch(msgspec.Struct, frozen=True, gc=False):
     uid: GangUid
     namespace: str
     priority: int
+    holds_up: bool = False  # trees of lower priority wait for its answer
 
 
 class SearchTurn(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +79,10 @@ class SearchTurns:
             str, int
         ] = {}  # number of the choice that served it last; the oldest is next
         self._choices = 0
+        self._searched: dict[GangUid, int] = {}  # number of the choice that searched a tree last
+        # Effort of the highest priority of which trees below it have not had their part; at a quantum they are next.
+        self._unshared = 0
+        self._factor = 0  # of the effort of the running search in that
 
     def choose(self, waiting: Iterable[WaitingSearch]) -> WaitingSearch | None:
         """Return the search that is next, or None.
@@ -79,24 +90,45 @@ class SearchTurns:
         Args:
             waiting: Of each namespace in the order in which its trees are searched.
         """
-        first: dict[str, WaitingSearch] = {}
         searches = tuple(waiting)
-        highest = max((search.priority for search in searches), default=0)
-        for search in searches:
-            if search.priority == highest:
-                first.setdefault(search.namespace, search)
-        if not first:
+        if not searches:
             return None
+        self._choices += 1
+        highest = max(search.priority for search in searches)
+        below = [search for search in searches if search.priority < highest]
+        if not below:
+            self._unshared = self._factor = 0
+        elif self._unshared >= HIGHEST_PER_LOWER * self._quantum and not any(
+            search.holds_up for search in searches
+        ):
+            self._factor = -HIGHEST_PER_LOWER
+            chosen = min(below, key=lambda search: self._searched.get(search.uid, 0))
+            self._searched[chosen.uid] = self._choices
+            return chosen
+        else:
+            self._factor = 1
+        chosen = self._of_highest(search for search in searches if search.priority == highest)
+        self._searched[chosen.uid] = self._choices
+        return chosen
+
+    def _of_highest(self, searches: Iterable[WaitingSearch]) -> WaitingSearch:
+        first: dict[str, WaitingSearch] = {}
+        for search in searches:
+            first.setdefault(search.namespace, search)
         self._begin_rounds(first)
         ready = [name for name in first if self._balance[name] > 0]
-        chosen = min(ready, key=lambda name: (self._served.get(name, 0), name))
-        self._choices += 1
-        self._served[chosen] = self._choices
-        return first[chosen]
+        namespace = min(ready, key=lambda name: (self._served.get(name, 0), name))
+        self._served[namespace] = self._choices
+        return first[namespace]
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget when all other trees were searched."""
+        self._searched = {uid: number for uid, number in self._searched.items() if uid in roots}
 
     def charge(self, namespace: str, effort: int) -> None:
         """Subtract what a search took from the balance of its namespace."""
         self._balance[namespace] = self._balance.get(namespace, 0) - max(effort, 1)
+        self._unshared += self._factor * max(effort, 1)
 
     def _begin_rounds(self, waiting: Collection[str]) -> None:
         """Begin as many rounds as one of the waiting namespaces needs; the others in debt get the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import msgspec
@@ -20,6 +21,7 @@ from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_p
 from tests.support.waiting import eventually
 
 ONE = {"cpu": "100m"}
+SEARCH_S, CHANGE_EVERY_S = 2, 20  # in virtual time
 
 
 def in_namespace(namespace, objects):
@@ -253,3 +255,38 @@ async def test_a_namespace_that_replaces_its_gangs_all_the_time_fills_the_log_no
         stage.clock.advance(6)
         await stage.settled()
         assert len(verdicts(stage)) == len(names) + 10
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "searched"])
+async def test_refused_trees_of_higher_priority_leave_a_share_to_others(counted):
+    """They come round again with each change of the cluster, faster than they are searched."""
+    high = [o for n in range(15) for o in impossible(f"high-{n}", f"vip-{n % 12}", priority=10)]
+    low = [o for n in range(15) for o in impossible(f"low-{n}", f"other-{n % 3}")]
+    async with Stage(a_node("n0"), *low, *high) as stage:
+        await stage.lead()
+        planner = stage.parts.planner
+        at_once, inner = planner.at_once, planner.plan
+
+        async def slow(encoded):
+            stage.clock.advance(SEARCH_S)
+            await asyncio.sleep(SEARCH_S)
+            return await inner(encoded)
+
+        def quick(request):
+            is_low = request.root.key.name.startswith("low")
+            return at_once(request) if counted and is_low else "search"
+
+        planner.at_once, planner.plan = quick, slow
+        stage.start(stage.control_loop.run())
+        for change in range(15):  # five minutes
+            stage.cluster.add(a_node(f"more-{change}"))
+            await asyncio.sleep(CHANGE_EVERY_S)
+        answered = set(verdicts(stage, GangUnschedulable))
+        assert {f"other-{n % 3}/low-{n}" for n in range(15)} <= answered
+
+
+def impossible(name, namespace, priority=0):
+    """Make a gang that fits nowhere, however many nodes there are."""
+    group, *pods = a_gang(name, pods=2, requests={"nvidia.com/gpu": 8}, priority=priority)
+    group["spec"]["priority"] = priority
+    return in_namespace(namespace, [group, *pods])

@@ -14,6 +14,7 @@ from extender.core.decisions.fairness.search_backoff import (
     SearchBackoff,
 )
 from extender.core.decisions.fairness.search_turns import (
+    HIGHEST_PER_LOWER,
     QUANTUM_MS,
     SearchTurns,
     WaitingSearch,
@@ -81,18 +82,55 @@ def test_a_namespace_that_comes_later_waits_for_one_search_of_each_other(count, 
     st.lists(efforts, min_size=25, max_size=25),
 )
 def test_all_are_served_in_order_of_priority_and_of_their_namespace(added, took):
-    """Strict order of priorities, and in a namespace the order of the queue; nothing starves."""
+    """Trees below the highest priority get a quarter of its effort, beside it, and in a namespace the order of the queue holds."""
     turns = SearchTurns()
     queue = [WaitingSearch(GangUid(str(n)), name, level) for n, (name, level) in enumerate(added)]
-    order = []
+    order, highest_spent, below_spent = [], 0, 0
     for effort in took[: len(added)]:
-        order.append(served(turns, queue, effort))
+        levels = {search.priority for search in queue}
+        chosen = served(turns, queue, effort)
+        order.append(chosen)
+        if len(levels) == 1:
+            highest_spent = below_spent = 0
+        elif chosen.priority == max(levels):
+            highest_spent += max(effort, 1)
+        else:
+            assert below_spent + QUANTUM_MS <= highest_spent / HIGHEST_PER_LOWER
+            below_spent += max(effort, 1)
     assert turns.choose(queue) is None
-    assert [s.priority for s in order] == sorted((s.priority for s in order), reverse=True)
     for name in "abc":
         for level in range(3):
             uids = [int(s.uid) for s in order if (s.namespace, s.priority) == (name, level)]
             assert uids == sorted(uids)
+
+
+@examples(200)
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(100, LONGEST_MS))
+def test_no_tree_below_waits_for_ever(high, low, effort):
+    """All that wait come back after each search: each tree of lower priority is searched in its turn."""
+    turns, searched = SearchTurns(), Counter()
+    queue = waiting("high", high, priority=1) + waiting("low", low)
+    rounds = 4 * (HIGHEST_PER_LOWER + 1) * (low + QUANTUM_MS * HIGHEST_PER_LOWER // effort)
+    for _ in range(rounds):
+        chosen = turns.choose(queue)
+        assert chosen is not None
+        turns.charge(chosen.namespace, effort)
+        searched[chosen.uid] += 1
+    below = [searched[f"low/{n}"] for n in range(low)]
+    assert max(below) - min(below) <= 1
+    assert min(below) >= 1
+    assert sum(below) * HIGHEST_PER_LOWER <= rounds - sum(below)
+
+
+def test_a_search_that_holds_up_is_not_passed():
+    """Its answer may take what a tree of lower priority would get."""
+    turns = SearchTurns()
+    below = waiting("low", 1)
+    first = WaitingSearch(GangUid("high"), "high", 1, holds_up=True)
+    for _ in range(9):
+        assert turns.choose([first, *below]) is first
+        turns.charge("high", 10 * QUANTUM_MS)
+    assert turns.choose([*waiting("high", 1, priority=1), *below]) is below[0]
 
 
 @examples(200)
