@@ -100,6 +100,8 @@ class ReportQueries(Protocol):
         ...
 
 
+# The reason of a gang without one; it stands in an SQL text.
+UNDECIDED: Final = "no decision yet since it was observed, or since its reservations were released"
 _GANG: Final = {"gang": "namespace/name of the root group", "gang_uid": "its UID; names are reused"}
 _POSITION: Final = {"position": "of the event in the log"}
 
@@ -109,7 +111,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         columns=_GANG
         | {
             "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
-            "reason": "the first sentence of the refusal during this time",
+            "reason": "the first sentence of the refusal during this time, or that there was no decision",
             "seconds": "waited for this reason within the span",
             "stretches": "how many separate times it waited for this reason",
             "since": "begin of the first of them; may be before the span",

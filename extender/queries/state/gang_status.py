@@ -7,12 +7,14 @@ from typing import Final
 
 import msgspec
 
+from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.log.events import GroupRecord
 from extender.core.log.gang_phase import MinimumStatus, effective_phase, minimum_status
 from extender.core.log.reservation_state import GangState, MemberLoss
 from extender.core.model.wording import spaced
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
+from extender.queries.log.reports import UNDECIDED
 
 SUSPENDED: Final = "suspended"
 NOT_WAITING: Final = frozenset({"scheduled", "completed", SUSPENDED})  # for pods of its minimum
@@ -50,6 +52,8 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
         made_for: Its workload, whose present minima count; None: there is none.
     """
     reasons = root.last_decision.reasons if root.last_decision is not None else ()
+    if root.phase == "observed" and root.last_decision is None:
+        reasons = (TAKEN,) if root.capacity_used_times else (UNDECIDED,)
     groups = _groups_now(root.groups, made_for.minima) if made_for is not None else root.groups
     minimum = minimum_status(root, groups)
     state: str = effective_phase(root, minimum)

@@ -17,7 +17,14 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.queries.log.reports import EPOCH, LIMIT_MAX, ReportQueries, ReportQuery, ReportRows
+from extender.queries.log.reports import (
+    EPOCH,
+    LIMIT_MAX,
+    UNDECIDED,
+    ReportQueries,
+    ReportQuery,
+    ReportRows,
+)
 from extender.store.engine import transaction
 from extender.store.tables import EVENT, PROJECTION
 
@@ -35,11 +42,13 @@ _PHRASES: Final[Mapping[str, str]] = {
     "clipped": "date_part('epoch', least(until, :until) - greatest(since, :since))",
     "overlaps": "until > :since AND since < :until",
     "at": "at >= :since AND at < :until",
+    "undecided": f"'{UNDECIDED}'",
 }
 _QUERIES: Final[Mapping[str, _Query]] = {
     "pending": _Query(
         text="""
-SELECT gang, gang_uid, state, reason, sum({clipped}) AS seconds, count(*), min(since), nullif(max(until), 'infinity')
+SELECT gang, gang_uid, state, CASE WHEN reason = '' AND state = 'observed' THEN {undecided} ELSE reason END,
+       sum({clipped}) AS seconds, count(*), min(since), nullif(max(until), 'infinity')
 FROM gx.v_pending
 WHERE {overlaps} {where}
 GROUP BY gang, gang_uid, state, reason

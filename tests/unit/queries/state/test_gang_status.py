@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -20,6 +21,9 @@ from extender.core.log.events import (
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    ReservedCapacityUser,
     VictimGone,
     VictimPod,
     VictimUnit,
@@ -28,6 +32,7 @@ from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.queries.log.reports import UNDECIDED
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
@@ -349,6 +354,25 @@ def test_any_log(events) -> None:
             assert (status.present, status.needed) == (min(there, minimum), minimum)
         if status.state in {"degraded", "preempted"}:
             assert not root.last_loss or root.last_loss.pod in status.reasons[0]
+
+
+def test_a_gang_without_a_decision_has_a_reason() -> None:
+    """It was not looked at yet, or other pods took its capacity."""
+    log = Log()
+    log.add(GangObserved(kind="PodGroup"))
+    assert log.status() == ("observed", "0/0", (UNDECIDED,))
+    log.reserve(leaf_of(1), ("root", "root-0"))
+    released = ReleasedPod(pod="ns/root-0", uid=PodUid("root-0"), node=NodeName("n1"))
+    user = ReservedCapacityUser(
+        pod="ns/other",
+        uid=PodUid("other"),
+        node=NodeName("n1"),
+        scheduler="default-scheduler",
+        priority=0,
+        via="unaware",
+    )
+    log.add(ReservationReleased(plan=PlanId("plan"), reason="superseded", pods=(released,), taken_by=(user,)))  # fmt: skip
+    assert (log.state.gangs[ROOT].phase, log.status()[2]) == ("observed", (TAKEN,))
 
 
 def test_a_gang_waits_since_it_was_observed_or_since_its_last_loss() -> None:
