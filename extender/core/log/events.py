@@ -248,6 +248,12 @@ class GangScheduled(EventData, frozen=True, kw_only=True):
     bound: int
 
 
+class GangGroupsChanged(EventData, frozen=True, kw_only=True):
+    """The groups of a scheduled gang have other minima than recorded, or were not recorded: it ran before the log had it."""
+
+    groups: tuple[GroupRecord, ...]  # root first; those of a recorded tree with their domains
+
+
 class MemberTerminated(EventData, frozen=True, kw_only=True, omit_defaults=True):
     """A bound member was deleted, or its node was lost."""
 
@@ -569,6 +575,7 @@ AnyEventData: TypeAlias = (
     | NodeRejected
     | ReservationReleased
     | GangScheduled
+    | GangGroupsChanged
     | MemberTerminated
     | PreemptionPlanned
     | VictimGone

@@ -18,6 +18,7 @@ import msgspec
 from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangInvalid,
     GangObserved,
     GangRemoved,
@@ -196,7 +197,7 @@ class IntervalRows:
                 _decided(row, "invalid", data.problems, event.position)
                 if row.phase not in HOLDS_CAPACITY:
                     row.phase = "invalid"
-            case NodeTopologyChanged():
+            case NodeTopologyChanged() | GangGroupsChanged():
                 pass
             case PreemptionPlanned():
                 self._plan(event, data)

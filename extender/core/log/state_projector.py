@@ -23,6 +23,7 @@ from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangInvalid,
     GangObserved,
     GangRemoved,
@@ -316,6 +317,8 @@ class StateProjector:
                 )
             case NodeRejected() as data:
                 self._reject_node(event, data)
+            case GangGroupsChanged() as data:
+                self._root(event).groups = data.groups
             case NodeTopologyChanged() as data:
                 root = self._root(event)
                 labels = {key: data.after.get(key, "") for key in (*data.before, *data.after)}

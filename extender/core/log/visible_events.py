@@ -26,6 +26,7 @@ from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangInvalid,
     GangObserved,
     GangRemoved,
@@ -130,6 +131,7 @@ def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | No
             | BindBarrierTimedOut()
             | NodeRejected()
             | GangScheduled()
+            | GangGroupsChanged()
             | MemberTerminated()
             | NodeTopologyChanged()
             | PreemptionCompleted()

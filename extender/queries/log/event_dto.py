@@ -19,6 +19,7 @@ from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangInvalid,
     GangObserved,
     GangRemoved,
@@ -151,6 +152,9 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             )
         case GangScheduled():
             return f"minimum met, {counted(data.bound, 'member')} bound"
+        case GangGroupsChanged():
+            minima = ", ".join(f"{group.name} {group.minimum}" for group in data.groups)
+            return f"minima of its groups: {minima}"
         case MemberTerminated():
             return f"{data.pod} terminated on {data.node} ({': '.join(filter(None, (data.cause, data.message)))})"
         case NodeTopologyChanged():

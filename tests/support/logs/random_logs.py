@@ -17,6 +17,7 @@ from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangInvalid,
     GangObserved,
     GangRemoved,
@@ -267,6 +268,7 @@ def _event_data(draw, uid, root, fresh):
                 BindBarrierTimedOut(plan=plan, waited_ms=1, arrived=(), missing=()),
                 PodBindFailed(plan=plan, pod="ns/p", uid=PodUid("p"), node=NODES[0], error="e"),
                 NodeTopologyChanged(node=NODES[0], before={}, after={"a": "b"}),
+                GangGroupsChanged(groups=(a_leaf("leaf", 2),)),
                 MemberTerminated(pod="ns/x", uid=PodUid("unknown"), node=NODES[0], cause="unknown"),
             ])
         )  # fmt: skip

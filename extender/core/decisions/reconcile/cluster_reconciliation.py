@@ -39,6 +39,7 @@ from extender.core.decisions.reconcile.reservation_checks import (
 )
 from extender.core.log.events import (
     AnyEventData,
+    GangGroupsChanged,
     GangRemoved,
     GangScheduled,
     GroupRecord,
@@ -169,6 +170,8 @@ def root_differences(
     counts = _counts(view, root, events, now)
     if root.phase not in ("scheduled", "invalid") and satisfied(_minima(root, tree), counts):
         events.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    elif root.phase == "scheduled" and tree is not None and not broken:
+        events += _regrouped(root, tree)
     return [now.draft(root.uid, root.gang, data) for data in (*short_lived, *events)]
 
 
@@ -186,6 +189,25 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
     ):
         return root.groups
     return group_records(tree, None)
+
+
+def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
+    """Yield the event for a scheduled root whose groups have other minima than recorded, or were not recorded.
+
+    Groups that come or go are not in it: the next admission records them, and members of a leaf that is gone still count.
+    """
+    if tree.root.uid != root.uid:
+        return
+    now = {(group.kind, group.name): group for group in group_records(tree, None)}
+    groups = tuple(
+        msgspec.structs.replace(record, minimum=now[record.kind, record.name].minimum)
+        if (record.kind, record.name) in now
+        else record
+        for record in root.groups
+    )
+    groups = groups or tuple(now.values())
+    if groups != root.groups:
+        yield GangGroupsChanged(groups=groups)
 
 
 def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:

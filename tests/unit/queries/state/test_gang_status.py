@@ -11,6 +11,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangExtended,
+    GangGroupsChanged,
     GangObserved,
     GangRemoved,
     GangScheduled,
@@ -332,7 +333,7 @@ def test_any_log(events) -> None:
                 continue
             if isinstance(data, GangRemoved):
                 bound, done, minimum, scheduled = {}, Counter(), 0, False
-            elif isinstance(data, GangAdmitted | GangExtended):
+            elif isinstance(data, GangAdmitted | GangExtended | GangGroupsChanged):
                 minimum = data.groups[0].minimum
             elif isinstance(data, GangScheduled):
                 scheduled = True

@@ -26,6 +26,7 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodEnd
+from extender.queries.state.gang_status import gang_status
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
@@ -382,6 +383,41 @@ def test_a_member_bound_outside_any_admission_is_recorded_as_drift():
     assert events[2].kind == "bound-outside-admission"
     assert [m.pod for m in scene.root.bound.values()] == ["default/g-0"]
     assert scene.decide() == []
+
+
+def test_a_gang_older_than_the_log_has_the_minimum_of_its_group():
+    """Of four members that ran before, three are lost: 1 of 4, and not 1 of 1."""
+    pods = {f"g-{n}": "n0" for n in range(4)}
+    cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=4))
+    for name, node in pods.items():
+        cluster.change_pod(name, node=NodeName(node), phase="Running")
+    scene = Scene()
+    scene.cluster, scene.state, scene.uid = cluster, EMPTY, cluster.group("g").uid
+    scene.decide()
+    assert (gang_status(scene.root).state, gang_status(scene.root).needed) == ("scheduled", 4)
+    for name in ("g-1", "g-2", "g-3"):
+        cluster.delete_pod(name)
+    scene.decide()
+    status = gang_status(scene.root)
+    assert (status.state, status.present, status.needed) == ("degraded", 1, 4)
+
+
+def test_a_minimum_that_changes_is_recorded():
+    """Two of four run: degraded, until the minimum is lowered, and again when it is raised; domains stay as admitted."""
+    scene = Scene(pods=4)
+    scene.bind(*(f"g-{n}" for n in range(4)))
+    scene.decide()
+    for name in ("g-2", "g-3"):
+        scene.cluster.delete_pod(name)
+    scene.decide()
+    assert gang_status(scene.root).state == "degraded"
+    for minimum, state in ((1, "scheduled"), (3, "degraded"), (2, "scheduled")):
+        scene.cluster.change_group("g", minimum=minimum)
+        events = scene.decide()
+        assert kinds(events) == ["GangGroupsChanged"]
+        status = gang_status(scene.root)
+        assert (status.state, status.needed) == (state, minimum)
+        assert scene.decide() == []
 
 
 def test_an_invalid_tree_that_has_not_started_keeps_no_capacity():
