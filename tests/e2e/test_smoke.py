@@ -1,7 +1,7 @@
 """A real kube-scheduler calls an extender as DESIGN 2.6 configures it, on every supported version.
 
 Covered: which verbs come in which order, both modes of nodeCacheCapable, two entries on one server,
-the pod really bound; all with kube-scheduler's own group scheduling on, as by default since Kubernetes 1.38, then off.
+the pod really bound; all with kube-scheduler's own group scheduling on, then off.
 Left to test_experiments.py: everything about how kube-scheduler decides.
 """
 

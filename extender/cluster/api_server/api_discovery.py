@@ -18,8 +18,8 @@ from extender.core.model.dropped_fields import BUILTIN, OURS
 from extender.core.model.errors import ClusterUnavailable
 
 # Newest first; a kind is read in the first version that serves it. A version that is not listed is
-# not read: its fields may have another meaning. `v1` has PriorityClass in every Kubernetes version, and
-# PodGroup and Workload since 1.38.
+# not read: its fields may have another meaning. `v1` has PriorityClass in every Kubernetes version; no
+# version up to 1.38 has groups in it.
 VERSIONS: Final = {BUILTIN: ("v1", "v1beta1", "v1alpha3", "v1alpha2"), OURS: ("v1alpha1",)}
 GROUP_KINDS: Final[dict[str, type[api.Readable]]] = {
     "podgroups": api.PodGroup,

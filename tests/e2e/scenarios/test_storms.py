@@ -1,7 +1,6 @@
 """No storms: waiting members cause no calls and writes, and only members that have a place are released.
 
-kube-scheduler's own group scheduling is on, as by default since Kubernetes 1.38, and the gangs are built-in groups
-whose pods name them by the field. One story runs a second time without it, with groups of our kind.
+kube-scheduler's own group scheduling is on and the gangs are built-in groups whose pods name them by the field. One story runs a second time without it, with groups of our kind.
 """
 
 from __future__ import annotations

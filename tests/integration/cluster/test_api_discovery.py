@@ -51,23 +51,23 @@ SERVED: dict[str, tuple[dict[str, list[str]], str, str]] = {
         "v1beta1",
         "v1alpha3",
     ),
-    "1.38 stock": ({"v1": [CLASSES, LEAVES, WORKLOADS]}, "v1", ""),
+    "1.38 stock": ({"v1": [CLASSES]}, "", ""),
     "1.38 v1beta1": (
-        {"v1": [CLASSES, LEAVES, WORKLOADS], "v1beta1": [LEAVES, COMPOSITES, WORKLOADS]},
-        "v1",
+        {"v1": [CLASSES], "v1beta1": [LEAVES, COMPOSITES, WORKLOADS]},
         "v1beta1",
-    ),
-    "1.38 v1alpha3": (
-        {"v1": [CLASSES, LEAVES, WORKLOADS], "v1alpha3": [LEAVES, COMPOSITES, WORKLOADS]},
-        "v1",
-        "v1alpha3",
+        "v1beta1",
     ),
     "1.38 all": (
         {
-            "v1": [CLASSES, LEAVES, WORKLOADS],
+            "v1": [CLASSES],
             "v1beta1": [LEAVES, COMPOSITES, WORKLOADS],
             "v1alpha3": [LEAVES, COMPOSITES, WORKLOADS],
         },
+        "v1beta1",
+        "v1beta1",
+    ),
+    "later, leaves in v1": (
+        {"v1": [CLASSES, LEAVES, WORKLOADS], "v1beta1": [LEAVES, COMPOSITES, WORKLOADS]},
         "v1",
         "v1beta1",
     ),
@@ -208,7 +208,7 @@ async def test_groups_are_read_and_written_in_the_version_that_was_read(
 async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(
     fake: FakeApi, cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 1.37 to 1.38 both kinds change their version at once: a view without the groups never counts as ready."""
+    """From 1.37 to a later version both kinds change their version at once: a view without the groups never counts as ready."""
     monkeypatch.setattr(kubernetes_cluster, "DISCOVER_EVERY_S", 3600.0)
     monkeypatch.setattr(kubernetes_cluster, "DISCOVER_MISSING_S", 3600.0)
     serve(fake, "1.37 all")
@@ -229,7 +229,7 @@ async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(
             await cluster.changed(revision)
 
     looking = asyncio.create_task(watch())
-    serve(fake, "1.38 all")
+    serve(fake, "later, leaves in v1")
     cluster._rediscover.wake()
     versions = {NEW: "scheduling.k8s.io/v1", ROOT: "scheduling.k8s.io/v1beta1"}
 

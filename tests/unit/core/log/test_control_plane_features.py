@@ -141,7 +141,7 @@ def test_a_kube_scheduler_that_does_not_answer_is_what_it_was():
     ],
 )  # fmt: skip
 def test_where_pod_groups_are_in_v1_group_scheduling_is_on_by_default(scheduler, native, words):
-    """1.38: it is off only where its gate is read as false."""
+    """A later version, generally available: it is off only where its gate is read as false."""
     general = [("scheduling.k8s.io/v1", "podgroups"), ("scheduling.k8s.io/v1", "workloads")]
     answer = found(served=general, scheduler=scheduler)
     assert answer.native_group_scheduling == native
