@@ -49,6 +49,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     children: tuple[Part, ...]
     minimum: int  # how many of the children must be placed together; BASIC: each for itself
+    required: tuple[str, ...] = ()  # names of the children that are always among them
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
@@ -74,6 +75,7 @@ class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     basic: bool
     minimum: int
+    required: tuple[str, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
