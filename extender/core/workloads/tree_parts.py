@@ -42,6 +42,17 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
         return self.leading[number] if number < len(self.leading) else self.template
 
 
+class PartStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of several parts that a controller starts one after the other."""
+
+    child: str  # name of the part
+    name: str  # what the user calls it
+    runs: tuple[
+        str, ...
+    ]  # names of the parts that run then: itself, and earlier ones that have not ended
+    after: str = ""  # the condition on which it starts; empty: it is one of the first
+
+
 class Composite(msgspec.Struct, frozen=True, kw_only=True):
     """Parts below one CompositePodGroup."""
 
@@ -54,6 +65,8 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
+    # of children that start one after the other: each in the order of the children; empty: all start at once
+    steps: tuple[PartStep, ...] = ()
 
 
 Part = Leaf | Composite
@@ -91,6 +104,16 @@ def leaves_of(part: Part) -> tuple[Leaf, ...]:
     if isinstance(part, Leaf):
         return (part,)
     return tuple(leaf for child in part.children for leaf in leaves_of(child))
+
+
+def first_leaves(part: Part) -> tuple[Leaf, ...]:
+    """Return the leaves of a part that its controller makes at once: none that start after another part."""
+    if isinstance(part, Leaf):
+        return (part,)
+    later = {step.child for step in part.steps if step.after}
+    return tuple(
+        leaf for child in part.children if child.name not in later for leaf in first_leaves(child)
+    )
 
 
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:

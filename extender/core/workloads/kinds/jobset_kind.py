@@ -30,6 +30,7 @@ from extender.core.workloads.kinds.jobset_steps import (
     replicated_jobs,
     step_parts,
     steps_of,
+    with_steps,
 )
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
@@ -66,6 +67,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             step_of,
             lambda template: group_name(workload, template),
         )
+        roots = tuple(with_steps(workload, root, parts) for root in roots)
         return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = group_name(workload)
     if steps is None:
@@ -82,13 +84,15 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
-    root = Composite(
+    root: Part = Composite(
         name=root_name,
         role="",
         children=children,
         minimum=minimum,
         one_by_one=is_one_by_one(jobs),
     )
+    if steps is not None:
+        root = with_steps(workload, root, parts)
     return WorkloadParts(roots=(root,), notices=tuple(notices))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from extender.core.workloads.kind_rules import UID_PIECE, template_label
 from extender.core.workloads.kinds.job_kind import all_at_once
 from extender.core.workloads.name_rules import joined_name
-from extender.core.workloads.tree_parts import Composite, Part
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part, PartStep
 from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -81,3 +83,101 @@ def step_parts(
                 minimum=len(of_step),
                 one_by_one=is_one_by_one(step),
             )
+
+
+def with_steps(workload: WorkloadObject, part: Part, parts: Mapping[str, Part | None]) -> Part:
+    """Return a part of a JobSet in which each Basic composite has the order of its children.
+
+    A later ReplicatedJob starts when an earlier one is complete, so that its pods have ended, or when it is ready: then
+    it runs on beside the later one.
+
+    Args:
+        workload: The JobSet.
+        part: A root.
+        parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
+    """
+    job_of = {one.name: name for name, one in parts.items() if one is not None}
+    return _with_steps(part, job_of, _conditions(workload, job_of.values()))
+
+
+Conditions = Mapping[
+    str, Mapping[str, bool]
+]  # job -> the jobs that it waits for, and whether they have ended then
+
+
+def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:
+    known = set(names)
+    jobs = [job for job in replicated_jobs(workload) if job["name"] in known]
+    if (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
+        before = [None, *(str(job["name"]) for job in jobs)]
+        return {
+            job["name"]: {} if last is None else {last: False}
+            for job, last in zip(jobs, before, strict=False)
+        }
+    return {
+        job["name"]: {
+            one["name"]: one.get("status") == "Complete"
+            for one in job.get("dependsOn") or ()
+            if one.get("name") in known
+        }
+        for job in jobs
+    }
+
+
+def _with_steps(part: Part, job_of: Mapping[str, str], conditions: Conditions) -> Part:
+    if isinstance(part, Leaf) or part.name in job_of:
+        return part
+    children = tuple(_with_steps(child, job_of, conditions) for child in part.children)
+    steps: tuple[PartStep, ...] = ()
+    if part.minimum == BASIC:
+        steps = tuple(
+            _steps({child.name: _jobs_of(child, job_of) for child in children}, conditions)
+        )
+    if not any(step.after for step in steps):
+        steps = ()
+    return msgspec.structs.replace(part, children=children, steps=steps)
+
+
+def _jobs_of(part: Part, job_of: Mapping[str, str]) -> frozenset[str]:
+    if part.name in job_of:
+        return frozenset({job_of[part.name]})
+    if isinstance(part, Leaf):
+        return frozenset()
+    return frozenset[str]().union(*(_jobs_of(child, job_of) for child in part.children))
+
+
+def _steps(jobs: Mapping[str, frozenset[str]], conditions: Conditions) -> Iterable[PartStep]:
+    """Yield the step of each child; `jobs`: the ReplicatedJobs below each."""
+    for child, own in jobs.items():
+        earlier = _earlier(own, conditions)
+        started = own | earlier
+        ended = {q for job in started for q, complete in conditions[job].items() if complete}
+        direct = {
+            q: complete
+            for job in sorted(own)
+            for q, complete in conditions[job].items()
+            if q not in own
+        }
+        yield PartStep(
+            child=child,
+            name=" and ".join(sorted(own)),
+            runs=tuple(
+                other
+                for other, below in jobs.items()
+                if other == child or below & (earlier - ended)
+            ),
+            after=" and ".join(
+                f"{q} {'has ended' if complete else 'is ready'}" for q, complete in direct.items()
+            ),
+        )
+
+
+def _earlier(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
+    """Return the ReplicatedJobs that have started before all of some."""
+    found: set[str] = set()
+    waiting = set(own)
+    while waiting:
+        more = {q for job in waiting for q in conditions[job]} - found - own
+        found |= more
+        waiting = more
+    return frozenset(found)
