@@ -47,9 +47,8 @@ class PartStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     child: str  # name of the part
     name: str  # what the user calls it
-    runs: tuple[
-        str, ...
-    ]  # names of the parts that run then: itself, and earlier ones that have not ended
+    # names of the parts that run then: itself, and earlier ones that have not ended; a part of a child, where only that runs
+    runs: tuple[str, ...]
     after: str = ""  # the condition on which it starts; empty: it is one of the first
 
 

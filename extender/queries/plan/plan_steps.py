@@ -76,35 +76,33 @@ def tree_steps(tree: Tree, steps: Steps) -> Iterable[TreeStep]:
 
 
 def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
-    """Return a tree with the children that run, where composites have steps; these are gangs of all that run."""
-    groups: dict[GroupKey, Group] = {}
+    """Return a tree with what runs of it, where composites have steps; these are gangs of all that runs."""
+    groups: list[Group] = []
     children: dict[GroupKey, tuple[Group, ...]] = {}
 
-    def changed(group: Group) -> Group:
-        step = now.get(group.key)
-        if step is None:
-            return group
-        running = sum(child.key.name in step.runs for child in tree.children[group.key])
-        return msgspec.structs.replace(group, basic=False, minimum=running, required=())
-
-    def walk(group: Group) -> None:
-        groups[group.key] = changed(group)
+    def runs(group: Group, names: Collection[str]) -> bool:
         below = tree.children.get(group.key, ())
-        step = now.get(group.key)
-        if step is not None:
-            below = tuple(child for child in below if child.key.name in step.runs)
-        if group.key in tree.children:
-            children[group.key] = tuple(map(changed, below))
-        for child in below:
-            walk(child)
+        return group.key.name in names or any(runs(child, names) for child in below)
 
-    walk(tree.root)
+    def add(group: Group, names: Collection[str]) -> Group:
+        """Add a group of which all runs, or of its children those with some names; return it."""
+        step = now.get(group.key)
+        names = names if step is None else step.runs
+        below = tree.children.get(group.key, ())
+        if names:
+            below = tuple(child for child in below if runs(child, names))
+            group = msgspec.structs.replace(group, basic=False, minimum=len(below), required=())
+        groups.append(group)
+        if group.key.kind == "CompositePodGroup":
+            made = [add(child, () if child.key.name in names else names) for child in below]
+            children[group.key] = tuple(made)
+        return group
+
+    root = add(tree.root, ())
+    there = {group.key for group in groups}
+    members = {key: pods for key, pods in tree.members.items() if key in there}
     return msgspec.structs.replace(
-        tree,
-        root=groups[tree.root.key],
-        groups=tuple(groups.values()),
-        children=children,
-        members={key: pods for key, pods in tree.members.items() if key in groups},
+        tree, root=root, groups=tuple(groups), children=children, members=members
     )
 
 

@@ -130,9 +130,8 @@ def _with_steps(part: Part, job_of: Mapping[str, str], conditions: Conditions) -
     children = tuple(_with_steps(child, job_of, conditions) for child in part.children)
     steps: tuple[PartStep, ...] = ()
     if part.minimum == BASIC:
-        steps = tuple(
-            _steps({child.name: _jobs_of(child, job_of) for child in children}, conditions)
-        )
+        below = {child.name: _jobs_of(child, job_of) for child in children}
+        steps = tuple(_steps(below, conditions, {job: name for name, job in job_of.items()}))
     if not any(step.after for step in steps):
         steps = ()
     return msgspec.structs.replace(part, children=children, steps=steps)
@@ -146,26 +145,31 @@ def _jobs_of(part: Part, job_of: Mapping[str, str]) -> frozenset[str]:
     return frozenset[str]().union(*(_jobs_of(child, job_of) for child in part.children))
 
 
-def _steps(jobs: Mapping[str, frozenset[str]], conditions: Conditions) -> Iterable[PartStep]:
-    """Yield the step of each child; `jobs`: the ReplicatedJobs below each."""
+def _steps(
+    jobs: Mapping[str, frozenset[str]], conditions: Conditions, name_of: Mapping[str, str]
+) -> Iterable[PartStep]:
+    """Yield the step of each child.
+
+    Args:
+        jobs: The ReplicatedJobs below each child.
+        conditions: What each waits for.
+        name_of: The name of the part of each.
+    """
     for child, own in jobs.items():
         earlier = _earlier(own, conditions)
         started = own | earlier
         ended = {q for job in started for q, complete in conditions[job].items() if complete}
-        direct = {
-            q: complete
-            for job in sorted(own)
-            for q, complete in conditions[job].items()
-            if q not in own
-        }
+        direct = {q: on for job in sorted(own) for q, on in conditions[job].items() if q not in own}
+        beside = earlier - ended
+        others = (
+            (other,) if below <= beside else tuple(name_of[job] for job in sorted(below & beside))
+            for other, below in jobs.items()
+            if other != child and below
+        )
         yield PartStep(
             child=child,
             name=" and ".join(sorted(own)),
-            runs=tuple(
-                other
-                for other, below in jobs.items()
-                if other == child or below & (earlier - ended)
-            ),
+            runs=(child, *(name for names in others for name in names)),
             after=" and ".join(
                 f"{q} {'has ended' if complete else 'is ready'}" for q, complete in direct.items()
             ),
