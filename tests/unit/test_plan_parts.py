@@ -302,7 +302,7 @@ def test_a_later_tree_does_not_get_what_a_step_of_an_earlier_one_uses(plan):
     assert [gang["verdict"] for gang in answer["gangs"]] == ["placed", "placed"]
 
 
-def test_what_would_help_is_said_for_each_step_that_does_not_fit(plan):
+def test_what_would_help_is_named_for_each_step_that_does_not_fit(plan):
     """Three nodes for one step and two for the other: each number is true, and none is for both."""
     full = an_object("Pod", "full", "v1", spec={"nodeName": "n0", "containers": [{"name": "c", "resources": {"requests": {"cpu": 4}}}]}, status={"phase": "Running"})  # fmt: skip
     work = a_jobset(a_step("init", 4, 3), a_step("train", 3, 2, "init"))
@@ -337,7 +337,7 @@ def test_steps_below_a_gang_go_on_together(plan):
     )
 
 
-def test_the_table_says_that_parts_start_one_after_the_other(plan):
+def test_the_table_shows_that_parts_start_one_after_the_other(plan):
     plan(a_jobset(a_step("init", 4), a_step("train", 4, 2, "init")))
     done = run_command("plan", "--cluster", "nodes.yaml", "-f", "work.yaml")
     _, first, second, tree, *_ = done.stdout.splitlines()
