@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UnsetType
 
 from extender.core.model.pods import PodShape
-from extender.core.model.wording import join_names
+from extender.core.model.wording import did_you_mean, join_names
 from extender.core.planner.plan_types import Feasibility, PlanGroup
 
 
@@ -112,7 +112,10 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
     )
     ready = {child.key.name for child in group.groups if admissible(child)}
     if lacking := [name for name in required_names(group) if name not in ready]:
-        text += f", without {join_names(lacking)}, which its requiredGroups name"
+        there = [child.key.name for child in group.groups]
+        absent = next((name for name in lacking if name not in there), "")
+        hint = did_you_mean(absent, there) if absent else ""
+        text += f", without {join_names(lacking)}, which its requiredGroups name{hint}"
     return [text, *(line for child in group.groups for line in waiting_reasons(child))]
 
 

@@ -108,3 +108,10 @@ def test_a_required_child_counts_first_and_always():
     assert not admissible(msgspec.structs.replace(whole, required=("decode", "absent")))
     basic = msgspec.structs.replace(group, basic=True)
     assert admissible(basic)
+
+
+def test_a_required_name_that_no_child_has_is_compared_with_those_there():
+    group = msgspec.structs.replace(composite(leaf("decode", bound=1)), required=("decod",))
+    assert waiting_reasons(group)[0].endswith(
+        "without decod, which its requiredGroups name; did you mean decode?"
+    )
