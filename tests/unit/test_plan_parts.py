@@ -344,3 +344,16 @@ def test_the_table_shows_that_parts_start_one_after_the_other(plan):
     assert first == "  step 1 of 2, init: fits"
     assert second == "  step 2 of 2, train, which starts when init has ended: fits"
     assert tree.endswith("2 of 2 groups placed, one after the other")
+
+
+def test_a_leader_whose_workers_have_no_place_has_none_either(plan):
+    """Two replicas below a Basic root, room for one: the leader of the other one is not shown on a node."""
+    work = a_lws(3, 3, size=2, replicas=2)
+    work["metadata"]["annotations"] = {"gang-extender.dev/gang": "all"}
+    code, answer = plan(work, nodes=3)
+    (gang,) = answer["gangs"]
+    assert (code, gang["verdict"]) == (0, "placed")
+    assert [line["pod"] for line in gang["assignments"]] == [
+        "default/l-0-planned-leader-0", "default/l-0-planned-worker-0",
+    ]  # fmt: skip
+    assert gang["unplaced"] == ["default/l-1-planned-leader-0", "default/l-1-planned-worker-0"]

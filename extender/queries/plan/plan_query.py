@@ -526,7 +526,14 @@ def _planned_in_steps(
         )
         return refused, view
     uids = {pod.path: pod.uid for pod in tree.pods}
-    places = {line.pod: line for one in verdicts for line in one.assignments}
+    places: dict[str, AssignmentLine] = {}
+    for (
+        step,
+        verdict,
+    ) in planned:  # what runs in several steps has the node of the last one, if it has one there
+        for pod in step.tree.pods:
+            places.pop(pod.path, None)
+        places |= {line.pod: line for line in verdict.assignments}
     after = with_largest_use(
         there,
         [{pod.uid for pod in step.tree.pods} for step, _ in planned],
@@ -538,7 +545,13 @@ def _planned_in_steps(
         verdicts[-1],
         domains={name: domain for one in verdicts for name, domain in one.domains.items()},
         assignments=tuple(places[path] for path in sorted(places)),
-        unplaced=tuple(sorted({path for one in verdicts for path in one.unplaced} - places.keys())),
+        unplaced=tuple(
+            sorted(
+                p.path
+                for p in tree.pods
+                if p.node is None and not p.deleting and p.path not in places
+            )
+        ),
         victims=tuple(dict.fromkeys(unit for one in verdicts for unit in one.victims)),
         reasons=(*(f"{title}: fits" for title in titles), *reasons),
         search=effort,
