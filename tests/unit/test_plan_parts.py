@@ -357,3 +357,30 @@ def test_a_leader_whose_workers_have_no_place_has_none_either(plan):
         "default/l-0-planned-leader-0", "default/l-0-planned-worker-0",
     ]  # fmt: skip
     assert gang["unplaced"] == ["default/l-1-planned-leader-0", "default/l-1-planned-worker-0"]
+
+
+def a_flat_workload(*names: str) -> Object:
+    """Make a Workload with a PodGroup for each part, `train` of two pods: each is a tree of its own."""
+    templates = [
+        {"name": name, "schedulingPolicy": {"gang": {"minCount": 1 + (name == "train")}}}
+        for name in names
+    ]
+    return an_object("Workload", "flat", spec={"podGroupTemplates": templates})
+
+
+@pytest.mark.parametrize("order", [("init", "train"), ("train", "init")])
+def test_steps_that_are_trees_of_their_own_use_the_same_nodes(plan, order):
+    """By the user's Workload; whichever is planned first, and a Job beside them gets what no step uses."""
+    names = {"gang-extender.dev/workload": "flat"}
+    jobs = (a_step("init", 4), a_step("train", 4, 2, "init"))
+    work = a_jobset(*jobs, annotations=names)
+    code, answer = plan(a_flat_workload(*order), work)
+    assert (code, [gang["verdict"] for gang in answer["gangs"]]) == (0, ["placed", "placed"])
+    job = a_job("later", template=asks(4), parallelism=1, completions=1)
+    _, answer = plan(a_flat_workload(*order), work, job, nodes=3)
+    assert [gang["verdict"] for gang in answer["gangs"]] == ["placed"] * 3
+    _, answer = plan(a_flat_workload(*order), work, job)
+    assert [gang["verdict"] for gang in answer["gangs"]] == ["placed", "placed", "impossible"]
+    ready = a_jobset(a_step("init", 4), a_step("train", 4, 2, "init!"), annotations=names)
+    code, answer = plan(a_flat_workload(*order), ready)
+    assert (code, answer["verdict"]) == (1, "impossible")

@@ -243,8 +243,8 @@ class _WorkloadExpansion:
             key = GroupKey(self._workload.namespace, spec.name, spec.kind)
             part = parts.get(spec.name)
             steps = part.steps if isinstance(part, Composite) else ()
-            role = part.role if part is not None else ""
-            self._found.origins[key] = GroupOrigin(origin, role, steps)
+            role, apart = (part.role, part.apart) if part is not None else ("", ())
+            self._found.origins[key] = GroupOrigin(origin, role, steps, apart)
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
         self._add((*groups, *self._pods(leaves, members=True)))
 

@@ -327,7 +327,7 @@ def _required(part: Part) -> tuple[str, ...]:
     """Return the names of the children without which a gang composite holds nothing, sorted."""
     if isinstance(part, Leaf) or part.minimum == BASIC:
         return ()
-    return tuple(sorted(part.required))
+    return tuple(sorted({child.name for child in part.children}.intersection(part.required)))
 
 
 def _topology(part: Part, policy: TreePolicy, *, is_root: bool) -> str:

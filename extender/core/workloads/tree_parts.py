@@ -36,6 +36,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
+    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
     def template_of(self, number: int) -> Mapping[str, Any]:
         """Return the template of one of its pods, counted from 0."""
@@ -66,6 +67,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once
     steps: tuple[PartStep, ...] = ()
+    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
 
 Part = Leaf | Composite

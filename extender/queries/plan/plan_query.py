@@ -6,7 +6,7 @@ Trees are planned in queue order on one view; each plan uses capacity before the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -254,13 +254,50 @@ def plan_in_order(
             )
             continue
         steps = steps_in(unit.tree, question.origins)
+        apart = _pods_apart(units, unit.tree, question)
+        before = without_pods(view, apart)
         if steps and not unit.tree.problems:
-            verdict, view = _planned_in_steps(view, unit.tree, unit.kind, rows, question, steps)
+            verdict, after = _planned_in_steps(before, unit.tree, unit.kind, rows, question, steps)
         else:
-            verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
+            verdict, after = _planned(before, unit.tree, unit.kind, rows, question)
+        view = _beside(view, after, unit.tree, apart, question) if apart else after
         found.append(_with_tree(verdict, unit.tree, question))
     found += map(_refused_workload, question.refused)
     return tuple(found), view
+
+
+def _pods_apart(units: Sequence[_Unit], tree: Tree, question: PlanInput) -> frozenset[PodUid]:
+    """Return the pods of the trees of one workload that never run beside one of them: their steps end, or start, before."""
+    origin = question.origins.get(tree.root.key)
+    if origin is None or not origin.apart:
+        return frozenset()
+    return frozenset(
+        pod.uid
+        for unit in units
+        if unit.tree is not None
+        and unit.tree.root.key.name in origin.apart
+        and (other := question.origins.get(unit.tree.root.key)) is not None
+        and other.workload == origin.workload
+        and unit.tree.root.key.namespace == tree.root.key.namespace
+        for pod in unit.tree.pods
+    )
+
+
+def _beside(
+    view: ClusterView,
+    after: ClusterView,
+    tree: Tree,
+    apart: Collection[PodUid],
+    question: PlanInput,
+) -> ClusterView:
+    """Return the cluster after a tree was planned without those that it never runs beside; each node has the larger use."""
+    mine = [pod.uid for pod in tree.pods if pod.uid in after.pods]
+    pods = {uid: view.pods[uid] for uid in apart if uid in view.pods}
+    pods |= {uid: after.pods[uid] for uid in mine}
+    for pod in pods.values():
+        after = with_pod(after, msgspec.structs.replace(pod, node=None))
+    nodes = {uid: pod.node for uid, pod in pods.items() if pod.node is not None}
+    return with_largest_use(after, [mine, [*apart]], nodes, static=question.keep_placed)
 
 
 def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:

@@ -13,6 +13,7 @@ class GroupOrigin(msgspec.Struct, frozen=True, gc=False):
     workload: str  # Kind/namespace/name
     role: str  # what the user calls it, such as the name of a ReplicatedJob; may be empty
     steps: tuple[PartStep, ...] = ()  # of a composite whose children start one after the other
+    apart: tuple[str, ...] = ()  # of a root: the roots of the workload that never run beside it
 
 
 class RefusedWorkload(msgspec.Struct, frozen=True, gc=False):

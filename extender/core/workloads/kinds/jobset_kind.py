@@ -67,7 +67,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             step_of,
             lambda template: group_name(workload, template),
         )
-        roots = tuple(with_steps(workload, root, parts) for root in roots)
+        if steps is not None:
+            roots = with_steps(workload, roots, parts)
         return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = group_name(workload)
     if steps is None:
@@ -84,16 +85,15 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
-    root: Part = Composite(
+    root = Composite(
         name=root_name,
         role="",
         children=children,
         minimum=minimum,
         one_by_one=is_one_by_one(jobs),
     )
-    if steps is not None:
-        root = with_steps(workload, root, parts)
-    return WorkloadParts(roots=(root,), notices=tuple(notices))
+    roots = (root,) if steps is None else with_steps(workload, (root,), parts)
+    return WorkloadParts(roots=roots, notices=tuple(notices))
 
 
 def _part(

@@ -85,19 +85,35 @@ def step_parts(
             )
 
 
-def with_steps(workload: WorkloadObject, part: Part, parts: Mapping[str, Part | None]) -> Part:
-    """Return a part of a JobSet in which each Basic composite has the order of its children.
+def with_steps(
+    workload: WorkloadObject, roots: Iterable[Part], parts: Mapping[str, Part | None]
+) -> tuple[Part, ...]:
+    """Return the roots of a JobSet, in which each Basic composite has the order of its children.
 
     A later ReplicatedJob starts when an earlier one is complete, so that its pods have ended, or when it is ready: then
-    it runs on beside the later one.
+    it runs on beside the later one. Of several roots each has those that have ended before it, or start after its end.
 
     Args:
         workload: The JobSet.
-        part: A root.
+        roots: Its roots.
         parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
     """
     job_of = {one.name: name for name, one in parts.items() if one is not None}
-    return _with_steps(part, job_of, _conditions(workload, job_of.values()))
+    conditions = _conditions(workload, job_of.values())
+    made = [_with_steps(root, job_of, conditions) for root in roots]
+    jobs = {root.name: _jobs_of(root, job_of) for root in made}
+    before = {name: _ended(own, conditions) for name, own in jobs.items()}
+    return tuple(
+        msgspec.structs.replace(
+            root,
+            apart=tuple(
+                name
+                for name, below in jobs.items()
+                if below <= before[root.name] or jobs[root.name] <= before[name]
+            ),
+        )
+        for root in made
+    )
 
 
 Conditions = Mapping[
@@ -156,9 +172,7 @@ def _steps(
         name_of: The name of the part of each.
     """
     for child, own in jobs.items():
-        earlier = _earlier(own, conditions)
-        started = own | earlier
-        ended = {q for job in started for q, complete in conditions[job].items() if complete}
+        earlier, ended = _earlier(own, conditions), _ended(own, conditions)
         direct = {q: on for job in sorted(own) for q, on in conditions[job].items() if q not in own}
         beside = earlier - ended
         others = (
@@ -174,6 +188,12 @@ def _steps(
                 f"{q} {'has ended' if complete else 'is ready'}" for q, complete in direct.items()
             ),
         )
+
+
+def _ended(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
+    """Return the ReplicatedJobs that have ended before all of some have started."""
+    started = own | _earlier(own, conditions)
+    return frozenset(q for job in started for q, on in conditions[job].items() if on)
 
 
 def _earlier(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
