@@ -347,7 +347,7 @@ def test_the_table_shows_that_parts_start_one_after_the_other(plan):
 
 
 def test_a_leader_whose_workers_have_no_place_has_none_either(plan):
-    """Two replicas below a Basic root, room for one: the leader of the other one is not shown on a node."""
+    """Two replicas below a Basic root, capacity for one: the leader of the other one is not shown on a node."""
     work = a_lws(3, 3, size=2, replicas=2)
     work["metadata"]["annotations"] = {"gang-extender.dev/gang": "all"}
     code, answer = plan(work, nodes=3)

@@ -200,7 +200,7 @@ async def test_a_raycluster_starts_as_a_whole(
 async def test_workers_of_a_raycluster_wait_for_their_head(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Without a minimum of workers there is room for all of them and not for the head: nothing is bound before it has a node."""
+    """Without a minimum of workers there is capacity for all of them and not for the head: nothing is bound before it has a node."""
     await story.create(*racks("r0", nodes=2))
     cluster = submitted(read_record("raycluster/multi-host"))
     cluster["metadata"]["labels"] = {TREE: "default"}
