@@ -93,7 +93,8 @@ class CompositeGangPolicy(Struct, rename="camel"):
             Meta(
                 max_length=CHILDREN_MAX,
                 description="Names of child groups that are always among them, such as the head of a cluster; may be changed.",
-                extra_json_schema={"x-kubernetes-list-type": "set"},
+                # as a whole: a set would keep names that an apply leaves out, because another write had made them
+                extra_json_schema={"x-kubernetes-list-type": "atomic"},
             ),
         ]
         | UnsetType

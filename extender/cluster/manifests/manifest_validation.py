@@ -198,8 +198,6 @@ def _required(path: str, spec: Templated) -> Iterator[str]:
         return
     names, least = gang.required_groups, gang.min_group_count or 0
     path += ".schedulingPolicy.gang.requiredGroups"
-    if len(set(names)) < len(names):
-        yield f"{path}: a name occurs twice in {', '.join(names)}"
     if len(names) > least:
         yield f"{path}: {len(names)} names count towards minGroupCount, which is {least}; raise it"
     for name in names:

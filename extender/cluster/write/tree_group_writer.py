@@ -118,7 +118,7 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     if not spec.basic:
         field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
         gang: dict[str, object] = {field: spec.minimum}
-        if spec.required:
+        if spec.required or group.clears_required:
             gang["requiredGroups"] = list(spec.required)
         policy = {"gang": gang}
     body: dict[str, object] = {

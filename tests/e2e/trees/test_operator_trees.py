@@ -222,6 +222,16 @@ async def test_workers_of_a_raycluster_wait_for_their_head(
     assert not await story.bound()
     await story.create(*racks("r1", nodes=1, cpu="4"))
     await story.until_bound(3, "rc-")
+    for minimum, required in ((1, ["rc-ray-headgroup", "rc-ray-small"]), (0, ["rc-ray-headgroup"])):
+        workers = [{**spec["workerGroupSpecs"][0], "minReplicas": minimum}]
+        await story.api.patch(f"{RAYCLUSTERS}/rc", {"spec": {"workerGroupSpecs": workers}})
+        gang = {"minGroupCount": len(required), "requiredGroups": required}
+
+        async def followed(gang: Object = gang) -> bool:
+            policy = (await groups(story))[root]["spec"]["schedulingPolicy"]
+            return bool(policy == {"gang": gang})
+
+        await story.until(followed, every_s=0.1)
     await story.check_events()
 
 
