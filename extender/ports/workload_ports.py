@@ -43,6 +43,9 @@ class GroupManifest(msgspec.Struct, frozen=True, kw_only=True):
     owner_kind: str
     owner_name: str
     owner_uid: str
+    # The stored group requires children and this one none: an empty list is applied, since a field that an apply leaves
+    # out stays when it was written at the creation.
+    clears_required: bool = False
 
     @property
     def key(self) -> GroupKey:

@@ -297,6 +297,22 @@ BAD = {
         ),
         "greater than or equal to 1",
     ),
+    "more required groups than count": (
+        a_group(
+            "CompositePodGroup",
+            schedulingPolicy={"gang": {"minGroupCount": 1, "requiredGroups": ["a", "b"]}},
+            workloadRef=REF,
+        ),
+        "requiredGroups count towards minGroupCount",
+    ),
+    "a required group that cannot be": (
+        a_group(
+            "CompositePodGroup",
+            schedulingPolicy={"gang": {"minGroupCount": 1, "requiredGroups": ["A_b"]}},
+            workloadRef=REF,
+        ),
+        "requiredGroups[0]",
+    ),
     "E08 too high": (a_group(priority=1_000_000_001), "less than or equal to 1000000000"),
     "E09 siblings": (
         workload(leaves=[leaf("a", priorityClassName="x"), leaf("b", priorityClassName="y")]),
@@ -422,6 +438,29 @@ async def test_the_minimum_of_a_composite_changes_and_nothing_else_of_it(install
     kept = await installed.get(path)
     assert kept["spec"]["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
     await installed.delete(path)
+
+
+async def test_the_required_groups_of_a_composite_change_with_its_minimum(installed: Api) -> None:
+    """L27: names of children that always count, in groups and in templates."""
+    gang: Object = {"minGroupCount": 1, "requiredGroups": ["g-head"]}
+    group = a_group("CompositePodGroup", schedulingPolicy={"gang": gang}, workloadRef=REF)
+    await installed.post(path_for(group), group)
+    path = path_for(group, "/g")
+    more = {"minGroupCount": 2, "requiredGroups": ["g-head", "g-gpu"]}
+    await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": more}}})
+    assert (await installed.get(path))["spec"]["schedulingPolicy"] == {"gang": more}
+    fewer = {"minGroupCount": 1, "requiredGroups": ["g-gpu"]}
+    await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": fewer}}})
+    await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": more}}})
+    with pytest.raises(ApiError, match="at least their number"):
+        await installed.patch(path, {"spec": {"schedulingPolicy": {"gang": {"minGroupCount": 1}}}})
+    await installed.delete(path)
+    template = composite("t", leaf("a"), leaf("b"))
+    template["schedulingPolicy"] = {"gang": {"minGroupCount": 1, "requiredGroups": ["a"]}}
+    made = workload(composites=[template])
+    stored = await installed.post(path_for(made), made)
+    assert stored["spec"]["compositePodGroupTemplates"][0]["schedulingPolicy"] == template["schedulingPolicy"]  # fmt: skip
+    await installed.delete(path_for(made, "/w"))
 
 
 async def test_groups_are_printed_with_what_people_ask_for(

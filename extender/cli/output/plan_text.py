@@ -151,9 +151,12 @@ def _print_tree(gang: GangVerdict) -> None:
         nodes.setdefault(line.group, []).append(line.node)
     branches: dict[str, Tree] = {}
     top: Tree | None = None
+    started = {name for step in gang.steps for name in step.groups}
+    in_steps = {group.parent for group in gang.groups if group.group in started}
     for group in gang.groups:
         unit = "pods" if group.kind == "PodGroup" else "groups"
-        need = f"{group.minimum} needed together" if group.minimum else "each for itself"
+        alone = "one after the other" if group.group in in_steps else "each for itself"
+        need = f"{group.minimum} needed together" if group.minimum else alone
         domain = gang.domains.get(group.group, {})
         words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
         words += [f"{key}={value}" for key, value in domain.items()]

@@ -15,6 +15,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from extender.core.model.pod_groups import CHILDREN_MAX
+
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 LABEL_KEY_PATTERN = (
@@ -76,9 +78,27 @@ class GangPolicy(Struct, rename="camel"):
 class CompositeGangPolicy(Struct, rename="camel"):
     """All or nothing: nothing is bound before `minGroupCount` children can have their minimum."""
 
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.requiredGroups) || size(self.requiredGroups) <= self.minGroupCount",
+            "requiredGroups count towards minGroupCount, so it is at least their number",
+        ),
+    )
     min_group_count: Annotated[
         Count, Meta(description="Least child groups to run together; may be changed.")
     ]
+    required_groups: (
+        Annotated[
+            list[Subdomain],
+            Meta(
+                max_length=CHILDREN_MAX,
+                description="Names of child groups that are always among them, such as the head of a cluster; may be changed.",
+                # as a whole: a set would keep names that an apply leaves out, because another write had made them
+                extra_json_schema={"x-kubernetes-list-type": "atomic"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 _NOT_SWITCHED = Rule(
@@ -224,7 +244,7 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
 
 
 class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
-    """A group of groups; all but `minGroupCount` is frozen."""
+    """A group of groups; all but `minGroupCount` and `requiredGroups` is frozen."""
 
     RULES: ClassVar = (
         frozen("parentCompositePodGroupName"),

@@ -125,7 +125,7 @@ def _composite_rules(lists: tuple[str, ...], below: tuple[str, ...]) -> tuple[Ru
 
 
 class _CompositeTemplate(Policies, rename="camel", kw_only=True):
-    """An inner node of the tree; only `gang.minGroupCount` changes."""
+    """An inner node of the tree; only `gang.minGroupCount` and `gang.requiredGroups` change."""
 
     RULES: ClassVar = _composite_rules(LISTS, below=LISTS[:1])
     name: Label

@@ -146,7 +146,9 @@ def admitted(pod: api.Pod) -> api.Pod:
 def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
     """Return a group as the service creates it."""
     leaf = spec.kind == "PodGroup"
-    gang = GangPolicy(min_count=spec.minimum) if leaf else GangPolicy(min_group_count=spec.minimum)
+    gang = GangPolicy(min_count=spec.minimum)
+    if not leaf:
+        gang = GangPolicy(min_group_count=spec.minimum, required_groups=spec.required)
     mode = (
         api.DisruptionMode(all=Present())
         if spec.disruption_mode == "all"

@@ -95,6 +95,8 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     """Yield the violations of rules that hold for templates and for groups."""
     constraints = spec.scheduling_constraints
     topology = (*constraints.topology, *constraints.topology_constraints)
+    if composite:
+        yield from _required(path, spec)
     yield from _too_many(f"{path}.schedulingConstraints.topology", topology, TOPOLOGY_MAX)
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     if composite and spec.resource_claims:
@@ -187,6 +189,20 @@ def _template(
                     f'{path}.disruptionMode: child "{child.name}" is single under "{template.name}", '
                     "which is disrupted as a whole (all)"
                 )
+
+
+def _required(path: str, spec: Templated) -> Iterator[str]:
+    """Yield that a group names more children that always count than it counts."""
+    gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
+    if gang is None:
+        return
+    names, least = gang.required_groups, gang.min_group_count or 0
+    path += ".schedulingPolicy.gang.requiredGroups"
+    if len(names) > least:
+        yield f"{path}: {len(names)} names count towards minGroupCount, which is {least}; raise it"
+    for name in names:
+        if not _SUBDOMAIN.fullmatch(name):
+            yield f'{path}: "{name}" is not a valid name'
 
 
 def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[str]:

@@ -3,8 +3,8 @@
 A workload is compiled by its entry in the table of kinds, exactly as the service does it; then each of its leaves gets the
 pods that the controller of the workload would create. Pods of the workload that are in the files already are counted.
 
-Note: a made pod has the labels of its template and the name of its workload, not all labels of its controller. Nothing
-runs the steps of a workload: the pods of all of them are made at once.
+Note: a made pod has the labels of its template and the name of its workload, not all labels of its controller. The pods
+of all steps of a workload are made; `queries.plan.plan_steps` has which of them run together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from extender.core.workloads.tree_compiler import (
     compile_tree,
     workload_parts,
 )
-from extender.core.workloads.tree_parts import Leaf, Part, leaves_of
+from extender.core.workloads.tree_parts import Composite, Leaf, Part, leaves_of
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
@@ -236,12 +236,15 @@ class _WorkloadExpansion:
         if self._kind.suspended(request.workload):
             self._warn("is suspended; planned as if it were resumed")
         roots = roots_of(self._kind, request)
-        roles = {part.name: part.role for root in roots for part in _parts_of(root)}
+        parts = {part.name: part for root in roots for part in _parts_of(root)}
         origin = str(self._workload)
         groups = [self._group(spec) for spec in tree.groups]
         for spec in tree.groups:
             key = GroupKey(self._workload.namespace, spec.name, spec.kind)
-            self._found.origins[key] = GroupOrigin(origin, roles.get(spec.name, ""))
+            part = parts.get(spec.name)
+            steps = part.steps if isinstance(part, Composite) else ()
+            role, apart = (part.role, part.apart) if part is not None else ("", ())
+            self._found.origins[key] = GroupOrigin(origin, role, steps, apart)
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
         self._add((*groups, *self._pods(leaves, members=True)))
 

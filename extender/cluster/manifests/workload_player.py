@@ -4,7 +4,7 @@ No group is made here: the service compiles the workloads and writes the groups,
 workload that no tree can be made from are there too, and wait.
 
 Note: a made pod has the labels of its template and those that the name of its leaf is read from, not all labels of its
-controller. Nothing runs the steps of a workload: the pods of all of them are made at once.
+controller. Nothing runs the steps of a workload: the pods of the first one are made, and those of later ones never.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree
-from extender.core.workloads.tree_parts import Leaf, LeafUse, leaves_of
+from extender.core.workloads.tree_parts import Leaf, LeafUse, first_leaves
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
@@ -150,7 +150,7 @@ class _PlayedWorkload:
         known = {kind.name_label: workload.name}
         if kind.uid_label:
             known[kind.uid_label] = workload.uid
-        for leaf in (leaf for root in roots_of(kind, request) for leaf in leaves_of(root)):
+        for leaf in (leaf for root in roots_of(kind, request) for leaf in first_leaves(root)):
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             labels = {**_template_labels(leaf), **_use_labels(leaf, request.uses), **known}
             labels = dict(labels_of_leaf(kind.name_rules, labels, leaf.name))

@@ -144,6 +144,7 @@ def _existing(group: api.Group) -> ExistingGroup:
         name=group.metadata.name,
         basic=gang is None,
         minimum=minimum or 1,
+        required=gang.required_groups if gang is not None else (),
     )
 
 

@@ -296,6 +296,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         workload = ""
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
     basic, minimum = _policy(found)
+    required = _required(found)
     parent, source = parent_of(found), source_of(found)
     return Group(
         key=key_of(found),
@@ -305,6 +306,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         template=template or None,
         basic=basic,
         minimum=minimum,
+        required=required,
         topology=_topology(found),
         disruption_mode=_mode(found),
         priority=priority.value,
@@ -402,6 +404,16 @@ def _policy(found: api.Group) -> tuple[bool, int]:
         field = "minCount" if leaf else "minGroupCount"
         raise bad(found, f"spec.schedulingPolicy.gang.{field}", "is required, at least 1")
     return False, minimum
+
+
+def _required(found: api.Group) -> tuple[str, ...]:
+    """Return the names of the children that always count, each once; only our composites have them."""
+    policy = found.spec.scheduling_policy
+    names = policy.gang.required_groups if policy is not None and policy.gang is not None else ()
+    if names and (isinstance(found, api.PodGroup) or source_of(found) == "builtin"):
+        text = f"only a CompositePodGroup of {OUR_GROUP} has it; found {', '.join(names)}"
+        raise bad(found, "spec.schedulingPolicy.gang.requiredGroups", text)
+    return tuple(dict.fromkeys(names))
 
 
 def _topology(found: api.Group) -> tuple[str, ...]:

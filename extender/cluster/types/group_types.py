@@ -23,6 +23,7 @@ class GangPolicy(Part, frozen=True, kw_only=True):
 
     min_count: Count | None = None
     min_group_count: Count | None = None
+    required_groups: tuple[str, ...] = ()  # of our kind alone
 
 
 class SchedulingPolicy(Part, frozen=True, kw_only=True):

@@ -117,7 +117,10 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     policy: dict[str, object] = {"basic": {}}
     if not spec.basic:
         field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
-        policy = {"gang": {field: spec.minimum}}
+        gang: dict[str, object] = {field: spec.minimum}
+        if spec.required or group.clears_required:
+            gang["requiredGroups"] = list(spec.required)
+        policy = {"gang": gang}
     body: dict[str, object] = {
         "schedulingPolicy": policy,
         "disruptionMode": {spec.disruption_mode: {}},

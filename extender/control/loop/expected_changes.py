@@ -132,10 +132,12 @@ def _has_enough(
         return True  # a basic group counts as it is, and a tree with more levels is invalid
     if group.key.kind == "PodGroup":
         return len(view.members.get(group.key, ())) >= group.minimum
-    complete = sum(
-        _has_enough(child, view, children, levels - 1) for child in children.of(group.key, view)
-    )
-    return complete >= group.minimum
+    complete = [
+        child.key.name
+        for child in children.of(group.key, view)
+        if _has_enough(child, view, children, levels - 1)
+    ]
+    return len(complete) >= group.minimum and set(group.required) <= set(complete)
 
 
 def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:

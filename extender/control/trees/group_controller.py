@@ -170,6 +170,8 @@ class GroupController:
             await self._workloads.create_group(manifest)
         else:
             assert seen is not None
+            clears = bool(seen.required) and not write.spec.required
+            manifest = msgspec.structs.replace(manifest, clears_required=clears)
             await self._workloads.apply_group(_with_frozen_fields(manifest, seen), write.uid)
 
     def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:

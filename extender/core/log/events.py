@@ -75,6 +75,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     parent: str = ""  # name of the parent composite, empty at the root
     basic: bool = False
     minimum: int = 1  # minCount of a leaf, minGroupCount of a composite, 1 when basic
+    required: tuple[str, ...] = ()  # of a composite: names of children that always count
     domain: dict[str, str] = {}  # topology key -> value of the domain it was placed in
     members: int = 0  # of a leaf: its members at the admission
     disruption_mode: str = "single"  # disruption mode: single or all

@@ -110,7 +110,7 @@ def missing(
         unit: The group; the root when None.
 
     Source:
-        SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children.
+        SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children, and the required ones (L27).
     """
     children: dict[str, list[GroupRecord]] = {}
     for group in groups[1:]:
@@ -119,9 +119,12 @@ def missing(
     def lacks(group: GroupRecord) -> int:
         if group.kind == "PodGroup":
             return max(group.minimum - counts.get(group.name, 0), 0)
-        below = sorted(lacks(child) for child in children.get(group.name, ()))
-        if len(below) < group.minimum:
-            return sum(below) + group.minimum - len(below)  # a missing child needs at least one pod
-        return sum(below[: group.minimum])
+        kids = children.get(group.name, ())
+        always = [lacks(child) for child in kids if child.name in group.required]
+        others = sorted(lacks(child) for child in kids if child.name not in group.required)
+        # a missing child needs at least one pod
+        gone = len(set(group.required) - {child.name for child in kids})
+        left = max(group.minimum - len(always) - gone, 0)
+        return sum(always) + gone + sum(others[:left]) + max(left - len(others), 0)
 
     return lacks(unit if unit is not None else groups[0])

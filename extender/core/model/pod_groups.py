@@ -45,6 +45,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     template: str | None = None
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
+    required: tuple[str, ...] = ()  # of a composite: names of children that always count
     topology: tuple[str, ...] = ()
     disruption_mode: Mode = "single"
     priority: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
@@ -80,6 +81,8 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: GroupKey
     basic: bool = False
     minimum: int = 1
+    # Of a composite: names of children that always count (L27). Unset without any, as in the inputs of older versions.
+    required: tuple[str, ...] | UnsetType = UNSET
     # node label keys, outer to inner (SPEC D; one key upstream, L13)
     topology: tuple[str, ...] = ()
     members: tuple[PlanMember, ...] = ()  # in order of priority, then age

@@ -65,6 +65,7 @@ class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     name: str  # Kind/namespace/name
     minimum: int  # minCount or minGroupCount; 1 when basic
+    required: bool = False  # the group above it cannot do without it
     parent: int = -1  # index of the group above it, which comes first; -1: a root
     running: int = 0  # members of a leaf that run now
     counts: bool = (

@@ -50,7 +50,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_object import PARENT_ANNOTATION, WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 2
+TABLE_VERSION = 3
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -66,6 +66,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     parent: str = ""
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
+    required: tuple[str, ...] = ()  # of a composite: requiredGroups, in order
     topology: str = ""
     disruption_mode: Disruption = "single"
     priority_class: str = ""
@@ -302,6 +303,7 @@ def _groups_of(
         parent=parent,
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
+        required=_required(part),
         topology=_topology(part, policy, is_root=is_root),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
@@ -319,6 +321,13 @@ def _groups_of(
         raise _invalid(workload, "TooManyGroups", "spec", text)
     for child in part.children:
         yield from _groups_of(workload, child, policy, priority_class, part.name, is_root=False)
+
+
+def _required(part: Part) -> tuple[str, ...]:
+    """Return the names of the children without which a gang composite holds nothing, sorted."""
+    if isinstance(part, Leaf) or part.minimum == BASIC:
+        return ()
+    return tuple(sorted({child.name for child in part.children}.intersection(part.required)))
 
 
 def _topology(part: Part, policy: TreePolicy, *, is_root: bool) -> str:
@@ -394,6 +403,8 @@ def _never_raised(groups: tuple[GroupSpec, ...], request: CompileRequest) -> tup
         there = pods.get(group.name, 0) if group.kind == "PodGroup" else children[group.name]
         if there >= group.minimum:
             return group
-        return msgspec.structs.replace(group, minimum=old.minimum)
+        return msgspec.structs.replace(
+            group, minimum=old.minimum, required=old.required if group.required else ()
+        )
 
     return tuple(settled(group) for group in groups)

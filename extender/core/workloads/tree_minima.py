@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from extender.core.workloads.tree_parts import Composite, Leaf, Part
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, refusal_of
 from extender.core.workloads.workload_object import MIN_ANNOTATION, WorkloadObject
 
@@ -60,7 +60,13 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
         return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
     if isinstance(part, Composite):
         children = tuple(_with_minimum(workload, child, minima) for child in part.children)
-        return msgspec.structs.replace(part, children=children)
+        pairs = zip(part.children, children, strict=True)
+        gangs = tuple(new.name for old, new in pairs if old.minimum == BASIC != new.minimum)
+        part = msgspec.structs.replace(part, children=children)
+        if part.required and gangs:  # what has a minimum now is required as the others are
+            required = (*part.required, *gangs)
+            part = msgspec.structs.replace(part, minimum=len(required), required=required)
+        return part
     return part
 
 

@@ -36,10 +36,21 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
+    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
     def template_of(self, number: int) -> Mapping[str, Any]:
         """Return the template of one of its pods, counted from 0."""
         return self.leading[number] if number < len(self.leading) else self.template
+
+
+class PartStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of several parts that a controller starts one after the other."""
+
+    child: str  # name of the part
+    name: str  # what the user calls it
+    # names of the parts that run then: itself, and earlier ones that have not ended; a part of a child, where only that runs
+    runs: tuple[str, ...]
+    after: str = ""  # the condition on which it starts; empty: it is one of the first
 
 
 class Composite(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +60,14 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     children: tuple[Part, ...]
     minimum: int  # how many of the children must be placed together; BASIC: each for itself
+    required: tuple[str, ...] = ()  # names of the children that are always among them
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
+    # of children that start one after the other: each in the order of the children; empty: all start at once
+    steps: tuple[PartStep, ...] = ()
+    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
 
 Part = Leaf | Composite
@@ -74,6 +89,7 @@ class ExistingGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     basic: bool
     minimum: int
+    required: tuple[str, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +105,16 @@ def leaves_of(part: Part) -> tuple[Leaf, ...]:
     if isinstance(part, Leaf):
         return (part,)
     return tuple(leaf for child in part.children for leaf in leaves_of(child))
+
+
+def first_leaves(part: Part) -> tuple[Leaf, ...]:
+    """Return the leaves of a part that its controller makes at once: none that start after another part."""
+    if isinstance(part, Leaf):
+        return (part,)
+    later = {step.child for step in part.steps if step.after}
+    return tuple(
+        leaf for child in part.children if child.name not in later for leaf in first_leaves(child)
+    )
 
 
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:

@@ -117,13 +117,37 @@ def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
     if not children:
         return
     minimum = _minimum(gang, "minGroupCount", total, f"template {name}", "groups", reading)
+    required = tuple(_required(gang or {}, template, reading))
     yield Composite(
         name=reading.name_of(name),
         role="",
         children=children,
-        minimum=min(minimum, len(children)),
+        minimum=min(max(minimum, len(required)), len(children)),
+        required=tuple(one for one in required if any(one == child.name for child in children)),
         given=_given(template, reading),
     )
+
+
+def _required(gang: Mapping[str, Any], template: Template, reading: _Reading) -> Iterable[str]:
+    """Yield the names of the groups of the templates that a gang cannot do without.
+
+    Raises:
+        InvalidPolicy: There is no such template below it.
+    """
+    inner = [str(one.get("name")) for one in template.get("compositePodGroupTemplates") or ()]
+    leaves = [str(one.get("name")) for one in template.get("podGroupTemplates") or ()]
+    for name in gang.get("requiredGroups") or ():
+        if name in inner:
+            yield reading.name_of(name)
+        elif name in leaves:
+            part = reading.parts[name]
+            yield part.name if part is not None else reading.name_of(name)
+        else:
+            text = (
+                f"template {template.get('name')} has {name!r} in requiredGroups, but below it are "
+                f"{_listed((*inner, *leaves))}; name one of them"
+            )
+            raise reading.refusal("WorkloadDiffers", text)
 
 
 def _check_steps(name: str, template: Template, reading: _Reading) -> None:

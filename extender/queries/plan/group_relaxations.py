@@ -86,9 +86,11 @@ def _relaxation(
         raise BadInput(
             f'relax "{text}": {spaced(group.key)} has the policy basic, which needs no minimum'
         )
-    if not _NUMBER.fullmatch(number) or not 1 <= int(number) <= group.minimum:
+    least = max(1, len(group.required))
+    if not _NUMBER.fullmatch(number) or not least <= int(number) <= group.minimum:
+        always = f", and it requires {least} of its groups" if group.required else ""
         raise BadInput(
-            f'relax "{text}": {right} of {spaced(group.key)} is {group.minimum}; write a number from 1 to '
+            f'relax "{text}": {right} of {spaced(group.key)} is {group.minimum}{always}; write a number from {least} to '
             f'{group.minimum}, found "{number}"'
         )
     return GroupRelaxation(group=group.key, field="minimum", minimum=int(number))

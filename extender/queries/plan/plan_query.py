@@ -6,8 +6,8 @@ Trees are planned in queue order on one view; each plan uses capacity before the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,7 +27,7 @@ from extender.core.decisions.preempt.preemption_planning import preemption_reque
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import GangUid, GroupKey, PodUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
@@ -55,6 +55,15 @@ from extender.queries.plan.node_groups import (
     NodeGroupSpec,
     growth_text,
     growths,
+)
+from extender.queries.plan.plan_steps import (
+    StepLine,
+    Steps,
+    TreeStep,
+    steps_in,
+    tree_steps,
+    with_largest_use,
+    without_pods,
 )
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
@@ -110,6 +119,8 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
         ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
     )
     groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
+    # of a workload whose parts start one after the other; the verdict is that of the worst step
+    steps: tuple[StepLine, ...] = ()
     copy: int | UnsetType = UNSET  # of a query with copies: the number of the copy, from 1
 
 
@@ -242,10 +253,51 @@ def plan_in_order(
                 )
             )
             continue
-        verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
+        steps = steps_in(unit.tree, question.origins)
+        apart = _pods_apart(units, unit.tree, question)
+        before = without_pods(view, apart)
+        if steps and not unit.tree.problems:
+            verdict, after = _planned_in_steps(before, unit.tree, unit.kind, rows, question, steps)
+        else:
+            verdict, after = _planned(before, unit.tree, unit.kind, rows, question)
+        view = _beside(view, after, unit.tree, apart, question) if apart else after
         found.append(_with_tree(verdict, unit.tree, question))
     found += map(_refused_workload, question.refused)
     return tuple(found), view
+
+
+def _pods_apart(units: Sequence[_Unit], tree: Tree, question: PlanInput) -> frozenset[PodUid]:
+    """Return the pods of the trees of one workload that never run beside one of them: their steps end, or start, before."""
+    origin = question.origins.get(tree.root.key)
+    if origin is None or not origin.apart:
+        return frozenset()
+    return frozenset(
+        pod.uid
+        for unit in units
+        if unit.tree is not None
+        and unit.tree.root.key.name in origin.apart
+        and (other := question.origins.get(unit.tree.root.key)) is not None
+        and other.workload == origin.workload
+        and unit.tree.root.key.namespace == tree.root.key.namespace
+        for pod in unit.tree.pods
+    )
+
+
+def _beside(
+    view: ClusterView,
+    after: ClusterView,
+    tree: Tree,
+    apart: Collection[PodUid],
+    question: PlanInput,
+) -> ClusterView:
+    """Return the cluster after a tree was planned without those that it never runs beside; each node has the larger use."""
+    mine = [pod.uid for pod in tree.pods if pod.uid in after.pods]
+    pods = {uid: view.pods[uid] for uid in apart if uid in view.pods}
+    pods |= {uid: after.pods[uid] for uid in mine}
+    for pod in pods.values():
+        after = with_pod(after, msgspec.structs.replace(pod, node=None))
+    nodes = {uid: pod.node for uid, pod in pods.items() if pod.node is not None}
+    return with_largest_use(after, [mine, [*apart]], nodes, static=question.keep_placed)
 
 
 def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:
@@ -458,6 +510,138 @@ def _planned(
         node_groups=grown,
     )
     return refused, view
+
+
+_STEP_ANSWERS: Final[Mapping[VerdictWord, str]] = {
+    "waiting": "is not complete",
+    "unknown": "is not known to fit",
+    "impossible": "does not fit",
+    "invalid": "is not valid",
+}
+
+
+def _planned_in_steps(
+    view: ClusterView,
+    tree: Tree,
+    kind: str,
+    rows: NodeRowCache,
+    question: PlanInput,
+    steps: Steps,
+) -> tuple[GangVerdict, ClusterView]:
+    """Plan each step of a tree by itself, against what is free when the earlier ones have ended.
+
+    Returns:
+        The answer of the worst step, or all that is placed; and the cluster afterwards, in which the tree has on each
+        node the most that one of its steps uses there.
+    """
+    there = view
+    planned: list[tuple[TreeStep, GangVerdict]] = []
+    for step in tree_steps(tree, steps):
+        before = without_pods(there, step.absent)
+        verdict, after = _planned(before, step.tree, kind, rows, question)
+        if verdict.victims:  # they are gone for the steps that follow
+            there = without_pods(there, [uid for uid in before.pods if uid not in after.pods])
+        planned.append((step, verdict))
+    lines = tuple(
+        StepLine(step=step.name, after=step.after, verdict=verdict.verdict, groups=step.groups)
+        for step, verdict in planned
+    )
+    titles = [
+        f"step {number} of {len(planned)}, {step.name}"
+        + (f", which starts when {step.after}" if step.after else "")
+        for number, (step, _) in enumerate(planned, 1)
+    ]
+    verdicts = [verdict for _, verdict in planned]
+    effort = SearchLine(
+        sum(one.search.nodes for one in verdicts), all(one.search.exhausted for one in verdicts)
+    )
+    if any(one.verdict != "placed" for one in verdicts):
+        refused = msgspec.structs.replace(
+            _worst_step(planned, titles, steps),
+            unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
+            steps=lines,
+        )
+        return refused, view
+    uids = {pod.path: pod.uid for pod in tree.pods}
+    places: dict[str, AssignmentLine] = {}
+    for (
+        step,
+        verdict,
+    ) in planned:  # what runs in several steps has the node of the last one, if it has one there
+        for pod in step.tree.pods:
+            places.pop(pod.path, None)
+        places |= {line.pod: line for line in verdict.assignments}
+    after = with_largest_use(
+        there,
+        [{pod.uid for pod in step.tree.pods} for step, _ in planned],
+        {uids[path]: NodeName(line.node) for path, line in places.items()},
+        static=question.keep_placed,
+    )
+    reasons = dict.fromkeys(text for one in verdicts for text in one.reasons)
+    placed = msgspec.structs.replace(
+        verdicts[-1],
+        domains={name: domain for one in verdicts for name, domain in one.domains.items()},
+        assignments=tuple(places[path] for path in sorted(places)),
+        unplaced=tuple(
+            sorted(
+                p.path
+                for p in tree.pods
+                if p.node is None and not p.deleting and p.path not in places
+            )
+        ),
+        victims=tuple(dict.fromkeys(unit for one in verdicts for unit in one.victims)),
+        reasons=(*(f"{title}: fits" for title in titles), *reasons),
+        search=effort,
+        steps=lines,
+    )
+    return placed, after
+
+
+def _worst_step(
+    planned: Sequence[tuple[TreeStep, GangVerdict]], titles: Sequence[str], steps: Steps
+) -> GangVerdict:
+    """Return the answer of the worst step, with the names of all that do not fit, and what would help all of them."""
+    bad = [at for at, (_, one) in enumerate(planned) if one.verdict != "placed"]
+    at = max(bad, key=lambda at: (BEST_TO_WORST.index(planned[at][1].verdict), -at))
+    worst = planned[at][1]
+    texts = {i: f"{titles[i]}: {_STEP_ANSWERS[planned[i][1].verdict]}" for i in (at, *bad)}
+    first, *others = texts.values()
+    pods = {i: {pod.uid for pod in planned[i][0].tree.pods} for i in bad}
+    # what helps a step helps also those of which all pods run in it
+    asking = [i for i in bad if not any(pods[i] < pods[j] for j in bad)]
+    answers = [_without_made_minima(planned[i][1], steps) for i in asking]
+    empty = max((planned[i][1] for i in bad), key=lambda one: _WHEN_EMPTY.index(one.when_empty))
+    one = answers[0] if len(answers) == 1 else None
+    return msgspec.structs.replace(
+        worst,
+        reasons=(first, *worst.reasons, *others),
+        help=one.help
+        if one is not None
+        else tuple(
+            f"for {titles[i].partition(', which')[0]}: {text}"
+            for i, answer in zip(asking, answers, strict=True)
+            for text in answer.help
+        ),
+        changes=one.changes if one is not None else (),
+        node_groups=one.node_groups if one is not None else (),
+        when_empty=empty.when_empty,
+        reasons_when_empty=empty.reasons_when_empty,
+        search=SearchLine(sum(one.search.nodes for _, one in planned), worst.search.exhausted),
+    )
+
+
+_WHEN_EMPTY: Final[tuple[WhenEmpty, ...]] = ("", "fits", "unknown", "never")  # best to worst
+
+
+def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
+    """Return an answer without lower minima of the gangs that steps are planned as: no object has them."""
+    made = [one for one in answer.changes if one.minimum and steps.keys() & set(one.groups)]
+    texts = {one.text for one in made}
+    return msgspec.structs.replace(
+        answer,
+        changes=tuple(one for one in answer.changes if one not in made),
+        help=tuple(text for text in answer.help if text not in texts),
+    )
 
 
 def _considered(made: NoPreemption, question: PlanInput) -> tuple[str, ...]:

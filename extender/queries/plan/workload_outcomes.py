@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from extender.core.workloads.tree_parts import PartStep
+
 
 class GroupOrigin(msgspec.Struct, frozen=True, gc=False):
     """The workload that a group was made from, and the role of the group in it."""
 
     workload: str  # Kind/namespace/name
     role: str  # what the user calls it, such as the name of a ReplicatedJob; may be empty
+    steps: tuple[PartStep, ...] = ()  # of a composite whose children start one after the other
+    apart: tuple[str, ...] = ()  # of a root: the roots of the workload that never run beside it
 
 
 class RefusedWorkload(msgspec.Struct, frozen=True, gc=False):

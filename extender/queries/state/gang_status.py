@@ -30,6 +30,8 @@ class RootWorkload(msgspec.Struct, frozen=True, gc=False):
     suspended: bool = False  # its controller keeps its pods away
     minima: Mapping[tuple[str, str], int] = {}  # of its groups now, by kind and name
     uid: str = ""
+    # the children that its groups require now, by kind and name
+    required: Mapping[tuple[str, str], tuple[str, ...]] = {}
 
 
 class GangStatus(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +56,7 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     reasons = root.last_decision.reasons if root.last_decision is not None else ()
     if root.phase == "observed" and root.last_decision is None:
         reasons = (TAKEN,) if root.capacity_used_times else (UNDECIDED,)
-    groups = _groups_now(root.groups, made_for.minima) if made_for is not None else root.groups
+    groups = _groups_now(root.groups, made_for) if made_for is not None else root.groups
     minimum = minimum_status(root, groups)
     state: str = effective_phase(root, minimum)
     if state == "completed":
@@ -78,15 +80,18 @@ def _waiting_since_us(root: GangState, state: str) -> int:
     return root.last_loss.at_us if lost and root.last_loss is not None else root.observed_us
 
 
-def _groups_now(
-    groups: tuple[GroupRecord, ...], minima: Mapping[tuple[str, str], int]
-) -> tuple[GroupRecord, ...]:
-    """Return groups with the minima that their workload has now: one that was scaled down needs less."""
-    if all(minima.get((g.kind, g.name), g.minimum) == g.minimum for g in groups):
-        return groups
-    return tuple(
-        msgspec.structs.replace(g, minimum=minima.get((g.kind, g.name), g.minimum)) for g in groups
-    )
+def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tuple[GroupRecord, ...]:
+    """Return groups with the minima and required groups that their workload has now: one that was scaled down needs less."""
+
+    def now(group: GroupRecord) -> GroupRecord:
+        key = (group.kind, group.name)
+        minimum = made_for.minima.get(key, group.minimum)
+        required = made_for.required.get(key, group.required)
+        if (minimum, required) == (group.minimum, group.required):
+            return group
+        return msgspec.structs.replace(group, minimum=minimum, required=required)
+
+    return tuple(map(now, groups))
 
 
 def _loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:

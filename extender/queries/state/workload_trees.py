@@ -76,6 +76,7 @@ def _root_workload(tree: WorkloadTree) -> RootWorkload:
         tree.suspended,
         {(group.kind, group.name): group.minimum for group in tree.groups},
         tree.uid,
+        {(group.kind, group.name): group.required for group in tree.groups},
     )
 
 

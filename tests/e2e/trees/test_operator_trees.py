@@ -178,7 +178,10 @@ async def test_a_raycluster_starts_as_a_whole(
     await until_pods(story, 7)
     made = await until_groups(story, 6)
     (root,) = [n for n, one in made.items() if "parentCompositePodGroupName" not in one["spec"]]
-    assert made[root]["spec"]["schedulingPolicy"] == {"gang": {"minGroupCount": 3}}
+    required = ["rc-ray-headgroup", "rc-ray-slice", "rc-ray-small"]
+    assert made[root]["spec"]["schedulingPolicy"] == {
+        "gang": {"minGroupCount": 3, "requiredGroups": required}
+    }
     await story.until_event("GangUnschedulable", f"default/{root}", outcome="impossible")
     assert not await story.bound()
     await story.create(*racks("r1", nodes=1))
@@ -191,6 +194,44 @@ async def test_a_raycluster_starts_as_a_whole(
     await until_pods(story, 0)
     await story.api.patch(f"{RAYCLUSTERS}/rc", {"spec": {"suspend": False}})
     await until_running(story, "rc-", 7, gone=frozenset(first))
+    await story.check_events()
+
+
+async def test_workers_of_a_raycluster_wait_for_their_head(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Without a minimum of workers there is capacity for all of them and not for the head: nothing is bound before it has a node."""
+    await story.create(*racks("r0", nodes=2))
+    cluster = submitted(read_record("raycluster/multi-host"))
+    cluster["metadata"]["labels"] = {TREE: "default"}
+    spec = cluster["spec"]
+    spec["workerGroupSpecs"] = [
+        {**group, "minReplicas": 0} for group in spec["workerGroupSpecs"] if group["groupName"] == "small"
+    ]  # fmt: skip
+    for group, cpu in ((spec["headGroupSpec"], "4"), (spec["workerGroupSpecs"][0], "1")):
+        group["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+        group["template"]["spec"] |= {"terminationGracePeriodSeconds": 1}
+    await story.api.create(cluster)
+    await until_pods(story, 3)
+    made = await until_groups(story, 3)
+    (root,) = [n for n, one in made.items() if "parentCompositePodGroupName" not in one["spec"]]
+    assert made[root]["spec"]["schedulingPolicy"] == {
+        "gang": {"minGroupCount": 1, "requiredGroups": ["rc-ray-headgroup"]}
+    }
+    await story.until_event("GangUnschedulable", f"default/{root}", outcome="impossible")
+    assert not await story.bound()
+    await story.create(*racks("r1", nodes=1, cpu="4"))
+    await story.until_bound(3, "rc-")
+    for minimum, required in ((1, ["rc-ray-headgroup", "rc-ray-small"]), (0, ["rc-ray-headgroup"])):
+        workers = [{**spec["workerGroupSpecs"][0], "minReplicas": minimum}]
+        await story.api.patch(f"{RAYCLUSTERS}/rc", {"spec": {"workerGroupSpecs": workers}})
+        gang = {"minGroupCount": len(required), "requiredGroups": required}
+
+        async def followed(gang: Object = gang) -> bool:
+            policy = (await groups(story))[root]["spec"]["schedulingPolicy"]
+            return bool(policy == {"gang": gang})
+
+        await story.until(followed, every_s=0.1)
     await story.check_events()
 
 
@@ -220,7 +261,9 @@ async def test_the_roles_of_a_disaggregatedset_start_together(
     await until_pods(story, 4)
     made = await until_groups(story, 5)  # a root, the roles, a leaf for the replica of each
     (root,) = [n for n, one in made.items() if "parentCompositePodGroupName" not in one["spec"]]
-    assert made[root]["spec"]["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
+    assert made[root]["spec"]["schedulingPolicy"] == {
+        "gang": {"minGroupCount": 2, "requiredGroups": [f"{root}-decode", f"{root}-prefill"]}
+    }
     await story.until_event("GangUnschedulable", f"default/{root}", outcome="impossible")
     assert not await story.bound()
     await story.create(*racks("r1", "r2"))

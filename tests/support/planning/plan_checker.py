@@ -24,7 +24,12 @@ def _holds(g: PlanGroup, new: Counter) -> bool:
     least = 1 if g.basic else g.minimum
     if g.key.kind == "PodGroup":
         return new[g.key] + len(g.bound) >= least
-    return sum(_holds(c, new) for c in g.groups) >= least
+    held = {c.key: _holds(c, new) for c in g.groups}
+    return sum(held.values()) >= least and all(
+        any(key.name == name for key in held)
+        and all(ok for key, ok in held.items() if key.name == name)
+        for name in (() if g.basic else g.required or ())
+    )
 
 
 def clash(a, b) -> bool:

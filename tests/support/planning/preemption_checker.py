@@ -176,8 +176,10 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
 def _holding(gangs, lost: list[PlanVictim]) -> list[bool]:
     def holds(i: int) -> bool:
         gone = sum(p.gang == i for p in lost)
-        kids = sum(holds(c) for c, g in enumerate(gangs) if g.parent == i)
-        return gangs[i].running - gone + kids >= gangs[i].minimum
+        held = [(holds(c), g.required) for c, g in enumerate(gangs) if g.parent == i]
+        kids = sum(ok for ok, _ in held)
+        required = all(ok for ok, required in held if required)
+        return gangs[i].running - gone + kids >= gangs[i].minimum and required
 
     return [holds(i) for i in range(len(gangs))]
 

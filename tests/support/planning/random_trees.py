@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 from hypothesis import assume
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
@@ -162,10 +163,15 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
             return leaf(depth)
         number = next(names)
         children = tuple(group(depth - 1) for _ in range(draw(st.integers(1, 3))))
+        always: tuple[str, ...] = ()
+        if draw(st.integers(0, 2)) == 0:
+            always = tuple(child.key.name for child in children if draw(st.booleans()))
+            always += ("no-such-child",) if draw(st.integers(0, 15)) == 0 else ()
         return PlanGroup(
             key=GroupKey(namespace="ns", name=f"g{number}", kind="CompositePodGroup"),
             basic=draw(st.integers(0, 3)) == 0,
             minimum=draw(st.integers(1, len(children))),
+            required=always or UNSET,
             topology=draw(st.sampled_from(TOPOLOGIES)),
             groups=children,
         )
@@ -276,6 +282,7 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
                 parent=0
                 if gangs and gangs[0].minimum and not gangs[0].name.startswith("PodG")
                 else -1,
+                required=draw(st.integers(0, 2)) == 0,
                 counts=draw(st.integers(0, 3)) > 0,
             )
         )

@@ -239,6 +239,7 @@ def requests(draw: st.DrawFn, kinds: Iterable[str] = tuple(COMPILED)) -> Compile
                 name=st.sampled_from(_RESTS).map(lambda rest: f"{name}{rest}"[:63]),
                 basic=st.booleans(),
                 minimum=st.integers(1, 5),
+                required=st.sampled_from([(), ("a",), (f"{name}-a-x", f"{name}-b")]),
             ),
             max_size=3,
             unique_by=lambda one: (one.kind, one.name),

@@ -114,7 +114,13 @@ def compiled(found: WorkloadObject, *uses: LeafUse, **request: Any) -> CompiledT
 def existing(result: CompiledTree) -> tuple[ExistingGroup, ...]:
     """Return the groups of a result as groups that exist."""
     return tuple(
-        ExistingGroup(kind=one.kind, name=one.name, basic=one.basic, minimum=one.minimum)
+        ExistingGroup(
+            kind=one.kind,
+            name=one.name,
+            basic=one.basic,
+            minimum=one.minimum,
+            required=one.required,
+        )
         for one in result.groups
     )
 

@@ -131,7 +131,14 @@ class _Search:
     def _holds(self, group: PlanGroup) -> bool:
         if is_leaf(group):
             return self.new[group.key] + len(group.bound) >= self._least(group)
-        return sum(self._holds(child) for child in group.groups) >= self._least(group)
+        held = {child.key: self._holds(child) for child in group.groups}
+        least = self._least(group)
+        always = (group.required or ()) if least and not group.basic else ()
+        return sum(held.values()) >= least and all(
+            any(key.name == name for key in held)
+            and all(ok for key, ok in held.items() if key.name == name)
+            for name in always
+        )
 
     def _legal(self) -> bool:
         for group in walk(self.request.root):

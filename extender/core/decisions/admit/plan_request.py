@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.decisions.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRowCache
@@ -284,6 +285,7 @@ def _plan_group(
         key=group.key,
         basic=group.basic,
         minimum=group.minimum,
+        required=group.required or UNSET,
         topology=group.topology,
         members=tuple(members),
         bound=tuple(bound),

@@ -252,6 +252,7 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
             parent=group.parent or "" if group.key != tree.root.key else "",
             basic=group.basic,
             minimum=1 if group.basic else group.minimum,
+            required=() if group.basic else group.required,
             domain=domains.get(group.key, {}),
             members=len(tree.members.get(group.key, ())),
             disruption_mode=group.disruption_mode,

@@ -237,6 +237,7 @@ class _Collection:
         root = self.state.gangs.get(tree.root.uid)
         admitted = {(g.kind, g.name): g.minimum for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
+        required = {group.key: group.required for group in tree.groups if not group.basic}
         for group in tree.groups:
             parent = key_of_parent(group)
             if group.disruption_mode == "all" or parent in inside:
@@ -252,6 +253,7 @@ class _Collection:
                     parent=-1
                     if group.key == tree.root.key or parent is None
                     else self.gang_of[parent],
+                    required=parent is not None and group.key.name in required.get(parent, ()),
                     running=sum(1 for p in members if p.node is not None and not p.deleting),
                     counts=not group.basic and group.key not in inside,
                 )

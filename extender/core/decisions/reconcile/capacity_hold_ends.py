@@ -91,8 +91,8 @@ def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
     return ""
 
 
-def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[str, str, str, bool, int]]:
-    return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum) for g in groups)
+def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[object, ...]]:
+    return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum, g.required) for g in groups)
 
 
 def _waits(view: ClusterView, held: HeldPod) -> bool:

@@ -200,7 +200,11 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
         return
     now = {(group.kind, group.name): group for group in group_records(tree, None)}
     groups = tuple(
-        msgspec.structs.replace(record, minimum=now[record.kind, record.name].minimum)
+        msgspec.structs.replace(
+            record,
+            minimum=now[record.kind, record.name].minimum,
+            required=now[record.kind, record.name].required,
+        )
         if (record.kind, record.name) in now
         else record
         for record in root.groups

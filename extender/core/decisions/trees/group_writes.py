@@ -142,7 +142,8 @@ def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> Gr
         return GroupWrite(action="delete", key=key, uid=group.uid)
     if group is None:
         return GroupWrite(action="create", key=key, spec=wanted.spec, tree=wanted.tree)
-    if group.deleting or is_taken(wanted, group) or group.minimum == wanted.spec.minimum:
+    same = (group.minimum, group.required) == (wanted.spec.minimum, wanted.spec.required)
+    if group.deleting or is_taken(wanted, group) or same:
         return None
     return GroupWrite(action="apply", key=key, spec=wanted.spec, tree=wanted.tree, uid=group.uid)
 

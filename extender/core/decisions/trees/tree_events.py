@@ -88,7 +88,13 @@ def compile_request(
         templates: The Workload that its annotation names, if it exists.
     """
     existing = tuple(
-        ExistingGroup(kind=group.kind, name=group.name, basic=group.basic, minimum=group.minimum)
+        ExistingGroup(
+            kind=group.kind,
+            name=group.name,
+            basic=group.basic,
+            minimum=group.minimum,
+            required=group.required,
+        )
         for group in (before.groups if before else ())
     )
     return CompileRequest(

@@ -14,7 +14,13 @@ from extender.core.planner.explain.requirement_solver import (
     RequirementSolver,
 )
 from extender.core.planner.explain.tree_forms import walk
-from extender.core.planner.model.feasibility import admissible, is_leaf, present, threshold
+from extender.core.planner.model.feasibility import (
+    admissible,
+    is_leaf,
+    present,
+    required_names,
+    threshold,
+)
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 
@@ -65,6 +71,8 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
     for group in reversed(groups):
         if not is_leaf(group):
             text = f"at least {threshold(group)} of {counted(len(group.groups), 'child group')} together"
+            if names := required_names(group):
+                text += f", {join_names(names)} among them"
             yield PlacementRequirement("minGroupCount", group.key, text + _incomplete(group))
     for group in groups:
         if group.topology:

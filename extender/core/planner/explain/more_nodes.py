@@ -184,8 +184,10 @@ class _NodeSearch:
             least = requests.min(axis=0) if len(requests) else np.zeros(len(self.problem.axes))
             return np.asarray(least * group.least, dtype=np.int64)
         children = [self.problem.groups[i] for i in group.children if self.problem.groups[i].alive]
-        rows = np.array([self._needs(child) for child in children], dtype=np.int64)
-        return np.asarray(np.sort(rows, axis=0)[: group.minimum].sum(axis=0), dtype=np.int64)
+        always = [self._needs(child) for child in children if child.required]
+        rows = np.array([self._needs(c) for c in children if not c.required], dtype=np.int64)
+        fewest = np.sort(rows, axis=0)[: max(group.minimum - len(always), 0)].sum(axis=0)
+        return np.asarray(sum(always, fewest), dtype=np.int64)
 
     def _floor(self, name: NodeName) -> int:
         """Return a number of nodes like one below which the tree does not fit."""

@@ -101,21 +101,35 @@ def _needed(problem: PlacementProblem, solution: Solution) -> dict[int, int]:
             need = max(0, group.minimum - group.bound)
             cost[group.index] = need if new >= need else None
             continue
-        costs = sorted(c for c in (cost[i] for i in group.children) if c is not None)
+        costs = [c for i in _counted(group, groups, cost) if (c := cost[i]) is not None]
         if len(costs) >= group.minimum:
-            cost[group.index] = sum(costs[: group.minimum])
+            cost[group.index] = sum(costs)
     needed: dict[int, int] = {}
 
     def choose(group: CompiledGroup) -> None:
         if group.leaf:
             needed[group.index] = max(0, group.minimum - group.bound)
             return
-        able = [(c, i) for i in group.children if (c := cost[i]) is not None]
-        for _, child in sorted(able)[: group.minimum]:
+        for child in _counted(group, groups, cost):
             choose(groups[child])
 
     choose(groups[0])
     return needed
+
+
+def _counted(
+    group: CompiledGroup, groups: list[CompiledGroup], cost: list[int | None]
+) -> list[int]:
+    """Return the children that the minimum of a composite counts: the required ones, then those with the fewest new pods.
+
+    None of them if a required one is not satisfied.
+    """
+    able = [(not groups[i].required, c, i) for i in group.children if (c := cost[i]) is not None]
+    if sum(not optional for optional, _, _ in able) < sum(
+        groups[i].required for i in group.children
+    ):
+        return []
+    return [index for _, _, index in sorted(able)[: group.minimum]]
 
 
 def _placements(problem: PlacementProblem, solution: Solution) -> tuple[Placement, ...]:

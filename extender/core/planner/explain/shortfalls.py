@@ -102,6 +102,10 @@ def _group(solved: Solved, group: CompiledGroup) -> list[str]:
     bad = [c for c in children if not c.holds and not (solved.bounds.best[c.index] >= 0).any()]
     can = len(children) - len(bad)
     lines = [line for child in bad for line in _group(solved, child)]
+    if needed := [c for c in bad if c.required]:
+        names = " and ".join(name_of(child) for child in needed)
+        lines.append(f"{name_of(group)} cannot be without {names}: its requiredGroups name it")
+        return lines
     if can < group.minimum:
         lines.append(
             f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
@@ -118,7 +122,7 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
         deeper = [
             line
             for c in children
-            if not c.leaf and group.minimum == len(children)
+            if not c.leaf and (c.required or group.minimum == len(children))
             for line in _group(solved, c)
             if not (solved.bounds.best[c.index] >= 0).any()
         ]
@@ -129,14 +133,29 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
         ]
     able = np.zeros(group.level.count, dtype=np.int64)
     pods = np.zeros(group.level.count, dtype=np.int64)
+    required = np.zeros(group.level.count, dtype=np.int64)  # of them
     for child in children:
         here = best_inside(problem, child, group, solved.bounds.best[child.index])
         able += (here >= 0) | child.holds
+        required += ((here >= 0) | child.holds) & child.required
         pods += np.where(here >= 0, np.minimum(here, child.least), 0)
     if not group.level.count:
         return [f"{name_of(group)}: no node has the label {' and '.join(group.level.keys)}"]
-    best = int(np.lexsort((-pods, -able))[0])
+    best = int(np.lexsort((-pods, -able, -required))[0])
     where = "/".join(group.level.values[best]) or "the cluster"
+    if int(required[best]) < sum(child.required for child in children):
+        lacking = [
+            name_of(child)
+            for child in children
+            if child.required
+            and not child.holds
+            and best_inside(problem, child, group, solved.bounds.best[child.index])[best] < 0
+        ]
+        return [
+            f"{name_of(group)} cannot be without {' and '.join(lacking)}{domain_phrase(group)}, which does not fit in "
+            f"the best, {where}",
+            *_inside(solved, group, children, best),
+        ]
     if int(able[best]) < group.minimum:
         return [
             f"{name_of(group)} needs {group.minimum} of its child groups{domain_phrase(group)}; the best, "

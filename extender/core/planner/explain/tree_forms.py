@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.planner.model.feasibility import is_leaf, threshold
+from extender.core.planner.model.feasibility import is_leaf, is_required, required_names, threshold
 from extender.core.planner.plan_types import PlanGroup
 
 
@@ -26,6 +27,8 @@ class RequirementChange(msgspec.Struct, frozen=True):
         """Return the changed group."""
         if self.minimum is not None:
             group = msgspec.structs.replace(group, basic=False, minimum=self.minimum)
+            if not self.minimum:  # nothing is required then
+                group = msgspec.structs.replace(group, required=UNSET)
         if self.topology is not None:
             group = msgspec.structs.replace(group, topology=self.topology)
         return group
@@ -77,7 +80,9 @@ class TreeForms:
         self._parent = [-1] * len(self._groups)
         self._numbers = {} if numbers is None else numbers
         self._own: list[tuple[object, ...]] = [()] * len(self._groups)
-        self._below: list[Counter[int]] = [Counter() for _ in self._groups]
+        # by form of the children, and whether they are required
+        self._below: list[Counter[tuple[int, bool]]] = [Counter() for _ in self._groups]
+        self._required = [False] * len(self._groups)
         self._form: list[int] = [-1] * len(self._groups)
         for index in reversed(range(len(self._groups))):
             group = self._groups[index]
@@ -87,8 +92,10 @@ class TreeForms:
             bound = sorted(b.node for b in group.bound)
             self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
             for child in group.groups:
-                self._parent[self._position[child.key]] = index
-                self._below[index][self._form[self._position[child.key]]] += 1
+                at = self._position[child.key]
+                self._parent[at] = index
+                self._required[at] = is_required(child, group)
+                self._below[index][self._form[at], self._required[at]] += 1
             self._form[index] = self._of(index, group, self._below[index])
 
     def changed(self, changes: Changes) -> TreeForms:
@@ -98,15 +105,15 @@ class TreeForms:
     def number(self, changes: Changes) -> int:
         """Return the number of the tree with changed groups."""
         forms: dict[int, int] = {}
-        below: dict[int, Counter[int]] = {}
+        below: dict[int, Counter[tuple[int, bool]]] = {}
         for index in self._touched(changes):
             group = changes.get(self._groups[index].key, UNCHANGED).of(self._groups[index])
             forms[index] = self._of(index, group, below.get(index, self._below[index]))
             parent = self._parent[index]
             if parent >= 0:
                 here = below.setdefault(parent, self._below[parent].copy())
-                here[self._form[index]] -= 1
-                here[forms[index]] += 1
+                here[self._form[index], self._required[index]] -= 1
+                here[forms[index], self._required[index]] += 1
         return forms.get(0, self._form[0])
 
     def _touched(self, changes: Changes) -> list[int]:
@@ -119,7 +126,10 @@ class TreeForms:
                 index = self._parent[index]
         return sorted(touched, reverse=True)
 
-    def _of(self, index: int, group: PlanGroup, below: Counter[int]) -> int:
-        children = sorted((form, count) for form, count in below.items() if count)
+    def _of(self, index: int, group: PlanGroup, below: Counter[tuple[int, bool]]) -> int:
+        counts: Counter[tuple[int, bool]] = Counter()
+        for (form_of_child, required), count in below.items():
+            counts[form_of_child, required and bool(required_names(group))] += count
+        children = sorted((*key, count) for key, count in counts.items() if count)
         form = (threshold(group), group.topology, self._own[index], *children)
         return self._numbers.setdefault(form, len(self._numbers))

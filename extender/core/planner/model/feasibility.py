@@ -5,11 +5,13 @@ Pure functions of the tree; nodes are not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import UnsetType
 
 from extender.core.model.pods import PodShape
+from extender.core.model.wording import did_you_mean, join_names
 from extender.core.planner.plan_types import Feasibility, PlanGroup
 
 
@@ -42,8 +44,29 @@ def status(
 
 
 def threshold(group: PlanGroup) -> int:
-    """Return M of a group: its minimum, 1 for Basic."""
-    return 1 if group.basic else group.minimum
+    """Return M of a group: its minimum, at least the number of its required children; 1 for Basic."""
+    if group.basic:
+        return 1
+    names = required_names(group)
+    there = sum(child.key.name in names for child in group.groups) if names else 0
+    return max(group.minimum, len(names), there)
+
+
+def required_names(group: PlanGroup) -> tuple[str, ...]:
+    """Return the names of the children that a gang composite cannot do without, whatever its minimum is (SPEC L27)."""
+    return () if group.basic or isinstance(group.required, UnsetType) else group.required
+
+
+def is_required(child: PlanGroup, parent: PlanGroup) -> bool:
+    """Return whether a composite cannot do without a child."""
+    return child.key.name in required_names(parent)
+
+
+def _has_required(group: PlanGroup, counts: Callable[[PlanGroup], bool]) -> bool:
+    """Return whether all required children of a group exist and count."""
+    names = required_names(group)
+    there = [child for child in group.groups if child.key.name in names] if names else []
+    return len({child.key.name for child in there}) == len(names) and all(map(counts, there))
 
 
 def is_leaf(group: PlanGroup) -> bool:
@@ -60,14 +83,15 @@ def present(group: PlanGroup) -> int:
 
 def admissible(group: PlanGroup) -> bool:
     """Return whether as many members and child groups exist as the minimum requires (SPEC C.1)."""
-    return present(group) >= threshold(group)
+    return present(group) >= threshold(group) and _has_required(group, admissible)
 
 
 def satisfied_by_bound(group: PlanGroup) -> bool:
     """Return whether the bound members alone satisfy the group."""
     if is_leaf(group):
         return len(group.bound) >= threshold(group)
-    return sum(1 for child in group.groups if satisfied_by_bound(child)) >= threshold(group)
+    held = sum(1 for child in group.groups if satisfied_by_bound(child))
+    return held >= threshold(group) and _has_required(group, satisfied_by_bound)
 
 
 def waiting_reasons(group: PlanGroup) -> list[str]:
@@ -86,6 +110,12 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
         f"waiting for {what} of {group.key.kind} {group.key.path}: "
         f"{threshold(group)} required, {present(group)} {state}"
     )
+    ready = {child.key.name for child in group.groups if admissible(child)}
+    if lacking := [name for name in required_names(group) if name not in ready]:
+        there = [child.key.name for child in group.groups]
+        absent = next((name for name in lacking if name not in there), "")
+        hint = did_you_mean(absent, there) if absent else ""
+        text += f", without {join_names(lacking)}, which its requiredGroups name{hint}"
     return [text, *(line for child in group.groups for line in waiting_reasons(child))]
 
 

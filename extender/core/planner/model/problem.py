@@ -15,6 +15,7 @@ from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import (
     admissible,
     is_leaf,
+    is_required,
     satisfied_by_bound,
     threshold,
 )
@@ -50,6 +51,7 @@ class CompiledGroup:
     bound: int  # bound members of a leaf
     alive: bool  # admissible, as are all its ancestors
     holds: bool  # bound members alone satisfy it
+    required: bool = False  # its parent cannot do without it
     children: list[int] = field(default_factory=list)
     # kind -> positions in source.members
     members: dict[int, list[int]] = field(default_factory=dict)
@@ -174,6 +176,7 @@ def _groups(
         return number.setdefault((member.shape, own), len(number))
 
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
+        of = groups[parent].source if parent >= 0 else None
         shared = source.topology
         if rules.keys:
             shared = (*shared, *rules.keys.get(source.key, ()))
@@ -189,6 +192,7 @@ def _groups(
             bound=len(source.bound),
             alive=alive and admissible(source),
             holds=satisfied_by_bound(source),
+            required=of is not None and is_required(source, of),
         )
         groups.append(group)
         if parent >= 0:
@@ -227,8 +231,9 @@ def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
     """Count the fewest new pods that satisfy a group."""
     if group.leaf:
         return max(0, group.minimum - group.bound)
-    costs = sorted(groups[c].least for c in group.children if groups[c].alive)
-    return sum(costs[: group.minimum])
+    alive = [groups[c] for c in group.children if groups[c].alive]
+    alive.sort(key=lambda child: (not child.required, child.least))
+    return sum(child.least for child in alive[: group.minimum])
 
 
 def _free_capacity(

@@ -123,15 +123,18 @@ def _composite(
     rows = np.stack([_row(problem, c, group, best[c.index], known) for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
+    required = np.array([c.required for c in alive], dtype=np.bool_)
     enough = (can | holds).sum(axis=0) >= group.minimum
+    enough &= (can | holds)[required].all(axis=0)
     most = np.maximum(rows, 0).sum(axis=0)
     if kinds:
         capacity = group.level.total(pods_per_node(problem, kinds, counts))
         most = np.minimum(most, capacity)
         far = np.int64(FIT_MAX)
         least = np.array([0 if c.holds else c.least for c in alive], dtype=np.int64)[:, None]
-        costs = np.sort(np.where(can | holds, least, far), axis=0)[: group.minimum]
-        enough &= costs.sum(axis=0) <= capacity
+        costs = np.where(can | holds, least, far)
+        others = np.sort(costs[~required], axis=0)[: max(group.minimum - int(required.sum()), 0)]
+        enough &= costs[required].sum(axis=0) + others.sum(axis=0) <= capacity
     return np.where(enough, most, NEVER)
 
 
@@ -183,6 +186,7 @@ class _Copies:
     def enough(self, group: CompiledGroup, best: list[Ints]) -> Bools:
         """Return per domain whether as many children as the minimum can fit at once, those that are alike together."""
         there = np.zeros(group.level.count, dtype=np.int64)
+        all_required = np.ones(group.level.count, dtype=np.bool_)
         alike: dict[int, list[CompiledGroup]] = {}
         for index in group.children:
             child = self._problem.groups[index]
@@ -195,8 +199,10 @@ class _Copies:
                 here = best_inside(self._problem, child, group, best[index])
                 there += (here >= 0) | child.holds
         for number, children in alike.items():
-            there += np.minimum(self._inside(children[0], group, self._fit[number]), len(children))
-        return there >= group.minimum
+            fit = self._inside(children[0], group, self._fit[number])
+            there += np.minimum(fit, len(children))
+            all_required &= fit >= sum(child.required for child in children)
+        return (there >= group.minimum) & all_required
 
     def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
         """Return how many children of each signature a composite has; None if one has bound members."""

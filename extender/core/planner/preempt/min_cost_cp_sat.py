@@ -262,11 +262,16 @@ class _Model(PlacementModel):
             children = sum(holds[c] for c in below_of.get(index, ()))
             spare = gang.running + children - gang.minimum
             most = sum(n for _, n in terms)
-            if most <= spare:
+            required = [
+                fallen[c] for c in below_of.get(index, ()) if c in fallen and gangs[c].required
+            ]
+            if most <= spare and not required:
                 continue
             fallen[index] = self.model.new_bool_var("")
             away = self.cp.LinearExpr.weighted_sum([v for v, _ in terms], [n for _, n in terms])
-            self.model.add(away <= spare + (most - spare) * fallen[index])
+            self.model.add(away <= spare + max(most - spare, 0) * fallen[index])
+            for below_it in required:
+                self.model.add_implication(below_it, fallen[index])
             if gang.counts:
                 part.variables.append(fallen[index])
                 part.factors.append(1)

@@ -153,7 +153,8 @@ class CostModel:
             if gang.parent >= 0:
                 if gang.parent not in lost:
                     heapq.heappush(waiting, -gang.parent)
-                lost[gang.parent] = lost.get(gang.parent, 0) + 1
+                falls = self._have[gang.parent] if gang.required else 1
+                lost[gang.parent] = lost.get(gang.parent, 0) + falls
         return fallen
 
     def _satisfied(self, lost: dict[int, int]) -> list[int]:
@@ -161,8 +162,11 @@ class CostModel:
         gangs = self.source.gangs
         have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
         for i in range(len(gangs) - 1, -1, -1):
-            if have[i] >= gangs[i].minimum and gangs[i].parent >= 0:
-                have[gangs[i].parent] += 1
+            above = gangs[i].parent
+            if above >= 0 and have[i] >= gangs[i].minimum:
+                have[above] += 1
+            elif above >= 0 and gangs[i].required:
+                have[above] -= len(gangs)  # it has fewer children, so it is below its minimum
         return have
 
     def spare(self, leaf: int) -> int | None:

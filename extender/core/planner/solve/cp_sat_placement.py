@@ -259,18 +259,21 @@ class PlacementModel:
         """Require the minimum of children of a composite that takes part."""
         of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
         terms: list[cp_model.IntVar] = []
-        sure = 0
+        sure, active = 0, self.active[group.index]
         for c in group.children:
             child = self.problem.groups[c]
             if child.alive and child.holds:
                 sure += 1
             elif child.alive and not child.leaf:
                 terms.append(self.active[c])
+                if child.required:
+                    self.model.add_implication(active, self.active[c])
             elif c in of_leaf:
                 terms.append(of_leaf[c].taking_part)
-        self.model.add(
-            self.cp.LinearExpr.sum(terms) + sure >= group.minimum * self.active[group.index]
-        )
+                if child.required:
+                    leaves = of_leaf[c]
+                    self.model.add(leaves.taking_part >= len(leaves.twins) * active)
+        self.model.add(self.cp.LinearExpr.sum(terms) + sure >= group.minimum * active)
 
     def _capacity(self) -> None:
         """Limit pods to the capacity of every node class, and to one pod per exclusive claim."""
@@ -475,5 +478,6 @@ def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[Compil
             continue
         sizes = tuple(sorted((k, len(m)) for k, m in leaf.members.items()))
         own = c if leaf.bound else -1
-        classes.setdefault((leaf.level.keys, leaf.minimum, sizes, own), []).append(leaf)
+        key = (leaf.level.keys, leaf.minimum, sizes, own, leaf.required)
+        classes.setdefault(key, []).append(leaf)
     return list(classes.values())

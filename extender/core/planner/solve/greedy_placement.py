@@ -162,29 +162,35 @@ class PartialPlacement:
         return known
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:
-        """Place as many children as the group needs: those that need the fewest pods, the largest of these first."""
+        """Place as many children as the group needs: those that need the fewest pods, the largest of these first.
+
+        The required ones are always among them.
+        """
         groups = self.problem.groups
         alive = [groups[c] for c in group.children if groups[c].alive]
-        need = group.minimum - sum(1 for c in alive if c.holds)
+        required = sum(1 for c in alive if c.required and not c.holds)
+        need = max(group.minimum - sum(1 for c in alive if c.holds), required)
         if self.strategy == "full":
             need = sum(1 for c in alive if not c.holds)
         if need <= 0:
             return True
         choices = {c.index: len(self.inside(c, domain)) for c in alive if not c.holds}
         able = [c for c in alive if choices.get(c.index)]
-        if len(able) < need:
+        if len(able) < need or sum(c.required for c in able) < required:
             return False
-        if self.strategy != "listed":
-            able.sort(key=lambda c: (c.least, c.index))
+        listed = self.strategy == "listed"
+        able.sort(key=lambda c: (not c.required, 0 if listed else c.least, c.index))
         chosen = order_children(self.strategy, able[:need], [choices[c.index] for c in able[:need]])
         failed: set[tuple[object, ...]] = set()
         for child in [*chosen, *able[need:]]:
-            if _twin_key(child) in failed:
+            if _twin_key(child) in failed and not child.required:
                 continue
             if self.place(child, domain):
                 need -= 1
                 if not need:
                     return True
+            elif child.required:
+                return False
             elif child.leaf:
                 failed.add(_twin_key(child))
         return False

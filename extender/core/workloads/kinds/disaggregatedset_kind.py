@@ -88,7 +88,7 @@ def _root(
     observed: Observed,
 ) -> Composite:
     """Return the tree of a revision; a role without pods is there too, so that the gang has its size from the start."""
-    names, minimum = _roles_of(workload, revision, replicas, roles, observed)
+    names, minimum, required = _roles_of(workload, revision, replicas, roles, observed)
     children = []
     for name in names:
         spec = (roles.get(name) or {}).get("spec") or {}
@@ -99,7 +99,7 @@ def _root(
         most = max(len(leaves), _replicas(roles[name]) if name in roles else 0)
         children.append(
             Composite(
-                name=joined_name(workload.name, f"-{revision}-{name}"),
+                name=_role_group(workload, revision, name),
                 role=name,
                 children=leaves,
                 minimum=1,
@@ -108,7 +108,17 @@ def _root(
             )
         )
     root = joined_name(workload.name, f"-{revision}")
-    return Composite(name=root, role="", children=tuple(children), minimum=minimum)
+    return Composite(
+        name=root,
+        role="",
+        children=tuple(children),
+        minimum=minimum,
+        required=required,
+    )
+
+
+def _role_group(workload: WorkloadObject, revision: str, role: str) -> str:
+    return joined_name(workload.name, f"-{revision}-{role}")
 
 
 def _roles_of(
@@ -117,10 +127,11 @@ def _roles_of(
     replicas: Mapping[str, list[Replica]],
     roles: Mapping[str, Role],
     observed: Observed,
-) -> tuple[list[str], int]:
-    """Return the roles of a revision, and how many of them its gang has.
+) -> tuple[list[str], int, tuple[str, ...]]:
+    """Return the roles of a revision, how many of them its gang has, and the groups of these.
 
-    The object has the roles of the newest revision; an older one keeps the number that its root was made with.
+    The object has the roles of the newest revision; an older one keeps the number that its root was made with. A role
+    that is scaled up from zero later is no part of the gang, and does not stand in for one that is.
     """
     now = [name for name, role in roles.items() if _replicas(role) > 0]
     now += sorted(set(replicas) - set(now))
@@ -128,11 +139,14 @@ def _roles_of(
     composites = [one for one in observed.existing if one.kind == "CompositePodGroup"]
     made = next((one for one in composites if one.name == root and not one.basic), None)
     if made is None or made.minimum == len(now):
-        return now, len(now)
+        return now, len(now), tuple(_role_group(workload, revision, name) for name in now)
     pattern = re.compile(rf"-{re.escape(revision)}-(?P<role>{_ROLE_NAME})")
     matches = (split_name(pattern, workload.name, one.name) for one in composites)
     then = {found["role"] for found in matches if found is not None}
-    return sorted(then | set(replicas)), made.minimum
+    required = made.required
+    if not required and len(then) == made.minimum:  # made before groups named them
+        required = tuple(_role_group(workload, revision, name) for name in sorted(then))
+    return sorted(then | set(replicas)), made.minimum, required
 
 
 def _replicas(role: Role) -> int:

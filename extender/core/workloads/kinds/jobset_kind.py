@@ -30,6 +30,7 @@ from extender.core.workloads.kinds.jobset_steps import (
     replicated_jobs,
     step_parts,
     steps_of,
+    with_steps,
 )
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
@@ -66,6 +67,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             step_of,
             lambda template: group_name(workload, template),
         )
+        if steps is not None:
+            roots = with_steps(workload, roots, parts)
         return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = group_name(workload)
     if steps is None:
@@ -89,7 +92,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         minimum=minimum,
         one_by_one=is_one_by_one(jobs),
     )
-    return WorkloadParts(roots=(root,), notices=tuple(notices))
+    roots = (root,) if steps is None else with_steps(workload, (root,), parts)
+    return WorkloadParts(roots=roots, notices=tuple(notices))
 
 
 def _part(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from extender.core.workloads.kind_rules import UID_PIECE, template_label
 from extender.core.workloads.kinds.job_kind import all_at_once
 from extender.core.workloads.name_rules import joined_name
-from extender.core.workloads.tree_parts import Composite, Part
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part, PartStep
 from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -81,3 +83,125 @@ def step_parts(
                 minimum=len(of_step),
                 one_by_one=is_one_by_one(step),
             )
+
+
+def with_steps(
+    workload: WorkloadObject, roots: Iterable[Part], parts: Mapping[str, Part | None]
+) -> tuple[Part, ...]:
+    """Return the roots of a JobSet, in which each Basic composite has the order of its children.
+
+    A later ReplicatedJob starts when an earlier one is complete, so that its pods have ended, or when it is ready: then
+    it runs on beside the later one. Of several roots each has those that have ended before it, or start after its end.
+
+    Args:
+        workload: The JobSet.
+        roots: Its roots.
+        parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
+    """
+    job_of = {one.name: name for name, one in parts.items() if one is not None}
+    conditions = _conditions(workload, job_of.values())
+    made = [_with_steps(root, job_of, conditions) for root in roots]
+    jobs = {root.name: _jobs_of(root, job_of) for root in made}
+    before = {name: _ended(own, conditions) for name, own in jobs.items()}
+    return tuple(
+        msgspec.structs.replace(
+            root,
+            apart=tuple(
+                name
+                for name, below in jobs.items()
+                if below <= before[root.name] or jobs[root.name] <= before[name]
+            ),
+        )
+        for root in made
+    )
+
+
+Conditions = Mapping[
+    str, Mapping[str, bool]
+]  # job -> the jobs that it waits for, and whether they have ended then
+
+
+def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:
+    known = set(names)
+    jobs = [job for job in replicated_jobs(workload) if job["name"] in known]
+    if (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
+        before = [None, *(str(job["name"]) for job in jobs)]
+        return {
+            job["name"]: {} if last is None else {last: False}
+            for job, last in zip(jobs, before, strict=False)
+        }
+    return {
+        job["name"]: {
+            one["name"]: one.get("status") == "Complete"
+            for one in job.get("dependsOn") or ()
+            if one.get("name") in known
+        }
+        for job in jobs
+    }
+
+
+def _with_steps(part: Part, job_of: Mapping[str, str], conditions: Conditions) -> Part:
+    if isinstance(part, Leaf) or part.name in job_of:
+        return part
+    children = tuple(_with_steps(child, job_of, conditions) for child in part.children)
+    steps: tuple[PartStep, ...] = ()
+    if part.minimum == BASIC:
+        below = {child.name: _jobs_of(child, job_of) for child in children}
+        steps = tuple(_steps(below, conditions, {job: name for name, job in job_of.items()}))
+    if not any(step.after for step in steps):
+        steps = ()
+    return msgspec.structs.replace(part, children=children, steps=steps)
+
+
+def _jobs_of(part: Part, job_of: Mapping[str, str]) -> frozenset[str]:
+    if part.name in job_of:
+        return frozenset({job_of[part.name]})
+    if isinstance(part, Leaf):
+        return frozenset()
+    return frozenset[str]().union(*(_jobs_of(child, job_of) for child in part.children))
+
+
+def _steps(
+    jobs: Mapping[str, frozenset[str]], conditions: Conditions, name_of: Mapping[str, str]
+) -> Iterable[PartStep]:
+    """Yield the step of each child.
+
+    Args:
+        jobs: The ReplicatedJobs below each child.
+        conditions: What each waits for.
+        name_of: The name of the part of each.
+    """
+    for child, own in jobs.items():
+        earlier, ended = _earlier(own, conditions), _ended(own, conditions)
+        direct = {q: on for job in sorted(own) for q, on in conditions[job].items() if q not in own}
+        beside = earlier - ended
+        others = (
+            (other,) if below <= beside else tuple(name_of[job] for job in sorted(below & beside))
+            for other, below in jobs.items()
+            if other != child and below
+        )
+        yield PartStep(
+            child=child,
+            name=" and ".join(sorted(own)),
+            runs=(child, *(name for names in others for name in names)),
+            after=" and ".join(
+                f"{q} {'has ended' if complete else 'is ready'}" for q, complete in direct.items()
+            ),
+        )
+
+
+def _ended(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
+    """Return the ReplicatedJobs that have ended before all of some have started."""
+    started = own | _earlier(own, conditions)
+    return frozenset(q for job in started for q, on in conditions[job].items() if on)
+
+
+def _earlier(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
+    """Return the ReplicatedJobs that have started before all of some."""
+    found: set[str] = set()
+    waiting = set(own)
+    while waiting:
+        more = {q for job in waiting for q in conditions[job]} - found - own
+        found |= more
+        waiting = more
+    return frozenset(found)

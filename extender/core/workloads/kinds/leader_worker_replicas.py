@@ -23,7 +23,7 @@ from extender.core.workloads.name_rules import (
     joined_name,
     split_name,
 )
-from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part, PartStep
 from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
@@ -256,8 +256,25 @@ def _leader_first(spec: Mapping[str, Any]) -> bool:
 
 
 def _over(name: str, role: str, children: tuple[Part, ...], *, gang: bool) -> Composite:
+    """Return a composite; of parts that are no gang the first one is the leader, which the others wait for."""
+    names = tuple(child.name for child in children)
+    steps = tuple(
+        PartStep(
+            child=child.name,
+            name=child.role or child.name,
+            runs=names[: number_ + 1],
+            after="the leader is ready" if number_ else "",
+        )
+        for number_, child in enumerate(children)
+    )
+    minimum = len(children) if gang else BASIC
+    one_after_the_other = not gang and len(children) > 1
     return Composite(
-        name=name, role=role, children=children, minimum=len(children) if gang else BASIC
+        name=name,
+        role=role,
+        children=children,
+        minimum=minimum,
+        steps=steps if one_after_the_other else (),
     )
 
 
@@ -291,7 +308,8 @@ def _with_leader(
                 leading=(of_leader,) if index == 0 else (),
             )
         )
-    return _over(name_of(""), "replica", tuple(found), gang=gang)
+    minimum = len(found) if gang else BASIC
+    return Composite(name=name_of(""), role="replica", children=tuple(found), minimum=minimum)
 
 
 def _subgroups(

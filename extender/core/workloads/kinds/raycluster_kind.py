@@ -1,4 +1,4 @@
-"""RayCluster: a root gang over the head and the worker groups that have a minimum.
+"""RayCluster: a root gang over the head and the worker groups that have a minimum, all of which are required.
 
 Source: ray.io/v1 of KubeRay v1.6.2. The autoscaler changes `replicas` between `minReplicas` and `maxReplicas`, so the
 minimum counts, and other workers are extras. A replica of several hosts is a group of its own, known by a random name.
@@ -42,18 +42,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     del policy
     head = (workload.spec.get("headGroupSpec") or {}).get("template") or {}
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
-    gangs = 1
     used = _names_in_use(workload, observed)
     for group in _worker_groups(workload):
         part = _worker_part(workload, group, used)
         if part is not None:
             children.append(part)
-            gangs += part.minimum != BASIC
+    gangs = tuple(part.name for part in children if part.minimum != BASIC)
     root = Composite(
         name=joined_name(workload.name, "-ray"),
         role="",
         children=tuple(children),
-        minimum=gangs,
+        minimum=len(gangs),
+        required=gangs,  # workers of a group without a minimum do not stand in for the head
         one_by_one=True,
     )
     return WorkloadParts(roots=(root,))

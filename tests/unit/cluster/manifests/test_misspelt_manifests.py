@@ -133,7 +133,7 @@ def test_all_problems_of_all_files_are_named_at_once(write):
         load([first], [second, third])
     assert [text.rpartition("/")[2] if "YAML" in text else text.partition(": ")[2] for text in caught.value.texts] == [
         'PodGroup/default/g: spec.schedulingPolicy.gang.minCount: expected a whole number of at least 1, found "x"',
-        "PodGroup/default/g: spec.schedulingPolicy.gang.minDomains: there is no such field; the fields are minCount, minGroupCount",
+        "PodGroup/default/g: spec.schedulingPolicy.gang.minDomains: there is no such field; the fields are minCount, minGroupCount, requiredGroups",
         "Pod/default/p: spec.nodeSelector: expected an object, found []",
         "b.yaml: line 2, column 1: not valid YAML: a list in [ ] that is not closed, or lacks a comma",
         "Pod/default/q: spec.priority: expected a whole number, found 1.5",

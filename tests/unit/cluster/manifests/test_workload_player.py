@@ -175,3 +175,22 @@ def test_a_workload_and_its_pods_have_one_age() -> None:
 def test_what_cannot_be_read_is_an_error_of_the_file(thing, words) -> None:
     with pytest.raises(BadInput, match=words):
         served(thing)
+
+
+def test_only_the_pods_of_the_first_step_are_there() -> None:
+    """As on a cluster: a later step comes when the first has ended or is ready, and nothing of a file does either."""
+    first = a_replicated_job("init", parallelism=2)
+    later = {**a_replicated_job("train", parallelism=2), "dependsOn": [{"name": "init", "status": "Complete"}]}  # fmt: skip
+    assert {pod.name for pod in pods_of(served(a_jobset(first, later)))} == {
+        f"{pod.labels[GROUP_LABEL]}-{number}"
+        for pod in pods_of(served(a_jobset(first)))
+        for number in (0, 1)
+    }
+    in_order = a_jobset(first, a_replicated_job("b"), startupPolicy={"startupPolicyOrder": "InOrder"})  # fmt: skip
+    assert len(pods_of(served(in_order))) == 2
+    workers = {"size": 3, "workerTemplate": a_template()}
+    spec = {"startupPolicy": "LeaderReady", "replicas": 2, "leaderWorkerTemplate": workers}
+    lws = an_object("LeaderWorkerSet", "l", "leaderworkerset.x-k8s.io/v1", metadata={"labels": {TREE_LABEL: "default"}}, spec=spec)  # fmt: skip
+    leaders = pods_of(served(lws))
+    assert len(leaders) == 2
+    assert all(pod.labels[GROUP_LABEL].endswith("-leader") for pod in leaders)

@@ -9,11 +9,22 @@ import yaml
 
 from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.control.trees.tree_controller import TreeController
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
-from extender.core.model.pod_groups import build_forest
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.pod_groups import build_forest, composite_key
+from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import Stage
-from tests.support.service.workload_builders import a_job, a_jobset, a_profile
+from tests.support.service.manifest_builders import a_node, an_object
+from tests.support.service.workload_builders import (
+    DEFAULT,
+    a_job,
+    a_jobset,
+    a_profile,
+    a_template,
+)
 from tests.support.waiting import eventually
 
 GANG = "gang-extender.dev/gang"
@@ -132,3 +143,31 @@ async def test_a_restart_finds_the_groups_that_were_written(served):
             key: one.uid for key, one in before.items()
         }
         assert len(stage.event_data(TreeCompiled)) == 2
+
+
+def a_raycluster(minimum: int, head: int):
+    """Make a RayCluster with a worker group of two, and the CPUs of its head."""
+    spec = {
+        "headGroupSpec": {"template": a_template({"cpu": head})},
+        "workerGroupSpecs": [
+            {"groupName": "g", "replicas": 2, "minReplicas": minimum, "template": a_template()}
+        ],
+    }
+    return an_object("RayCluster", "c", "ray.io/v1", metadata={"labels": dict(DEFAULT)}, spec=spec)
+
+
+async def test_the_required_groups_follow_the_workload_and_hold_back_its_workers(served):
+    """The head fits nowhere, so its workers get no plan either; a minimum of workers that comes later is required too."""
+    nodes = [a_node(name, cpu=4) for name in ("n0", "n1")]
+    async with served(*nodes, a_raycluster(0, 9)) as (stage, write):
+        await eventually(lambda: len(groups(stage)) == 3, "groups")
+        root = composite_key("default", "c-ray")
+        assert groups(stage)[root].required == ("c-ray-headgroup",)
+        (tree,) = build_forest(groups(stage), {k: v.values() for k, v in stage.cluster.view().members.items()}).trees.values()  # fmt: skip
+        assert len(tree.pods) == 3
+        part = TreeParts().of(tree, None)
+        request = plan_request(stage.cluster.view(), EMPTY, part, rows=NodeRowCache(), budget=1_000)
+        assert plan(request).outcome == "impossible"
+        write(*nodes, a_raycluster(1, 2))
+        await eventually(lambda: groups(stage)[root].minimum == 2, "the new minimum")
+        assert groups(stage)[root].required == ("c-ray-g", "c-ray-headgroup")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.log.events import GroupRecord
-from extender.core.log.gang_phase import barrier_unit, satisfied
+from extender.core.log.gang_phase import barrier_unit, missing, satisfied
 from tests.support.logs.random_logs import a_leaf
 
 
@@ -88,3 +88,16 @@ def test_one_unit_of_a_basic_root_does_not_ask_its_siblings():
     right = next(g for g in BASIC_OF_GANGS if g.name == "right")
     assert satisfied(BASIC_OF_GANGS, {"right": 3}, right)
     assert not satisfied(BASIC_OF_GANGS, {"l1": 2, "l2": 2, "right": 2}, right)
+
+
+def test_a_required_child_is_never_replaced_by_another():
+    """L27: workers alone do not meet the minimum; one that is not there lacks a pod at least."""
+    root = GroupRecord(kind="CompositePodGroup", name="root", minimum=1, required=("head",))
+    head, workers = a_leaf("head", 1, parent="root"), a_leaf("w", 1, parent="root", basic=True)
+    assert not satisfied((root, head, workers), {"w": 3})
+    assert satisfied((root, head, workers), {"head": 1})
+    assert missing((root, workers), {"w": 3}) == 1
+    two = GroupRecord(kind="CompositePodGroup", name="root", minimum=2, required=("head",))
+    assert missing((two, head, workers), {}) == 2
+    assert missing((two, head, workers), {"head": 1}) == 1
+    assert satisfied((two, head, workers), {"head": 1, "w": 1})

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from extender.core.workloads.kind_table import BY_KIND, kind_of_pod, leaf_of_pod
 from extender.core.workloads.kinds.disaggregatedset_kind import REVISION_LABEL, ROLE_LABEL
@@ -231,3 +232,31 @@ def test_a_role_is_found_by_its_labels_however_long(role, suffix):
     other = use(leaf, 2, **(labels | {ROLE_LABEL: "other-role"}))
     result = compiled(disaggregated("pd", **{role: 1, "other-role": 1}), other)
     assert leaf not in {one.name for one in result.groups}
+
+
+def test_a_role_that_is_scaled_up_from_zero_later_is_not_required():
+    """L27: the tree keeps its gang of two roles, and the third does not stand in for one of them."""
+    first = compiled(disaggregated(prefill=1, decode=1, router=0), use("pd-r1-prefill-0-a"))
+    assert first.groups[0].required == ("pd-r1-decode", "pd-r1-prefill")
+    uses = [use("pd-r1-prefill-0-a"), use("pd-r1-router-0-a")]
+    later = compiled(disaggregated(), *uses, existing=existing(first))
+    again = compiled(disaggregated(), *uses, existing=existing(later))
+    assert [line.split(":")[0].strip() for line in drawn(again) if "+" in line] == [
+        "+pd-r1", "+pd-r1-decode", "+pd-r1-prefill", "+pd-r1-router",
+    ]  # fmt: skip
+    for result in (later, again):
+        assert (result.groups[0].minimum, result.groups[0].required) == (
+            2,
+            first.groups[0].required,
+        )
+
+
+def test_a_tree_that_was_made_before_groups_were_required_gets_their_names():
+    old = [
+        replace(one, required=())
+        for one in existing(compiled(disaggregated(), use("pd-r1-prefill-0-a")))
+    ]
+    three = disaggregated(prefill=1, decode=1, router=1)
+    uses = [use("pd-r1-prefill-0-a"), use("pd-r1-router-0-a")]
+    root = compiled(three, *uses, existing=tuple(old)).groups[0]
+    assert (root.minimum, root.required) == (2, ("pd-r1-decode", "pd-r1-prefill"))

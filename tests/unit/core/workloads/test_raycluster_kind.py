@@ -147,3 +147,27 @@ def test_planned_replicas_of_several_hosts():
         "    rc-ray-s-0: gang 4, all",
         "    rc-ray-s-1: gang 4, all",
     ]
+
+
+def test_head_and_worker_groups_with_a_minimum_are_required_and_others_are_not():
+    """L27: workers of an optional group never stand in for the head, also in a group that is made later."""
+    found = cluster(group("w", 0, 3, 5), group("g", 1, 2, 5), group("s", 0, 2, numOfHosts=2))
+    root = compiled(found, use("rc-ray-s-abcde", 2)).groups[0]
+    assert (root.minimum, root.required) == (2, ("rc-ray-g", "rc-ray-headgroup"))
+
+
+@pytest.mark.parametrize(("minimum", "root", "leaf"), [("w=2", "gang 2", "gang 2"), ("g=2", "gang 2", "basic")])  # fmt: skip
+def test_a_group_that_the_annotation_gives_a_minimum_is_required_too(minimum, root, leaf):
+    found = cluster(group("w", 0, 3, 5), annotations={"gang-extender.dev/min": minimum})
+    if minimum == "g=2":
+        found = cluster(group("w", 0, 3), group("g", 1, 2), annotations={"gang-extender.dev/min": minimum})  # fmt: skip
+    result = compiled(found)
+    assert drawn(result)[0] == f"+rc-ray: {root}"
+    assert drawn(result)[2] == f"  rc-ray-w: {leaf}"
+    assert len(result.groups[0].required) == result.groups[0].minimum
+
+
+def test_a_tree_below_a_composite_of_the_user_keeps_what_it_requires():
+    found = cluster(group("w", 0, 3, 5), annotations={"gang-extender.dev/parent": "search"})
+    root = compiled(found).groups[0]
+    assert (root.parent, root.required) == ("search", ("rc-ray-headgroup",))

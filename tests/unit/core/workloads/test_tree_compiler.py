@@ -301,3 +301,15 @@ def test_the_minimum_of_a_composite_is_raised_when_its_children_are_there():
 
 def test_every_kind_with_parts_is_tried():
     assert set(COMPILED) == {kind for kind, one in BY_KIND.items() if one.parts is not None}
+
+
+@examples(400)
+@given(requests())
+def test_whatever_a_composite_requires_is_a_child_that_counts(request_):
+    """L27: names of children, each once, at most as many as are counted; a Basic one requires nothing."""
+    groups = compile_tree(BY_KIND[request_.workload.kind], request_).groups
+    for group in groups:
+        children = {one.name for one in groups if one.parent == group.name}
+        assert set(group.required) <= children
+        assert len(set(group.required)) == len(group.required) <= group.minimum
+        assert not (group.basic and group.required)

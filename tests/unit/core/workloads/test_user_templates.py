@@ -217,3 +217,20 @@ def test_below_a_parent_of_the_user_the_levels_are_counted():
     assert (
         "the tree would have 5 levels with its parent 'search', at most 4" in result.refusal.message
     )
+
+
+def test_templates_name_the_groups_that_a_gang_cannot_do_without():
+    """L27: by the names of the templates; the groups have names of their own."""
+    one = leaf("driver", 1)
+    root = inner("root", one, inner("rest", leaf("worker", 4), count=1), count=1)
+    for name in ("driver", "rest"):
+        root["schedulingPolicy"] = {"gang": {"minGroupCount": 1, "requiredGroups": [name]}}
+        groups = compiled(jobset(*JOBS, annotations=ANNOTATION), templates=tree(root)).groups
+        (required,) = groups[0].required
+        assert next(group for group in groups if group.name == required).template == name
+    root["schedulingPolicy"] = {"gang": {"minGroupCount": 1, "requiredGroups": ["worker"]}}
+    result = compiled(jobset(*JOBS, annotations=ANNOTATION), templates=tree(root))
+    assert result.refusal.reason == "WorkloadDiffers"
+    assert "template root has 'worker' in requiredGroups, but below it are driver, rest" in (
+        result.refusal.message
+    )

@@ -321,6 +321,22 @@ def test_a_workload_that_was_scaled_down_needs_less() -> None:
     assert log.status(made_for) == ("scheduled", "2/2", ())
 
 
+def test_a_workload_that_does_not_require_a_group_any_more_needs_it_no_more() -> None:
+    """A worker group of a RayCluster whose minReplicas is 0 now; the head is required as before."""
+    names = ("head", "workers")
+    root = GroupRecord(kind="CompositePodGroup", name="root", minimum=2, required=names)
+    leaves = [GroupRecord(kind="PodGroup", name=name, parent="root", members=1) for name in names]
+    log = Log()
+    log.run((root, *leaves), head=1, workers=1)
+    log.lose("workers-0")
+    assert log.status()[:2] == ("degraded", "1/2")
+    key = ("CompositePodGroup", "root")
+    made_for = RootWorkload("RayCluster/ns/c", minima={key: 1}, required={key: ("head",)})
+    assert log.status(made_for)[:2] == ("scheduled", "1/1")
+    log.lose("head-0")
+    assert log.status(made_for)[:2] == ("degraded", "0/1")
+
+
 @given(histories())
 def test_any_log(events) -> None:
     """Against counts over the events: members that are there, and those that succeeded and were not followed."""

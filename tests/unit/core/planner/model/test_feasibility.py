@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
@@ -87,3 +88,30 @@ def test_bound_members_hold_a_tree():
     full, half = leaf("a", minimum=2, bound=2), leaf("b", minimum=2, bound=1, pending=1)
     assert satisfied_by_bound(composite(full, half, minimum=1))
     assert not satisfied_by_bound(composite(full, half, minimum=2))
+
+
+def test_a_required_child_counts_first_and_always():
+    """L27: three children, required {decode}: any two with decode."""
+    ready, gone = leaf("a", bound=1), leaf("decode", minimum=2, bound=1)
+    group = msgspec.structs.replace(
+        composite(ready, leaf("b", bound=1), gone, minimum=2), required=("decode",)
+    )
+    assert not admissible(group)
+    assert not satisfied_by_bound(group)
+    assert waiting_reasons(group)[0] == (
+        "waiting for child groups of CompositePodGroup ns/c: 2 required, 2 ready, without decode, which its "
+        "requiredGroups name"
+    )
+    whole = msgspec.structs.replace(group, groups=(ready, leaf("decode", bound=1)))
+    assert admissible(whole)
+    assert satisfied_by_bound(whole)
+    assert not admissible(msgspec.structs.replace(whole, required=("decode", "absent")))
+    basic = msgspec.structs.replace(group, basic=True)
+    assert admissible(basic)
+
+
+def test_a_required_name_that_no_child_has_is_compared_with_those_there():
+    group = msgspec.structs.replace(composite(leaf("decode", bound=1)), required=("decod",))
+    assert waiting_reasons(group)[0].endswith(
+        "without decod, which its requiredGroups name; did you mean decode?"
+    )

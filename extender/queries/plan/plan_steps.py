@@ -1,0 +1,167 @@
+"""Workloads that start in steps: the trees that are planned for each step, and what all of them use together.
+
+The controller makes the pods of a later step when an earlier one has ended, or is ready and runs on. Each step is planned
+with what runs then, as one gang, on the cluster without what has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from extender.core.model.cluster_view import ClusterView, with_pod, without_pod
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Group, Tree
+from extender.core.model.pods import Pod
+from extender.core.workloads.tree_parts import PartStep
+from extender.queries.plan.workload_outcomes import GroupOrigin
+
+Steps = Mapping[
+    GroupKey, tuple[PartStep, ...]
+]  # of composites whose children start one after the other
+Usage = Mapping[str, int]  # resource -> amount
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a tree: what starts, and whether it fits beside what runs then."""
+
+    step: str  # what the user calls it
+    after: str  # the condition on which it starts; empty: it is the first
+    verdict: str
+    groups: tuple[str, ...]  # that run then, those that were started before and run on included
+
+
+class TreeStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a tree: the tree as it is then, and the pods that are not there."""
+
+    name: str
+    after: str
+    tree: Tree
+    absent: frozenset[PodUid]
+    groups: tuple[str, ...]  # the children that run, of the composites with steps
+
+
+def steps_in(tree: Tree, origins: Mapping[GroupKey, GroupOrigin]) -> Steps:
+    """Return the composites of a tree whose children start one after the other, with the steps whose groups exist."""
+    found = {}
+    for key, children in tree.children.items():
+        origin = origins.get(key)
+        names = {child.key.name for child in children}
+        steps = [step for step in origin.steps if step.child in names] if origin is not None else []
+        if len(steps) > 1:
+            found[key] = tuple(steps)
+    return found
+
+
+def tree_steps(tree: Tree, steps: Steps) -> Iterable[TreeStep]:
+    """Yield the steps of a tree; of several composites with steps, each is at its step of the same number, or at its last.
+
+    In the tree of a step the children that run are a gang: if one of them has no place, the step never runs.
+    """
+    for number in range(max(map(len, steps.values()))):
+        now = {key: of[min(number, len(of) - 1)] for key, of in steps.items()}
+        names = dict.fromkeys(one.name for key, one in now.items() if number < len(steps[key]))
+        conditions = dict.fromkeys(one.after for one in now.values() if one.after)
+        there = _tree_at(tree, now)
+        members = {pod.uid for pod in there.pods}
+        yield TreeStep(
+            name=" and ".join(names),
+            after=" and ".join(conditions),
+            tree=there,
+            absent=frozenset(pod.uid for pod in tree.pods if pod.uid not in members),
+            groups=tuple(name for step in now.values() for name in step.runs),
+        )
+
+
+def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
+    """Return a tree with what runs of it, where composites have steps; these are gangs of all that runs."""
+    groups: list[Group] = []
+    children: dict[GroupKey, tuple[Group, ...]] = {}
+
+    def runs(group: Group, names: Collection[str]) -> bool:
+        below = tree.children.get(group.key, ())
+        return group.key.name in names or any(runs(child, names) for child in below)
+
+    def add(group: Group, names: Collection[str]) -> Group:
+        """Add a group of which all runs, or of its children those with some names; return it."""
+        step = now.get(group.key)
+        names = names if step is None else step.runs
+        below = tree.children.get(group.key, ())
+        if names:
+            below = tuple(child for child in below if runs(child, names))
+            group = msgspec.structs.replace(group, basic=False, minimum=len(below), required=())
+        groups.append(group)
+        if group.key.kind == "CompositePodGroup":
+            made = [add(child, () if child.key.name in names else names) for child in below]
+            children[group.key] = tuple(made)
+        return group
+
+    root = add(tree.root, ())
+    there = {group.key for group in groups}
+    members = {key: pods for key, pods in tree.members.items() if key in there}
+    return msgspec.structs.replace(
+        tree, root=root, groups=tuple(groups), children=children, members=members
+    )
+
+
+def without_pods(view: ClusterView, uids: Iterable[PodUid]) -> ClusterView:
+    """Return the cluster without some pods."""
+    for uid in uids:
+        view = without_pod(view, uid)
+    return view
+
+
+def with_largest_use(
+    view: ClusterView,
+    runs: Sequence[Collection[PodUid]],
+    nodes: Mapping[PodUid, NodeName],
+    *,
+    static: bool,
+) -> ClusterView:
+    """Return the cluster with the pods of a tree on their nodes, so that on each node the most counts that any step uses there.
+
+    A later tree that fits beside it fits beside each of its steps.
+
+    Args:
+        view: The cluster.
+        runs: The pods that run in each step.
+        nodes: Where the pods are.
+        static: They are not evicted for later trees.
+    """
+    used: dict[NodeName, Counter[str]] = {}
+    for uids in sorted(runs, key=len, reverse=True):
+        by_node: dict[NodeName, list[Pod]] = {}
+        for uid in uids:
+            if uid in nodes:
+                by_node.setdefault(nodes[uid], []).append(view.pods[uid])
+        for node, pods in by_node.items():
+            before = used.setdefault(node, Counter())
+            needs: Counter[str] = Counter()
+            for pod in pods:
+                needs.update(dict(pod.shape.requests))
+            more = needs - before
+            if not before:
+                for pod in pods:
+                    stays = pod.static or static
+                    view = with_pod(view, msgspec.structs.replace(pod, node=node, static=stays))
+            elif more:
+                view = with_pod(view, _placeholder(pods[0], node, more))
+            used[node] = before | needs
+    return view
+
+
+def _placeholder(like: Pod, node: NodeName, requests: Usage) -> Pod:
+    """Return a pod that uses what one step uses beyond the others on a node."""
+    shape = msgspec.structs.replace(like.shape, requests=tuple(sorted(requests.items())))
+    return msgspec.structs.replace(
+        like,
+        uid=PodUid(f"{like.uid} on {node}"),
+        name=f"{like.name}-on-{node}",
+        group=None,
+        labels={},
+        shape=shape,
+        node=node,
+        static=True,
+    )
