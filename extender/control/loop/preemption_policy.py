@@ -20,10 +20,10 @@ from extender.core.decisions.preempt.preemption_lifecycle import (
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid
+from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
+from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import Tree
+from extender.core.model.pod_groups import Group, Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import NoPreemption, may_trigger_preemption
@@ -162,8 +162,7 @@ class PreemptionPolicy:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._lowest_ms >= LOWEST_MS:
             self._lowest_ms = now_ms
-            running = (p.priority for pods in view.on_node.values() for p in pods.values())
-            self._lowest = min(running, default=None)
+            self._lowest = _lowest_priority(view)
         held = (root.priority for root in state.gangs.values() if root.reservations)
         lowest_held = self._lowest_held.get(lambda: min(held, default=None), same=(state.gangs,))
         lowest = [p for p in (self._lowest, lowest_held) if p is not None]
@@ -220,6 +219,22 @@ class PreemptionPolicy:
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._incomplete &= roots
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
+
+
+def _lowest_priority(view: ClusterView) -> int | None:
+    """Return the lowest priority by which a running pod is a victim; None: no pod runs."""
+    of_group: dict[GroupKey, list[Group]] = {}
+    lowest: int | None = None
+    for pods in view.on_node.values():
+        for pod in pods.values():
+            above: list[Group] = []
+            if pod.group is not None:
+                if pod.group not in of_group:
+                    of_group[pod.group] = groups_above(view, pod.group)
+                above = of_group[pod.group]
+            priority = eviction_priority(pod, above)
+            lowest = priority if lowest is None else min(lowest, priority)
+    return lowest
 
 
 def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:

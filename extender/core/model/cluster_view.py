@@ -366,6 +366,15 @@ def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
     return found
 
 
+def eviction_priority(pod: Pod, above: Sequence[Group]) -> int:
+    """Return the priority by which a pod is a victim: of the highest group above it, its own only outside all groups.
+
+    Source:
+        SPEC E-3.
+    """
+    return above[-1].priority if above else pod.priority
+
+
 def forest_of(view: ClusterView) -> Forest:
     """Return the forest of the groups and pods of a view."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}

@@ -1,8 +1,7 @@
 """Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
 
 The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (SPEC E-4).
-The priority of a unit is the highest of its pods and of its root group, which differ only in an invalid tree,
-so that no pod is evicted for a preemptor of lower priority.
+The priority of a unit is that of its root group; that of its pods counts only outside all groups (SPEC E-3).
 
 A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
 capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
@@ -20,7 +19,7 @@ from extender.core.decisions.capacity.replacement_holds import may_wait_for_capa
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
@@ -106,6 +105,10 @@ class _Above(msgspec.Struct, frozen=True, kw_only=True):
     whole: Group | None = None  # the highest that is disrupted as a whole
     tree: Tree | None = None  # their tree, unless it is disrupted as a whole
 
+    def priority_of(self, pod: Pod) -> int:
+        """Return the priority by which a member is a victim."""
+        return eviction_priority(pod, (self.top,) if self.top is not None else ())
+
 
 class _Collection:
     def __init__(
@@ -189,7 +192,7 @@ class _Collection:
         """Add a pod to its unit and return True; return False if it must stay."""
         above = self._above(pod.group)
         top, whole = above.top, above.whole
-        priority = pod.priority if top is None else max(pod.priority, top.priority)
+        priority = above.priority_of(pod)
         uid = pod.uid if whole is None else whole.uid
         exempt = pod.static or pod.namespace in EXEMPT_NAMESPACES
         if priority >= self.tree.root.priority or pod.uid in self.own or exempt:
@@ -202,7 +205,6 @@ class _Collection:
             draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[], top=root)
             drafts[name] = draft
         policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
-        draft.priority = max(draft.priority, priority)
         draft.may_preempt = draft.may_preempt and NEVER not in policies
         draft.pods.append(pod)
         return True
