@@ -130,7 +130,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     explain: bool = (
         True  # find the conflict and relaxations when no plan exists (costs more solves)
     )
-    evictable: Evictable | None = None  # None: only free capacity may be used
+    evictable: Evictable | None = (
+        None  # None: only free capacity may be used; `plan` does not read it
+    )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -187,6 +189,8 @@ class Relaxation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     nodes: tuple[NodeName, ...] = ()  # that are uncordoned, or emptied, sorted
     rules: tuple[int, ...] = ()  # indexes of the rules between pods that are dropped
     added: tuple[AddedNodes, ...] = ()
+    # units that are evicted then, named for readers of the namespace of the tree, sorted; part of `text`
+    evicts: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -205,7 +209,11 @@ WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
+    """No plan.
+
+    *impossible*: proved. *unknown*: the search budget was used up, node rejections may be the cause, or what holds after
+    an eviction is not judged. *waiting*: members are missing, or the capacity of terminating pods is enough.
+    """
 
     outcome: Outcome
     status: Feasibility

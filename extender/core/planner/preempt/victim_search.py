@@ -142,10 +142,17 @@ def preempt(
         idle = ""
     if idle:
         return _none("not-triggered", idle, spent)
-    if not source.may_preempt:
-        return _none("never", "preemptionPolicy Never: it waits, and no pod is evicted", spent)
+    if not source.may_preempt:  # it waits all the same for what terminates
+        source = msgspec.structs.replace(source, units=())
+        request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
-    return _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+    made = _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+    if not source.may_preempt and not (
+        isinstance(made, NoPreemption) and made.cause == "comes-free"
+    ):
+        text = "preemptionPolicy Never: it waits, and no pod is evicted"
+        return _none("never", text, made.search.nodes)
+    return made
 
 
 def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
@@ -222,6 +229,7 @@ class _Decision:
         """
         eviction_view, source = self.eviction_view, self.eviction_view.source
         free = placed
+        waited: Solved | None = None
         if source.going:
             waited = self._solve(eviction_view.none_gone, maximise=extras, pessimistic=False)
             if waited.solution is not None:
@@ -230,14 +238,30 @@ class _Decision:
                 return self._not_found("whether pods that terminate already free enough capacity")
         reach = self._reach(maximise=extras)
         most = size(reach.solution) if reach.solution is not None else placed
-        if free > placed and (not extras or most <= free):
-            text = f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
-            if len(source.going) == 1:
-                text = "1 pod that terminates already frees enough capacity; no eviction is needed"
-            return _none("comes-free", text, self.nodes)
+        if waited is not None and free > placed and (not extras or most <= free):
+            return _none("comes-free", self._awaited(waited), self.nodes)
         if reach.solution is not None and (not extras or most > free):
             return self._cheapest(reach.gone, reach.solution, most if extras else 0)
         return self._refused(reach, extras=extras)
+
+    def _awaited(self, solved: Solved) -> str:
+        """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
+        names = [node.name for node in solved.problem.fleet.nodes]
+        used = {
+            names[node]
+            for by_kind in (solved.solution or {}).values()
+            for nodes in by_kind.values()
+            for node in nodes
+        }
+        going = self.eviction_view.source.going
+        awaited = [pod for pod in going if pod.node in used] or [*going]
+        where = join_names(sorted({pod.node for pod in awaited}))
+        if len(awaited) == 1:
+            return f"waiting for 1 pod that terminates, on {where}: its capacity is enough, and no pod is evicted"
+        return (
+            f"waiting for {len(awaited)} pods that terminate, on {where}: their capacity is enough, "
+            "and no pod is evicted"
+        )
 
     def _refused(self, reach: _Reach, *, extras: bool) -> NoPreemption:
         """Return why no set of units is evicted: none is enough, or none that is was found or can be judged."""

@@ -189,7 +189,7 @@ def test_no_pod_is_evicted_while_capacity_comes_free():
     assert isinstance(made, NoPreemption)
     assert made.cause == "comes-free"
     assert made.reasons == (
-        "1 pod that terminates already frees enough capacity; no eviction is needed",
+        "waiting for 1 pod that terminates, on n0: its capacity is enough, and no pod is evicted",
     )
 
 
