@@ -43,11 +43,17 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return why preemption does not help; nothing where it was not considered, or only waits."""
+        """Return why preemption does not help; nothing where it was not considered, or the verdict says it already."""
         made = self.preemption
         if not isinstance(made, NoPreemption) or made.cause == "not-triggered":
             return ()
         return () if self.verdict.reasons[: len(made.reasons)] == made.reasons else made.reasons
+
+    @property
+    def notes_reduced(self) -> tuple[str, ...]:
+        """Return the notes without names of other namespaces; empty: there are none in them."""
+        made = self.preemption
+        return made.reduced if isinstance(made, NoPreemption) and self.notes else ()
 
 
 def judge(
