@@ -258,6 +258,10 @@ class PreemptionPolicy:
         self._look_at(view)
         return self._terminating
 
+    def pauses(self, uid: GangUid) -> bool:
+        """Return whether a tree must not search victims now, unless capacity comes."""
+        return self._clock.monotonic_ms() < self._not_before.get(uid, 0)
+
     def _has_changed(
         self, view: ClusterView, state: ReservationState, tree: Tree, now_ms: int
     ) -> bool:

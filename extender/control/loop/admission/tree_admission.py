@@ -170,6 +170,7 @@ class TreeAdmission:
         self._arrival_ms = parts.arrival_ms
         self._arriving: dict[GangUid, int] = {}  # new and incomplete until then, monotonic, in ms
         self._overtaken: Counter[GangUid] = Counter()
+        self._judged: set[GangUid] = set()  # whose last refusal follows from a search for victims
         self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
@@ -360,6 +361,7 @@ class TreeAdmission:
         self._refusals.keep(roots)
         self.explanations.retain(roots)
         self._unexplained &= roots
+        self._judged &= roots
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
         self._long = {uid: long for uid, long in self._long.items() if uid in roots}
@@ -587,6 +589,19 @@ class TreeAdmission:
             reduced = self._preemption_policy.considered_reduced(uid)
         return (*note, *notes), (*note, *reduced) if reduced else ()
 
+    def _is_judged_later(self, uid: GangUid, verdict: Verdict) -> bool:
+        """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
+
+        What is recorded has been judged with victims. Without them the tree would be told other reasons and other ways out,
+        and those of the last search would be repeated as if they were of now.
+        """
+        root = self._leader.pending_state.gangs.get(uid)
+        if root is None or root.last_decision is None or uid not in self._judged:
+            return False
+        if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+            return False
+        return self._preemption_policy.pauses(uid)
+
     def _event_context(self, digest: str, cause: str) -> EventContext:
         return new_event_context(self._clock, self._settings, digest, cause)
 
@@ -611,6 +626,10 @@ class TreeAdmission:
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
         pending = awaited_preemption(state, uid)
+        if judged is None and pending is None and self._is_judged_later(uid, verdict):
+            self._keep_refusal(tree_request)
+            return
+        (self._judged.add if judged is not None else self._judged.discard)(uid)
         note = self._held_for_others(tree_request, verdict)
         considered, reduced = self._considered(uid, note, judged)
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
