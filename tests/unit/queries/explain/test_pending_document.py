@@ -421,11 +421,6 @@ SCENARIOS = {
         nothing_more,
         {"max_children": 1},
     ),
-    "Is not valid: disruption of a basic group": (
-        [a_group("train", whole=True), a_pod("train-0", "train")],
-        nothing_more,
-        {},
-    ),
     "Is not valid: disruption of a child group": (
         [
             a_group("tree", gang=1, composite=True, whole=True),
