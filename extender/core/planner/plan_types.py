@@ -29,10 +29,19 @@ Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnres
 ConflictKind = Literal[
     "minCount", "minGroupCount", "topology", "selector", "taint", "resources", "reservation"
 ]
-# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` of kind selector; the others have none.
-ConflictPart = Literal["", "cordons", "podRules"]
+# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector; the others
+# have none.
+ConflictPart = Literal["", "cordons", "podRules", "volumes"]
 RelaxationKind = Literal[
-    "minCount", "minGroupCount", "nodes", "reservation", "taint", "selector", "podRules", "topology"
+    "minCount",
+    "minGroupCount",
+    "nodes",
+    "reservation",
+    "taint",
+    "selector",
+    "podRules",
+    "volumes",
+    "topology",
 ]
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from extender.core.model.pods import PodShape
 from extender.core.model.wording import join_names
+from extender.core.planner.explain.leaf_causes import volume_text
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
@@ -22,6 +22,7 @@ from extender.core.planner.explain.requirement_solver import (
 )
 from extender.core.planner.explain.tree_forms import RequirementChange, changed_tree, walk
 from extender.core.planner.model.feasibility import threshold
+from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
     NodeRejection,
@@ -97,7 +98,9 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
             opened = _more_open(request.nodes, {*change.taints}, {*change.nodes})
             return replace(request, nodes=tuple(opened))
         case "selector":
-            return replace(request, shapes=_without_node_requirements(request.shapes))
+            return replace(request, shapes=tuple(map(without_selectors, request.shapes)))
+        case "volumes":
+            return replace(request, shapes=tuple(map(without_volumes, request.shapes)))
         case "podRules":
             rules = (
                 replace(rule, shapes=(), about=()) if i in change.rules else rule
@@ -150,6 +153,8 @@ def _others(
                 yield from _without_reservations(solver)
             case "selector", "podRules":
                 yield from _without_rules(solver)
+            case "selector", "volumes":
+                yield from _without_volumes(solver)
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
@@ -198,16 +203,19 @@ def _emptied(node: PlanNode) -> PlanNode:
     return msgspec.structs.replace(node, free=node.allocatable)
 
 
-def _without_node_requirements(shapes: Iterable[PodShape]) -> tuple[PodShape, ...]:
-    replace = msgspec.structs.replace
-    return tuple(replace(shape, node_selector=(), selectors=()) for shape in shapes)
-
-
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = _without_node_requirements(solver.request.shapes)
+    shapes = tuple(map(without_selectors, solver.request.shapes))
     request = msgspec.structs.replace(solver.request, shapes=shapes)
     if solver.fits(request, solver.fleet, Options()):
         yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
+
+
+def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
+    shapes = tuple(map(without_volumes, solver.request.shapes))
+    request = msgspec.structs.replace(solver.request, shapes=shapes)
+    if solver.fits(request, solver.fleet, Options()):
+        text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
+        yield Relaxation(kind="volumes", text=text)
 
 
 def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:

@@ -225,7 +225,8 @@ class PostEvictionView:
         )  # units that a near or spread rule counts
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
         self.fleet = fleet.renewed(self._everything.nodes)
-        self.full: PlacementProblem = self._compiled_bound()
+        self.bound_request = self._bound_request()
+        self.full: PlacementProblem = compile_request(self.bound_request, self.fleet)
         # rules that are not judged without some units, in the problems compiled until now
         self.unjudged_after: dict[int, str] = {}
         self._bases: dict[bytes, PlacementProblem] = {}
@@ -284,10 +285,10 @@ class PostEvictionView:
             problem.allowed[[shape in keepers for shape in problem.kinds]] = False
         return problem
 
-    def _compiled_bound(self) -> PlacementProblem:
-        """Compile what is left when all units are gone, without the near and spread rules that count one."""
+    def _bound_request(self) -> PlanRequest:
+        """Return what is left when all units are gone, without the near and spread rules that count one."""
         if not len(self.counting):
-            return compile_request(self._everything, self.fleet)
+            return self._everything
         counted = {i for number in self._counting for i in self._rules_of(self.units[number])}
         spreads = any(self.request.rules[i].kind == "spread" for i in counted)
         rules = tuple(
@@ -295,7 +296,7 @@ class PostEvictionView:
             for i, rule in enumerate(self._everything.rules)
             if i not in counted and not (spreads and rule.kind == "spread")
         )
-        return compile_request(msgspec.structs.replace(self._everything, rules=rules), self.fleet)
+        return msgspec.structs.replace(self._everything, rules=rules)
 
     def base(self, gone: Bools) -> PlacementProblem:
         """Return the problem with the rules as they are when some units are gone, and the capacity as if all were."""
