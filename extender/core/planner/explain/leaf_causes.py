@@ -32,6 +32,7 @@ from extender.core.planner.plan_types import PlanNode, PlanRequest
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 LEAF_BUDGET = 500  # search nodes of one search
+NO_CAUSE = "no single requirement of its pods"
 AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
 
@@ -94,23 +95,24 @@ class LeafCauses:
                     return LeafCount(holds, int(self._leaf.level.domain[node]))
         return LeafCount(holds, -1)
 
-    def named(self) -> tuple[str, ...]:
-        """Return the causes, each of which is enough, as ("a, or b",), or those that are only together; empty: not found."""
+    def named(self) -> str:
+        """Return "a, or b" for causes that are each enough, "a together with b" for those that only all are; empty: not found within the budget."""
         causes = sorted(self._possible(), key=lambda cause: cause.rank)
         alone = [cause for cause in causes if self._fits_without([cause])]
         if alone:
             offered = [cause for cause in alone if cause.rank < NOT_OFFERED]
-            return (", or ".join(cause.text for cause in offered or alone),)
-        if not self._fits_without(causes):
-            return ()
+            return ", or ".join(cause.text for cause in offered or alone)
+        together = self._fits_without(causes)
+        if not together:
+            return "" if together is None else NO_CAUSE
         needed = list(causes)
         for cause in reversed(causes):
             rest = [other for other in needed if other is not cause]
             if self._fits_without(rest):
                 needed = rest
-        return tuple(cause.text for cause in needed)
+        return " together with ".join(cause.text for cause in needed)
 
-    def _fits_without(self, causes: Iterable[Cause]) -> bool:
+    def _fits_without(self, causes: Iterable[Cause]) -> bool | None:
         request = self._request
         options: dict[str, bool] = {}
         for cause in causes:
@@ -119,7 +121,9 @@ class LeafCauses:
                 name: True for name in Options.__dataclass_fields__ if getattr(cause.options, name)
             }
         solved = self._solve(request, maximise=False, options=Options(**options))
-        return solved is not None and solved.solution is not None
+        if solved is None or (solved.solution is None and not solved.proved):
+            return None
+        return solved.solution is not None
 
     def _solve(
         self, request: PlanRequest, *, maximise: bool, options: Options | None = None
@@ -144,7 +148,7 @@ class LeafCauses:
             word = "port" if len(ports) == 1 else "ports"
             yield Cause(f"host {word} {names}", _with_shapes(_without_ports), rank=1)
         if claims := sorted({c for shape in shapes for c in shape.exclusive_claims}):
-            text = f"claim {join_names(claims)}, which one pod may use"
+            text = f"claim {join_names(claims)} for one pod"
             yield Cause(text, _with_shapes(_without_claims), rank=1)
         if any(node.reserved for node in self._request.nodes):
             text = "capacity reserved for other trees"

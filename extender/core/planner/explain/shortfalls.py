@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.model.wording import counted, join_names
-from extender.core.planner.explain.leaf_causes import LeafCauses, volume_text
+from extender.core.planner.explain.leaf_causes import NO_CAUSE, LeafCauses, volume_text
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -213,7 +213,7 @@ def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) 
         holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
     most = "" if joint is not None else "at most "
     missing = f"{leaf.minimum - holds} missing" if holds < leaf.minimum else "not all together"
-    what = ", ".join(causes.named() or close.lacking) or "no single requirement alone"
+    what = causes.named() or ", ".join(close.lacking) or NO_CAUSE
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     if not leaf.level.keys:
         yield f"{need}; the cluster holds {most}{holds}{bound} ({missing}: {what})"
