@@ -347,7 +347,7 @@ class PreemptionPolicy:
             self._considered[uid] = answer
 
     def considered(self, uid: GangUid) -> tuple[str, ...]:
-        """Return the reasons of the last search that found no victims; it says that they are not of now."""
+        """Return the reasons of the last search that found no victims, marked as older than now."""
         found = self._considered.get(uid)
         return tuple(f"{EARLIER}{text}" for text in found.reasons) if found is not None else ()
 

@@ -580,7 +580,7 @@ class TreeAdmission:
             uid: The root.
             note: What is held.
             judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
-                the last one say that they are not of now.
+                the last one are marked as older.
         """
         if judged is not None:
             notes, reduced = judged.notes, judged.notes_reduced
@@ -592,7 +592,7 @@ class TreeAdmission:
     def _is_judged_later(self, uid: GangUid, verdict: Verdict) -> bool:
         """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
 
-        What is recorded has been judged with victims. Without them the tree would be told other reasons and other ways out,
+        What is recorded has been judged with victims. Without them the refusal would have other reasons and other ways out,
         and those of the last search would be repeated as if they were of now.
         """
         root = self._leader.pending_state.gangs.get(uid)

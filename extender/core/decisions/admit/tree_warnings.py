@@ -26,7 +26,7 @@ _PLACES = (
     ("region",),
     ("zone", "az", "failure-domain"),
     ("datacenter", "dc", "site", "building"),
-    ("room", "hall", "row"),
+    ("hall", "row"),
     ("superpod", "superblock", "spine"),
     ("block", "pod", "cell"),
     ("rack", "leaf", "switch", "tor", "cabinet"),

@@ -230,10 +230,10 @@ def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     if leaf.pinned < 0 or len(leaf.members) != 1:
         return ""
     (kind,) = leaf.members
-    room = capacity_of(problem, leaf, kind, problem.counts)
+    most = capacity_of(problem, leaf, kind, problem.counts)
     free = [
         "/".join(leaf.level.values[domain])
-        for domain in np.flatnonzero(room >= leaf.minimum).tolist()
+        for domain in np.flatnonzero(most >= leaf.minimum).tolist()
         if domain != leaf.pinned
     ]
     if not free:

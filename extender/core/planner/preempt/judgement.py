@@ -1,4 +1,4 @@
-"""The verdict about a tree that may preempt: its plan, the units to evict for it, or a refusal that says what would help.
+"""The verdict about a tree that may preempt: its plan, the units to evict for it, or a refusal with what would help.
 
 A refusal is only *impossible* if no set of units is enough. A tree that only terminating pods keep out waits (SPEC E-2).
 What would help is planned by the same rules as the verdict, so it may evict units, and then names them.
@@ -43,7 +43,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return why preemption does not help; nothing where it was not considered, or the verdict says it already."""
+        """Return why preemption does not help; nothing where it was not considered, or the verdict has it already."""
         made = self.preemption
         if not isinstance(made, NoPreemption) or made.cause == "not-triggered":
             return ()

@@ -279,7 +279,7 @@ class PostEvictionView:
         request = msgspec.structs.replace(self._everything, rules=rules)
         problem = compile_request(request, self.fleet)
         for i in problem.rules.unjudged.keys() - self.unjudged.keys():
-            # no unit goes for a placement that is not judged
+            # no unit is evicted for a placement that is not judged
             self.unjudged_after[i] = problem.rules.unjudged[i]
             keepers = self.request.rules[i].shapes
             problem.allowed[[shape in keepers for shape in problem.kinds]] = False

@@ -519,7 +519,7 @@ async def test_a_refusal_after_a_search_can_be_replayed_with_its_notes():
         assert not replay_decision(event, untrue, stored).same
 
 
-async def test_what_an_older_search_found_is_not_told_as_if_it_were_of_now():
+async def test_what_an_older_search_found_is_marked_as_older():
     """Another refusal in the pause has the reason of the last search with the words that it is older."""
     async with await leading(*two_nodes_with_a_vip(), preemption=False) as stage:
         await stage.one_pass()

@@ -216,7 +216,7 @@ def test_b10_single_under_all() -> None:
 
 
 def test_all_on_a_basic_leaf_is_valid() -> None:
-    """Kubernetes 1.37 accepts it, and evicts its pods together; `collect_warnings` tells it."""
+    """Kubernetes 1.37 accepts it, and evicts its pods together; `collect_warnings` warns."""
     assert problems(leaf("x", disruption_mode="all", basic=True)) == []
 
 

@@ -131,7 +131,7 @@ def test_a_domain_that_is_free_for_the_whole_gang_is_named():
 
 
 def test_rules_among_members_hold_on_an_empty_cluster_too():
-    """A spread over two nodes of which one is small never fits, so it is not said that other pods are the cause."""
+    """A spread over two nodes of which one is small never fits, so other pods are not the cause."""
     nodes = (node("a", 8), node("b", 1))
     refusal = plan(
         PlanRequest(root=leaf("g", 4), nodes=nodes, shapes=(shape(),), rules=(spread(HOST),))
@@ -164,7 +164,7 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
         rules = tuple(r for r in request.rules if PodRule(r.kind, r.keys, ()).text != cause)
         return replace(request, rules=rules)
     else:
-        assert any(cause in dict(s.requests) for s in shapes), f"nobody asks for {cause!r}"
+        assert any(cause in dict(s.requests) for s in shapes), f"no pod requests {cause!r}"
         shapes = tuple(
             replace(s, requests=tuple(r for r in s.requests if r[0] != cause)) for s in shapes
         )

@@ -86,7 +86,7 @@ def test_what_only_terminating_pods_keep_out_waits():
         assert refusal.reasons[0].startswith("waiting for 1 pod that terminates, on r-0")
 
 
-def test_who_must_not_preempt_is_told_what_helps_without():
+def test_who_must_not_preempt_has_ways_out_without():
     """preemptionPolicy Never: no way out evicts a unit."""
     request = ask(leaf("hi", 1), nodes(r=[0]), lone("a", "r-0", 1, 4))
     evictable = msgspec.structs.replace(request.evictable, may_preempt=False)

@@ -412,7 +412,7 @@ def test_an_affinity_keeps_one_of_two_equal_pods():
     assert len(victims) == 2
 
 
-def test_no_pod_goes_that_an_affinity_needs_and_the_proof_says_so():
+def test_no_pod_goes_that_an_affinity_needs_and_the_proof_names_it():
     """Its only neighbour is the only pod in the way: evicting it leaves nothing to be near to."""
     request = ask(leaf("hi", 1), nodes(r=[0]), lone("low", "r-0"))
     made = preempt(counting(request, "near", "rack", "low", about=()))
