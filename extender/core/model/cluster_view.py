@@ -367,12 +367,12 @@ def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
 
 
 def eviction_priority(pod: Pod, above: Sequence[Group]) -> int:
-    """Return the priority by which a pod is a victim: of the highest group above it, its own only outside all groups.
+    """Return the priority by which a pod is a victim: of its groups, which is one in a valid tree; its own outside of them.
 
     Source:
         SPEC E-3.
     """
-    return above[-1].priority if above else pod.priority
+    return max((group.priority for group in above), default=pod.priority)
 
 
 def forest_of(view: ClusterView) -> Forest:

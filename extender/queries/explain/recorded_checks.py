@@ -13,6 +13,7 @@ from extender.queries.explain.gang_checks import (
     Finding,
     bound_text,
     checks_until,
+    waits_at,
     with_outcome,
 )
 from extender.queries.log.event_dto import rfc3339
@@ -88,7 +89,7 @@ def _refused(who: str, decision: LastDecision) -> Finding:
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
         answer = f"{who} waited for {first.removeprefix('waiting for ')}{since}"
-        checks = checks_until("members complete", "no", first)
+        checks = checks_until(waits_at(first), "no", first)
     elif decision.when_empty == "never":
         first, *others = decision.reasons_when_empty or (first,)
         answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {first}{since}"

@@ -1,7 +1,8 @@
 """Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
 
 The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (SPEC E-4).
-The priority of a unit is that of its root group; that of its pods counts only outside all groups (SPEC E-3).
+The priority of a unit is that of its groups, the highest where they differ; that of a pod counts only outside all groups
+(SPEC E-3).
 
 A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
 capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
@@ -19,7 +20,7 @@ from extender.core.decisions.capacity.replacement_holds import may_wait_for_capa
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
+from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
@@ -104,10 +105,11 @@ class _Above(msgspec.Struct, frozen=True, kw_only=True):
     top: Group | None = None  # the highest that exists
     whole: Group | None = None  # the highest that is disrupted as a whole
     tree: Tree | None = None  # their tree, unless it is disrupted as a whole
+    priority: int | None = None  # of these groups; None: there are none
 
     def priority_of(self, pod: Pod) -> int:
         """Return the priority by which a member is a victim."""
-        return eviction_priority(pod, (self.top,) if self.top is not None else ())
+        return pod.priority if self.priority is None else self.priority
 
 
 class _Collection:
@@ -205,6 +207,7 @@ class _Collection:
             draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[], top=root)
             drafts[name] = draft
         policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
+        draft.priority = max(draft.priority, priority)
         draft.may_preempt = draft.may_preempt and NEVER not in policies
         draft.pods.append(pod)
         return True
@@ -224,6 +227,7 @@ class _Collection:
         tree = self.forest.trees[root] if root is not None else None
         return _Above(
             top=above[-1] if above else None,
+            priority=max((group.priority for group in above), default=None),
             whole=whole[-1] if whole else None,
             tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
         )

@@ -156,6 +156,12 @@ async def is_preempted(stage: Stage) -> None:
         await stage.settled()
 
 
+async def what_runs_terminates(stage: Stage) -> None:
+    """The pod that uses the capacity is deleted, and its grace period runs."""
+    stage.cluster.change_pod("old", deleting=True)
+    await stage.settled()
+
+
 async def a_node_is_rejected(stage: Stage) -> None:
     """kube-scheduler keeps refusing the only node with capacity; the reservation there was released."""
     (held,) = stage.root("train").reservations.values()
@@ -312,6 +318,11 @@ SCENARIOS = {
     "Waits for members: other scheduling gates": (
         gang("train", schedulingGates=GATED),
         nothing_more,
+        {},
+    ),
+    "Waits for 1 pod that terminates": (
+        [*nodes(1), a_pod("old", node="n0", requests=WHOLE, priority=9), *gang("train", 1)],
+        what_runs_terminates,
         {},
     ),
     "Waits for child groups": (tree(3, "left", "right"), nothing_more, {}),
