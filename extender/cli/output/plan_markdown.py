@@ -15,14 +15,14 @@ ROWS_MAX = 40  # of a table or list
 PODS_SHOWN = 8  # of those without a node
 ANSWERS = {
     "placed": "fits",
-    "waiting": "is not complete",
+    "waiting": "waits",
     "unknown": "not decided",
     "impossible": "does not fit",
     "invalid": "is not valid",
 }
 HEADLINES = {
     "placed": "Yes",
-    "waiting": "Not complete yet",
+    "waiting": "Not yet",
     "unknown": "Not decided",
     "impossible": "No",
     "invalid": "Not valid",

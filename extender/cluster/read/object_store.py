@@ -369,7 +369,8 @@ class ObjectStore:
             elif volume is None:
                 unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
             else:
-                selectors += (one for one in volume.reach if one not in selectors)
+                reach = (msgspec.structs.replace(one, volume=True) for one in volume.reach)
+                selectors += (one for one in reach if one not in selectors)
                 if volume.driver:
                     unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
         return VolumeConstraints(

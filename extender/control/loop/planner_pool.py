@@ -17,7 +17,7 @@ from typing import TypeVar
 from extender.core.planner.codec.request_codec import Decoder, Encoder
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork, NodeTable, plan, plan_at_once
-from extender.core.planner.preempt.victim_search import PreemptionVerdict, preempt
+from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.ports.log_ports import DecisionInput
 from extender.runtime.worker_process import NICE, WorkerProcess
 
@@ -89,25 +89,25 @@ class PlannerPool:
         """
         return await _run_in(self._worker, _plan_bytes, encoded)
 
-    async def explain(self, encoded: DecisionInput) -> Verdict:
-        """Plan a tree that is refused already, for its explanation; no call of `plan` or `preempt` waits for this.
+    async def explain(self, encoded: DecisionInput) -> Judgement:
+        """Judge a tree that is refused already, for its explanation; no call of `plan` or `judge` waits for this.
 
         Raises:
             BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await _run_in(self._explainer, _plan_bytes, encoded)
+        return await _run_in(self._explainer, _judge_bytes, encoded, None)
 
-    async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> PreemptionVerdict:
-        """Search units whose eviction frees enough capacity, however long it takes.
+    async def judge(self, encoded: DecisionInput, verdict: Verdict | None) -> Judgement:
+        """Plan a tree, and search units whose eviction frees enough capacity for it, however long it takes.
 
         Args:
             encoded: A request with `evictable`.
-            verdict: The answer of `plan` to the same request, if known.
+            verdict: The answer of `plan` to the same request without an explanation, if known.
 
         Raises:
             BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await _run_in(self._worker, _preempt_bytes, encoded, verdict)
+        return await _run_in(self._worker, _judge_bytes, encoded, verdict)
 
     def stop(self) -> None:
         """Kill the workers: at its exit, Python would wait for a running plan."""
@@ -156,9 +156,7 @@ def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
     return plan(request, fleet=_WORKER.fleet)
 
 
-def _preempt_bytes(
-    head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None
-) -> PreemptionVerdict:
+def _judge_bytes(head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None) -> Judgement:
     request = _WORKER.decoder.decode(head, parts)
     _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
-    return preempt(request, fleet=_WORKER.fleet, verdict=verdict)
+    return judge(request, fleet=_WORKER.fleet, verdict=verdict)

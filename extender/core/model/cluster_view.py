@@ -366,6 +366,15 @@ def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
     return found
 
 
+def eviction_priority(pod: Pod, above: Sequence[Group]) -> int:
+    """Return the priority by which a pod is a victim: of its groups, which is one in a valid tree; its own outside of them.
+
+    Source:
+        SPEC E-3.
+    """
+    return max((group.priority for group in above), default=pod.priority)
+
+
 def forest_of(view: ClusterView) -> Forest:
     """Return the forest of the groups and pods of a view."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}

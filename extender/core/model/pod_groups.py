@@ -954,9 +954,6 @@ def _broken_disruption(
     for group in order:
         if group.disruption_mode != "all":
             continue
-        if group.key.kind == "PodGroup" and group.basic:
-            text = f"{group.key} is disrupted as a whole (all), which needs a gang policy, but it is basic"
-            problems.append(TreeProblem("E11", text))
         problems += [
             TreeProblem(
                 "B10",

@@ -51,10 +51,11 @@ class SelectorTerm(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[NodeSelectorRequirement, ...] = ()  # only metadata.name exists
 
 
-class NodeSelector(msgspec.Struct, frozen=True, gc=False):
+class NodeSelector(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Terms of which at least one must match."""
 
     terms: tuple[SelectorTerm, ...] = ()
+    volume: bool = False  # where a volume of the pod is; else its required node affinity
 
 
 class HostPort(msgspec.Struct, frozen=True, order=True, gc=False):

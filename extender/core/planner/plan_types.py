@@ -17,11 +17,12 @@ from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "7"
+PLANNER_VERSION = "8"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
 GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
+TERMINATES = " terminat"  # in the first reason of a tree that waits for terminating pods
 EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
 
 Outcome = Literal["impossible", "unknown", "waiting"]
@@ -29,10 +30,19 @@ Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnres
 ConflictKind = Literal[
     "minCount", "minGroupCount", "topology", "selector", "taint", "resources", "reservation"
 ]
-# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` of kind selector; the others have none.
-ConflictPart = Literal["", "cordons", "podRules"]
+# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector; the others
+# have none.
+ConflictPart = Literal["", "cordons", "podRules", "volumes"]
 RelaxationKind = Literal[
-    "minCount", "minGroupCount", "nodes", "reservation", "taint", "selector", "podRules", "topology"
+    "minCount",
+    "minGroupCount",
+    "nodes",
+    "reservation",
+    "taint",
+    "selector",
+    "podRules",
+    "volumes",
+    "topology",
 ]
 
 
@@ -133,7 +143,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     explain: bool = (
         True  # find the conflict and relaxations when no plan exists (costs more solves)
     )
-    evictable: Evictable | None = None  # None: only free capacity may be used
+    evictable: Evictable | None = (
+        None  # None: only free capacity may be used; `plan` does not read it
+    )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -190,6 +202,8 @@ class Relaxation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     nodes: tuple[NodeName, ...] = ()  # that are uncordoned, or emptied, sorted
     rules: tuple[int, ...] = ()  # indexes of the rules between pods that are dropped
     added: tuple[AddedNodes, ...] = ()
+    # units that are evicted then, named for readers of the namespace of the tree, sorted; part of `text`
+    evicts: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -208,7 +222,11 @@ WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
+    """No plan.
+
+    *impossible*: proved. *unknown*: the search budget was used up, node rejections may be the cause, or what holds after
+    an eviction is not judged. *waiting*: members are missing, or the capacity of terminating pods is enough.
+    """
 
     outcome: Outcome
     status: Feasibility

@@ -30,6 +30,7 @@ from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
     PlanRequest,
+    PlanRule,
     Refusal,
     SearchEffort,
     Verdict,
@@ -117,8 +118,9 @@ class EmptyClusterFit(msgspec.Struct, frozen=True):
 def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
     """Return whether the minimum of a tree would fit if no other pod ran.
 
-    Nodes are as they are: labels, taints, cordons and allocatable capacity. Rules about other pods, node rejections and
-    reservations are left out, so a tree that does not fit then is not helped by any change of other pods.
+    Nodes are as they are: labels, taints, cordons and allocatable capacity. Rules between pods hold among its members.
+    Those about other pods, node rejections and reservations are left out, so a tree that does not fit then is not helped by
+    any change of other pods.
 
     Args:
         request: As for `plan`, without bound members: their own capacity would be counted as free.
@@ -128,8 +130,9 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
         msgspec.structs.replace(node, free=node.allocatable, host_ports=(), reserved=False)
         for node in request.nodes
     )
+    rules = tuple(_among_members(rule) for rule in request.rules)
     emptied = msgspec.structs.replace(
-        request, nodes=nodes, rules=(), rejected_nodes=(), claims_in_use=(), budget=budget
+        request, nodes=nodes, rules=rules, rejected_nodes=(), claims_in_use=(), budget=budget
     )
     fleet = NodeTable(nodes)
     problem = compile_request(emptied, fleet)
@@ -139,8 +142,19 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
     if solved.solution is not None:
         return EmptyClusterFit(fits=True)
     if solved.proved:
-        return EmptyClusterFit(fits=False, reasons=diagnose(solved))
+        return EmptyClusterFit(fits=False, reasons=diagnose(emptied, solved))
     return EmptyClusterFit(fits=None)
+
+
+def _among_members(rule: PlanRule) -> PlanRule:
+    """Return a rule that counts no placed pod; an affinity to other pods is left out."""
+    there: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
+    keepers = rule.shapes
+    if rule.kind == "near" and not set(rule.about) & set(rule.shapes):
+        keepers = ()
+    return msgspec.structs.replace(
+        rule, shapes=keepers, about=rule.about if keepers else (), there=there
+    )
 
 
 def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
@@ -172,7 +186,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     explanation = (
         explain(request, fleet, solved, rejected_nodes)
         if request.explain
-        else RefusalExplanation(diagnose(solved))
+        else RefusalExplanation(diagnose(request, solved))
     )
     refusal = Refusal(
         outcome="impossible",

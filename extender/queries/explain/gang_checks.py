@@ -30,7 +30,7 @@ from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.wording import counted, join_names, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.plan_types import GIVEN, PlanGroup
+from extender.core.planner.plan_types import GIVEN, TERMINATES, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
@@ -57,6 +57,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
     plan_needed: bool = False  # only a plan can show whether it fits
+
+
+def waits_at(reason: str) -> CheckName:
+    """Return the check at which a tree waits: for members, or for the capacity of terminating pods."""
+    return "fits now" if TERMINATES in reason else "members complete"
 
 
 def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Check, ...]:
@@ -275,7 +280,7 @@ def planned_finding(
     if verdict.verdict == "waiting":
         return Finding(
             answer=waiting_answer(who, first),
-            checks=checks_until("members complete", "no", first),
+            checks=checks_until(waits_at(first), "no", first),
             reasons=tuple(others),
         )
     answer = refused_answer(who, _decision(verdict), was)

@@ -19,6 +19,7 @@ from extender.queries.explain.gang_checks import (
     bound_text,
     checks_until,
     lost_text,
+    waits_at,
     with_outcome,
 )
 from extender.queries.log.event_dto import rfc3339
@@ -130,7 +131,7 @@ def _refused(who: str, decision: LastDecision) -> Finding:
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
         answer = f"{who} waited for {first.removeprefix('waiting for ')}{since}"
-        checks = checks_until("members complete", "no", first)
+        checks = checks_until(waits_at(first), "no", first)
     elif decision.when_empty == "never":
         first, *others = decision.reasons_when_empty or (first,)
         problem = about_it(who, first)

@@ -24,6 +24,7 @@ from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan
+from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan, PreemptionVerdict, preempt
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
@@ -77,11 +78,12 @@ def replay_decision(
     if isinstance(data, PreemptionPlanned):
         answer = preempt(request)
         return _replayed(event, data, _compare_victims(data, answer), _evicts(data), _found(answer))
-    verdict = plan(request)
     if isinstance(data, GangUnschedulable):
-        differences = _compare_refusal(data, verdict)
-        recorded = data.outcome
-    elif isinstance(data, CapacityHeld):
+        judged = judge(request)
+        differences = _compare_refusal(data, judged)
+        return _replayed(event, data, differences, data.outcome, _word(judged.verdict))
+    verdict = plan(request)
+    if isinstance(data, CapacityHeld):
         minimum = (
             msgspec.structs.replace(
                 verdict, assignments=tuple(a for a in verdict.assignments if not a.extra)
@@ -209,8 +211,14 @@ def _word(verdict: Verdict) -> str:
     return verdict.outcome
 
 
-def _compare_refusal(data: GangUnschedulable, verdict: Verdict) -> list[str]:
+def _compare_refusal(data: GangUnschedulable, judged: Judgement) -> list[str]:
+    """Compare a refusal; of its notes those of a search for victims that is part of the decision."""
     help_: tuple[str, ...] = ()
+    verdict, notes = judged.verdict, judged.notes
+    if isinstance(judged.preemption, PreemptionPlan):
+        return [f"victims are found now: {_found(judged.preemption)}"]
+    if notes and data.preemption_notes[-len(notes) :] != notes:
+        return [f"notes {list(notes)} instead of {list(data.preemption_notes)}"]
     if isinstance(verdict, Plan):
         if verdict.assignments:
             return [f"a plan for {len(verdict.assignments)} members is found now"]

@@ -217,7 +217,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "pods": "members that got reservations by either",
             "impossible": "refusals for lack of capacity that were proved",
             "unknown": "refusals after the search budget was used up",
-            "waiting": "refusals because members or groups were missing",
+            "waiting": "refusals because members or groups were missing, or pods still terminated",
             "invalid": "trees that break a rule",
         },
         limitations="A refusal is recorded when its outcome or reasons change, not for every attempt.",

@@ -16,7 +16,8 @@ from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Node
 from extender.core.model.wording import counted
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
-from extender.core.planner.planning import plan
+from extender.core.planner.preempt.judgement import judge
+from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.queries.plan.cluster_changes import HOSTNAME
 
 BUDGET: Final = 20_000  # search nodes of each plan
@@ -48,6 +49,7 @@ class NodeGroupGrowth(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int  # more than it has
     now: int  # nodes that it has
     max: int  # nodes that it may have
+    evicts: int = 0  # units of lower priority that are evicted then
 
 
 def growths(
@@ -67,14 +69,20 @@ def growths(
         most = min(group.max - now, _waiting(request.root))
         if most > 0 and _fits(request, group, most):
             nodes = _fewest(request, group, most)
-            found.append(NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max))
+            evicts = _evicted(request, group, nodes) or 0
+            found.append(
+                NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max, evicts=evicts)
+            )
     return tuple(sorted(found, key=lambda one: one.nodes))
 
 
 def growth_text(growth: NodeGroupGrowth) -> str:
     """Return what would help, as a text."""
     nodes = counted(growth.nodes, "more node")
-    return f"{nodes} of node group {growth.name}, which has {growth.now} of {growth.max}"
+    text = f"{nodes} of node group {growth.name}, which has {growth.now} of {growth.max}"
+    if growth.evicts:
+        text += f", and evicting {counted(growth.evicts, 'unit')} of lower priority"
+    return text
 
 
 def _is_of(group: NodeGroup, node: Node) -> bool:
@@ -99,13 +107,21 @@ def _fewest(request: PlanRequest, group: NodeGroup, most: int) -> int:
 
 
 def _fits(request: PlanRequest, group: NodeGroup, count: int) -> bool:
+    return _evicted(request, group, count) is not None
+
+
+def _evicted(request: PlanRequest, group: NodeGroup, count: int) -> int | None:
+    """Return how many units are evicted where a tree fits on so many more nodes; None: it does not fit."""
     taken = {node.name for node in request.nodes}
     new = [_new_node(group.node, f"{group.name}-new-{n}", taken) for n in range(1, count + 1)]
     nodes = tuple(sorted((*request.nodes, *new), key=lambda node: node.name))
     budget = min(request.budget, BUDGET)
     bigger = msgspec.structs.replace(request, nodes=nodes, explain=False, budget=budget)
-    verdict = plan(bigger)
-    return isinstance(verdict, Plan) and bool(verdict.assignments)
+    judged = judge(bigger)
+    if isinstance(judged.preemption, PreemptionPlan):
+        return len(judged.preemption.victims) + len(judged.preemption.superseded)
+    verdict = judged.verdict
+    return 0 if isinstance(verdict, Plan) and verdict.assignments else None
 
 
 def _new_node(template: Node, name: str, taken: set[NodeName]) -> PlanNode:

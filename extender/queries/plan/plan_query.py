@@ -42,12 +42,11 @@ from extender.core.planner.plan_types import (
     WhenEmpty,
 )
 from extender.core.planner.planning import plan
+from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import (
-    NoPreemption,
     PreemptionPlan,
     PreemptionVerdict,
     may_trigger_preemption,
-    preempt,
 )
 from extender.queries.plan.node_groups import (
     NodeGroup,
@@ -471,7 +470,21 @@ def _planned(
         budget=question.budget,
         rejections=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
-    verdict = plan(request)
+    first = plan(msgspec.structs.replace(request, explain=False))
+    if may_trigger_preemption(request, first):
+        ruled = ruled_part(view, state, part, rows=rows)
+        request = preemption_request(
+            view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
+        )
+        if not question.preemption and request.evictable is not None:
+            kept = msgspec.structs.replace(request.evictable, may_preempt=False, units=())
+            request = msgspec.structs.replace(request, evictable=kept)
+        judged = judge(request)
+    elif isinstance(first, Refusal):
+        judged = judge(request)
+    else:
+        judged = Judgement(verdict=first)
+    verdict, made = judged.verdict, judged.preemption
     gates = foreign_gates(tree)
     texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
@@ -484,22 +497,17 @@ def _planned(
         texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
-    if question.preemption and may_trigger_preemption(request, verdict):
-        ruled = ruled_part(view, state, part, rows=rows)
-        victim_request = preemption_request(
-            view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
+    if isinstance(made, PreemptionPlan):
+        for pod in (p for unit in made.victims for p in unit.pods):
+            view = without_pod(view, pod.uid)
+        notes = msgspec.structs.replace(
+            notes,
+            texts=(*_texts(made, question), *texts),
+            victims=_victims(made, question.readers),
         )
-        made = preempt(victim_request, verdict=verdict)
-        if isinstance(made, PreemptionPlan):
-            for pod in (p for unit in made.victims for p in unit.pods):
-                view = without_pod(view, pod.uid)
-            notes = msgspec.structs.replace(
-                notes,
-                texts=(*_texts(made, question), *texts),
-                victims=_victims(made, question.readers),
-            )
-            return _placed(view, tree, kind, made.plan, notes, made.search, question)
-        notes = msgspec.structs.replace(notes, texts=(*_considered(made, question), *texts))
+        return _placed(view, tree, kind, made.plan, notes, made.search, question)
+    if made is not None and judged.notes and question.preemption:
+        notes = msgspec.structs.replace(notes, texts=(*_texts(made, question), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.changes, question.origins))
@@ -642,11 +650,6 @@ def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
         changes=tuple(one for one in answer.changes if one not in made),
         help=tuple(text for text in answer.help if text not in texts),
     )
-
-
-def _considered(made: NoPreemption, question: PlanInput) -> tuple[str, ...]:
-    """Return the reasons why preemption does not help; none where it was not considered."""
-    return () if made.cause == "not-triggered" else _texts(made, question)
 
 
 def _texts(made: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import Relaxation
 from extender.core.workloads.workload_object import MIN_ANNOTATION
 from extender.queries.plan.workload_outcomes import GroupOrigin
@@ -74,4 +75,7 @@ def workload_hints(
             origin = origins.get(key)
             if origin is not None and origin.role:
                 annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
-                yield f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
+                text = (
+                    f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
+                )
+                yield evicting(text, change.evicts)

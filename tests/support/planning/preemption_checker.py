@@ -68,14 +68,26 @@ def _less_counted(request: PlanRequest, number: int, pods: list[PlanVictim]) -> 
 
 
 def eligible_units(request: PlanRequest) -> list[PlanUnit]:
-    """Units of lower priority that no member must be near, and that count for no spread."""
+    """Units of lower priority."""
     source = request.evictable
-    needed = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
-    return [
-        u
-        for u in source.units
-        if u.priority < source.priority and not any(needed & set(p.rules) for p in u.pods)
+    return [u for u in source.units if u.priority < source.priority]
+
+
+def most_placed(request: PlanRequest) -> int | None:
+    """Return the most pods of the tree that can be placed, whatever set of units goes; None: not even the minimum."""
+    eligible = eligible_units(request)
+    counts = any(
+        request.rules[i].kind != "apart" for u in eligible for p in u.pods for i in p.rules
+    )
+    sizes = range(len(eligible) + 1) if counts else [len(eligible)]
+    totals = [
+        best_total(
+            roomier(request, [p for u in chosen for p in u.pods] + list(request.evictable.going))
+        )
+        for number in sizes
+        for chosen in itertools.combinations(eligible, number)
     ]
+    return max((total for total in totals if total is not None), default=None)
 
 
 def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> list[str]:

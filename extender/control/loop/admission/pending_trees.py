@@ -78,6 +78,7 @@ class PendingTrees:
                 or self._admission.paused_after(since_ms)
                 or bool(state.rejections)
                 or self._preemption_policy.lower_priority_exists(view, state, priority)
+                or self._preemption_policy.some_terminate(view)
             )
 
         return self._idle_filter.nothing_to_admit(

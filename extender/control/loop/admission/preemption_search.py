@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from concurrent.futures.process import BrokenProcessPool
 
+import msgspec
+
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.tree_searches import TreeSearches
 from extender.control.loop.loop_parts import LoopParts
-from extender.control.loop.preemption_policy import may_lead_to_preemption
+from extender.control.loop.preemption_policy import SearchedCapacity, may_lead_to_preemption
 from extender.core.decisions.preempt.preemption_planning import (
     decide_preemption,
     preemption_still_holds,
@@ -18,7 +20,8 @@ from extender.core.decisions.preempt.preemption_takeover import takeovers_by_pla
 from extender.core.decisions.preempt.unbound_gang_members import unbound_reservations
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
-from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan
+from extender.core.planner.preempt.judgement import Judgement
+from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -26,6 +29,14 @@ log = logging.getLogger(__name__)
 
 # A tree waits so long after its search crashed the planner process twice.
 CRASHED_MS = 60_000
+
+
+class JudgedTree(msgspec.Struct, frozen=True):
+    """A judgement without victims, and what it follows from."""
+
+    judged: Judgement
+    request: PlanRequest  # with what could be evicted
+    encoded: DecisionInput
 
 
 class PreemptionSearch:
@@ -55,36 +66,52 @@ class PreemptionSearch:
             view, state, tree_request.tree, complete=True
         )
 
-    async def preempt(self, tree_request: TreeRequest, verdict: Verdict | None) -> bool:
+    async def preempt(
+        self, tree_request: TreeRequest, verdict: Verdict | None, *, explain: bool
+    ) -> JudgedTree | None:
         """Search victims, and append the preemption if it still holds then.
 
         Args:
             tree_request: The preemptor.
-            verdict: The answer of the planner to its request, if known.
+            verdict: The answer of the planner to its request without an explanation, if known.
+            explain: Explain a refusal.
 
         Returns:
-            False if there are no victims; True if there are, even if the next pass must search again.
+            The judgement, if there are no victims. None: there are, even if the next pass must search again; or the
+            planner process died.
         """
         uid = tree_request.tree.root.uid
         request = self._requests.with_evictable(tree_request)
-        encoded = self._planner.encode(request)
+        if request.evictable is not None and not self._policy.wanted:
+            kept = msgspec.structs.replace(request.evictable, may_preempt=False, units=())
+            request = msgspec.structs.replace(request, evictable=kept)
+        if request.nodes is not tree_request.request.nodes:
+            verdict = None  # less is free for a preemptor: claims of others hold against it
+        searched = SearchedCapacity.of(
+            self._cluster.view(), self._leader.pending_state, tree_request.tree, request
+        )
+        asked = msgspec.structs.replace(request, explain=explain and request.explain)
+        encoded = self._planner.encode(asked)
         try:
-            answer, took_ms = await self._searches.away(self._planner.preempt(encoded, verdict))
+            judged, took_ms = await self._searches.away(self._planner.judge(encoded, verdict))
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
-            return False
-        METRICS.preemption_answered(answer, took_ms)
-        if isinstance(answer, NoPreemption):
-            self._policy.answered(uid, answer, took_ms)
-            return False
+            self._barriers.wakeup.wake()  # it is refused without victims meanwhile
+            return None
+        answer = judged.preemption
+        if answer is not None:
+            METRICS.preemption_answered(answer, took_ms)
+        if not isinstance(answer, PreemptionPlan):
+            self._policy.answered(uid, answer, took_ms, searched)
+            return JudgedTree(judged, request, encoded)
         current = self._requests.about(tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
             self._append(current, request, answer, encoded, took_ms)
             await self._appends.flush()
             # the next pass starts the deletions, or admits if there are none
             self._barriers.wakeup.wake()
-        return True
+        return None
 
     def _still_holds(
         self, current: TreeRequest, request: PlanRequest, answer: PreemptionPlan

@@ -15,7 +15,8 @@ from extender.control.loop.admission.current_requests import TreeRequest
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.decisions.fairness.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
-from extender.core.planner.plan_types import Verdict
+from extender.core.planner.plan_types import PlanRequest, Verdict
+from extender.core.planner.preempt.judgement import Judgement
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -26,8 +27,18 @@ class ExplainedRefusal(msgspec.Struct, frozen=True):
     """A refusal with its conflict and what would help, and the input that it follows from."""
 
     tree_request: TreeRequest
-    verdict: Verdict
+    judged: Judgement
     encoded: DecisionInput
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the refusal."""
+        return self.judged.verdict
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    tree_request: TreeRequest
+    asked: PlanRequest  # the request that is explained: with what could be evicted, if that was searched
 
 
 class RefusalExplanations:
@@ -38,7 +49,7 @@ class RefusalExplanations:
         self._clock = parts.clock
         self._turns = SearchTurns()
         self._wakeup = parts.barriers.wakeup
-        self._waiting: dict[GangUid, TreeRequest] = {}
+        self._waiting: dict[GangUid, _Waiting] = {}
         self._finished: list[ExplainedRefusal] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -47,9 +58,14 @@ class RefusalExplanations:
         """Return whether none is waiting, running or finished."""
         return self._running is None and not self._waiting and not self._finished
 
-    def start(self, tree_request: TreeRequest) -> None:
-        """Explain a refusal when the explanations before are finished; a waiting one of the same tree is replaced."""
-        self._waiting[tree_request.tree.root.uid] = tree_request
+    def start(self, tree_request: TreeRequest, asked: PlanRequest) -> None:
+        """Explain a refusal when the explanations before are finished; a waiting one of the same tree is replaced.
+
+        Args:
+            tree_request: The tree and the request that the next one is compared with.
+            asked: The request that is explained: the same, or with what could be evicted.
+        """
+        self._waiting[tree_request.tree.root.uid] = _Waiting(tree_request, asked)
         self._next()
 
     def take(self) -> list[ExplainedRefusal]:
@@ -71,7 +87,9 @@ class RefusalExplanations:
         if self._running is None and self._waiting:
             waiting = [
                 WaitingSearch(uid, root.key.namespace, root.priority)
-                for uid, root in ((uid, w.tree.root) for uid, w in self._waiting.items())
+                for uid, root in (
+                    (uid, w.tree_request.tree.root) for uid, w in self._waiting.items()
+                )
             ]
             chosen = self._turns.choose(waiting)
             assert chosen is not None
@@ -79,11 +97,12 @@ class RefusalExplanations:
             self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
             self._running.add_done_callback(self._ended)
 
-    async def _explain(self, tree_request: TreeRequest) -> None:
-        encoded = self._planner.encode(tree_request.request)
+    async def _explain(self, waiting: _Waiting) -> None:
+        tree_request = waiting.tree_request
+        encoded = self._planner.encode(waiting.asked)
         namespace, began_ms = tree_request.tree.root.key.namespace, self._clock.monotonic_ms()
         try:
-            verdict = await self._planner.explain(encoded)
+            judged = await self._planner.explain(encoded)
         except BrokenProcessPool:  # the refusal stays as it was recorded
             root = tree_request.tree.root.key.path
             log.warning("the process that explains refusals died", extra={"root": root})
@@ -92,7 +111,7 @@ class RefusalExplanations:
             took_ms = self._clock.monotonic_ms() - began_ms
             self._turns.charge(namespace, took_ms)
             METRICS.searched(namespace, took_ms)
-        self._finished.append(ExplainedRefusal(tree_request, verdict, encoded))
+        self._finished.append(ExplainedRefusal(tree_request, judged, encoded))
         self._wakeup.wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -17,7 +17,11 @@ from immutables import Map
 
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
-from extender.control.loop.admission.preemption_search import CRASHED_MS, PreemptionSearch
+from extender.control.loop.admission.preemption_search import (
+    CRASHED_MS,
+    JudgedTree,
+    PreemptionSearch,
+)
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.control.loop.loop_parts import LoopParts
@@ -52,6 +56,7 @@ from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
 from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.judgement import Judgement
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -165,6 +170,7 @@ class TreeAdmission:
         self._arrival_ms = parts.arrival_ms
         self._arriving: dict[GangUid, int] = {}  # new and incomplete until then, monotonic, in ms
         self._overtaken: Counter[GangUid] = Counter()
+        self._judged: set[GangUid] = set()  # whose last refusal follows from a search for victims
         self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
@@ -205,8 +211,10 @@ class TreeAdmission:
         """
         uid, request = tree_request.tree.root.uid, tree_request.request
         later = self._planner.explains_later(request)
+        # the search for victims explains the refusal
+        plain = later or self._preemptions.may_follow(tree_request, "search")
         encoded = self._planner.encode(
-            msgspec.structs.replace(request, explain=False) if later else request
+            msgspec.structs.replace(request, explain=False) if plain else request
         )
         try:
             verdict, took_ms = await self._searches.away(self._planner.plan(encoded))
@@ -233,16 +241,53 @@ class TreeAdmission:
             # its victims go, or are gone since: the next pass plans it on what they free
             self._wakeup.wake()
             return
-        if self._preemptions.may_follow(answered, verdict) and await self._preemptions.preempt(
-            answered, verdict
-        ):
+        if self._preemptions.may_follow(answered, verdict):
+            found = await self._preemptions.preempt(
+                answered, verdict if plain else None, explain=not later
+            )
+            if found is None:
+                return
+            self.record_judged(answered, found, took_ms, explained=not later)
             return
+        if plain and not later and isinstance(verdict, Refusal):
+            encoded = self._planner.encode(request)
+            verdict, _ = await self._searches.away(self._planner.plan(encoded))
+            now = self._requests.about(tree_request.tree)
+            if now is None:
+                return
+            answered = TreeRequest(now.tree, request)
         self._record_verdict(answered, verdict, encoded, explained=not later)
+        self._pause(uid, request, verdict, took_ms)
+        if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
+            self.explanations.start(answered, request)
+
+    def record_judged(
+        self, tree_request: TreeRequest, found: JudgedTree, took_ms: int, *, explained: bool
+    ) -> None:
+        """Append a refusal after a search for victims, if its tree is still pending, with what that has found.
+
+        Args:
+            tree_request: The tree and the request that the next one is compared with.
+            found: The judgement of the same request with what could be evicted.
+            took_ms: How long the plan without evictions took.
+            explained: Whether the refusal has its explanation; else it is explained later.
+        """
+        uid, verdict = tree_request.tree.root.uid, found.judged.verdict
+        now = self._requests.about(tree_request.tree)
+        if now is None:
+            return
+        answered = TreeRequest(now.tree, tree_request.request)
+        self._record_verdict(
+            answered, verdict, found.encoded, explained=explained, judged=found.judged
+        )
+        self._pause(uid, tree_request.request, verdict, took_ms)
+        if not explained and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
+            self.explanations.start(answered, found.request)
+
+    def _pause(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> None:
         pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
         pause_ms = max(pause_ms, PAUSE_PER_MS * took_ms)
         self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
-        if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
-            self.explanations.start(answered)
 
     def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
         """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
@@ -265,12 +310,13 @@ class TreeAdmission:
         current = self._requests.about(wanted.tree)
         if current is None:
             return
-        if (
-            wanted.work == "search"
-            or not self._preemptions.may_follow(current, "explain")
-            or not await self._preemptions.preempt(current, None)
-        ):
+        if wanted.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
+        else:
+            later = self._planner.explains_later(current.request)
+            found = await self._preemptions.preempt(current, None, explain=not later)
+            if found is not None:
+                self.record_judged(current, found, 0, explained=not later)
         await self._appends.flush()
 
     def record_explanations(self) -> None:
@@ -286,14 +332,14 @@ class TreeAdmission:
             uid = now.tree.root.uid
             root = self._leader.pending_state.gangs.get(uid)
             note = self._held_for_others(seen, found.verdict)
-            considered = self._considered(uid, note)
+            considered = (*note, *found.judged.notes)
             same_tree = (seen.request.root, seen.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
             )
             if same_tree and is_recorded(root, found.verdict, considered):
                 answered = TreeRequest(now.tree, seen.request)
-                self._record_verdict(answered, found.verdict, found.encoded)
+                self._record_verdict(answered, found.verdict, found.encoded, judged=found.judged)
 
     def is_recorded_invalid(self, tree: Tree) -> bool:
         """Return whether the log has the current problems of an invalid tree."""
@@ -315,6 +361,7 @@ class TreeAdmission:
         self._refusals.keep(roots)
         self.explanations.retain(roots)
         self._unexplained &= roots
+        self._judged &= roots
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
         self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
         self._long = {uid: long for uid, long in self._long.items() if uid in roots}
@@ -525,14 +572,38 @@ class TreeAdmission:
         text = self._held_note(tree_request)
         return (text,) if text else ()
 
-    def _considered(self, uid: GangUid, note: tuple[str, ...]) -> tuple[str, ...]:
-        """Return why the capacity of others is not for a tree: what is held, and why preemption does not help."""
-        return (*note, *self._preemption_policy.considered(uid))
+    def _considered(
+        self, uid: GangUid, note: tuple[str, ...], judged: Judgement | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return why the capacity of others is not for a tree: what is held, and why preemption does not help.
 
-    def _considered_reduced(self, uid: GangUid, note: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the same without names of other namespaces; empty: there are none in it."""
-        reduced = self._preemption_policy.considered_reduced(uid)
-        return (*note, *reduced) if reduced else ()
+        The second is the first without names of other namespaces; empty: there are none in it.
+
+        Args:
+            uid: The root.
+            note: What is held.
+            judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
+                the last one are marked as older.
+        """
+        if judged is not None:
+            notes, reduced = judged.notes, judged.notes_reduced
+        else:
+            notes = self._preemption_policy.considered(uid)
+            reduced = self._preemption_policy.considered_reduced(uid)
+        return (*note, *notes), (*note, *reduced) if reduced else ()
+
+    def _is_judged_later(self, uid: GangUid, verdict: Verdict) -> bool:
+        """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
+
+        What is recorded has been judged with victims. Without them the refusal would have other reasons and other ways out,
+        and those of the last search would be repeated as if they were of now.
+        """
+        root = self._leader.pending_state.gangs.get(uid)
+        if root is None or root.last_decision is None or uid not in self._judged:
+            return False
+        if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+            return False
+        return self._preemption_policy.pauses(uid)
 
     def _event_context(self, digest: str, cause: str) -> EventContext:
         return new_event_context(self._clock, self._settings, digest, cause)
@@ -544,6 +615,7 @@ class TreeAdmission:
         encoded: DecisionInput,
         *,
         explained: bool = True,
+        judged: Judgement | None = None,
     ) -> None:
         """Append the events of a verdict whose request is still current.
 
@@ -552,12 +624,17 @@ class TreeAdmission:
             verdict: The answer of the planner.
             encoded: The input that the answer follows from.
             explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
+            judged: The search for victims that the verdict follows from; None: it follows from none.
         """
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
         state, view = self._leader.pending_state, self._cluster.view()
         pending = awaited_preemption(state, uid)
+        if judged is None and pending is None and self._is_judged_later(uid, verdict):
+            self._keep_refusal(tree_request)
+            return
+        (self._judged.add if judged is not None else self._judged.discard)(uid)
         note = self._held_for_others(tree_request, verdict)
-        considered = self._considered(uid, note)
+        considered, reduced = self._considered(uid, note, judged)
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
         last = self._recorded.get(uid)
         waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
@@ -567,7 +644,7 @@ class TreeAdmission:
         if not waits or pending is not None:
             context = msgspec.structs.replace(
                 self._event_context(encoded.digest, f"cluster revision {view.revision}"),
-                notes_reduced=self._considered_reduced(uid, note),
+                notes_reduced=reduced,
             )
             drafts: list[NewEvent] = []
             if pending is not None:

@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11, X10).
+"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11, E11, X10).
 
 The trees are scheduled all the same.
 """
@@ -19,7 +19,20 @@ from extender.core.model.pod_groups import (
     Tree,
     composite_key,
 )
-from extender.core.model.wording import did_you_mean
+from extender.core.model.wording import did_you_mean, join_names
+
+# last words of topology keys, the widest first; words in one row are of one width
+_PLACES = (
+    ("region",),
+    ("zone", "az", "failure-domain"),
+    ("datacenter", "dc", "site", "building"),
+    ("hall", "row"),
+    ("superpod", "superblock", "spine"),
+    ("block", "pod", "cell"),
+    ("rack", "leaf", "switch", "tor", "cabinet"),
+    ("host", "hostname", "node"),
+)
+WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
@@ -74,6 +87,7 @@ class NodeLabels:
         self._known: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
+        self._repeated: dict[str, tuple[str, str]] = {}
 
     def has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
@@ -93,6 +107,41 @@ class NodeLabels:
         if (outer, inner) not in self._nested:
             self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
         return self._nested[outer, inner]
+
+    def repeated(self, key: str) -> tuple[str, str]:
+        """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
+        if key not in self._repeated:
+            found = ((wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key)))
+            self._repeated[key] = next((pair for pair in found if pair[1]), ("", ""))
+        return self._repeated[key]
+
+    def _wider_keys(self, key: str) -> Iterable[str]:
+        """Yield keys of nodes that name wider places, by their last word, or perhaps do: those of the same prefix."""
+        prefix, _, word = key.rpartition("/")
+        rank = WIDTH.get(word)
+        for other in {label for node in self.nodes.values() for label in node.labels}:
+            its_prefix, _, its_word = other.rpartition("/")
+            its_rank = WIDTH.get(its_word)
+            if rank is not None and its_rank is not None:
+                if its_rank < rank:
+                    yield other
+            elif other != key and (its_rank is not None or (prefix and prefix == its_prefix)):
+                yield other
+
+    def _twice(self, wider: str, key: str) -> str:
+        """Return that a value of a key is under several values of one that is wider, or an empty string."""
+        inside, around = _pairs(wider, key, self.nodes)
+        known = WIDTH.get(wider.rpartition("/")[2]), WIDTH.get(key.rpartition("/")[2])
+        if None in known and not any(len(values) > 1 for values in inside.values()):
+            return ""  # nothing shows that it is wider
+        twice = sorted(value for value, values in around.items() if len(values) > 1)
+        if not twice or (None in known and 2 * len(twice) > len(around)):
+            return ""
+        places = join_names(sorted(around[twice[0]]))
+        return (
+            f"value {twice[0]} of {key} is on nodes of several values of {wider} ({places}), and counts as one domain: "
+            f"where these are different places, give them different values, or constrain a group above by {wider} (W4)"
+        )
 
 
 def collect_warnings(
@@ -116,6 +165,11 @@ def collect_warnings(
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         if group.key in basic:
             warnings.append(basic[group.key])
+        if group.basic and group.disruption_mode == "all" and group.key.kind == "PodGroup":
+            warnings.append(
+                f"{group.key} is basic and disrupted as a whole (all): each pod is placed by itself, and all of them "
+                "are evicted together; meant for a gang (E11)"
+            )
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
         if warnings:
@@ -157,9 +211,15 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
             text = labels.nesting(outer, key) if outer != key else ""
             if text:
                 yield f"{group.key}: {text}"
+        wider, text = labels.repeated(key)
+        if text and wider not in above and wider not in group.topology:
+            yield f"{group.key}: {text}"
 
 
-def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
+def _pairs(
+    outer: str, inner: str, nodes: Map[NodeName, Node]
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the values of the inner key by value of the outer one, and the other way round."""
     inside: dict[str, set[str]] = {}
     around: dict[str, set[str]] = {}
     for node in nodes.values():
@@ -167,6 +227,11 @@ def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
         if wide is not None and narrow is not None:
             inside.setdefault(wide, set()).add(narrow)
             around.setdefault(narrow, set()).add(wide)
+    return inside, around
+
+
+def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
+    inside, around = _pairs(outer, inner, nodes)
     if not inside:
         return ""
     if all(len(values) == 1 for values in inside.values()) and any(

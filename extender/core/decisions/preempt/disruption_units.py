@@ -1,8 +1,8 @@
 """Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
 
 The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (SPEC E-4).
-The priority of a unit is the highest of its pods and of its root group, which differ only in an invalid tree,
-so that no pod is evicted for a preemptor of lower priority.
+The priority of a unit is that of its groups, the highest where they differ; that of a pod counts only outside all groups
+(SPEC E-3).
 
 A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
 capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
@@ -105,6 +105,11 @@ class _Above(msgspec.Struct, frozen=True, kw_only=True):
     top: Group | None = None  # the highest that exists
     whole: Group | None = None  # the highest that is disrupted as a whole
     tree: Tree | None = None  # their tree, unless it is disrupted as a whole
+    priority: int | None = None  # of these groups; None: there are none
+
+    def priority_of(self, pod: Pod) -> int:
+        """Return the priority by which a member is a victim."""
+        return pod.priority if self.priority is None else self.priority
 
 
 class _Collection:
@@ -189,7 +194,7 @@ class _Collection:
         """Add a pod to its unit and return True; return False if it must stay."""
         above = self._above(pod.group)
         top, whole = above.top, above.whole
-        priority = pod.priority if top is None else max(pod.priority, top.priority)
+        priority = above.priority_of(pod)
         uid = pod.uid if whole is None else whole.uid
         exempt = pod.static or pod.namespace in EXEMPT_NAMESPACES
         if priority >= self.tree.root.priority or pod.uid in self.own or exempt:
@@ -222,6 +227,7 @@ class _Collection:
         tree = self.forest.trees[root] if root is not None else None
         return _Above(
             top=above[-1] if above else None,
+            priority=max((group.priority for group in above), default=None),
             whole=whole[-1] if whole else None,
             tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
         )

@@ -41,7 +41,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
@@ -185,7 +185,7 @@ def _units(
     for pod in victims:
         above = groups_above(view, pod.group)
         whole = [group for group in above if group.disruption_mode == "all"]
-        priority = max(pod.priority, above[-1].priority if above else pod.priority)
+        priority = eviction_priority(pod, above)
         root = forest.root_of.get(pod.group) if pod.group is not None else None
         tree = forest.trees[root] if root is not None and not pod.deleting else None
         name = str(tree.root.key) if tree is not None else ""

@@ -9,6 +9,7 @@ import numpy as np
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.model.wording import counted, join_names
+from extender.core.planner.explain.leaf_causes import volume_text
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
@@ -21,6 +22,7 @@ from extender.core.planner.model.feasibility import (
     required_names,
     threshold,
 )
+from extender.core.planner.model.node_filters import without_volumes
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 
@@ -57,7 +59,10 @@ def _of_nodes(
     if request.rules:
         text = f"rules about other pods hold: {join_names(rule_texts(request))}"
         yield PlacementRequirement("selector", root, text, part="podRules")
-    if any(s.node_selector or s.selectors for s in shapes):
+    if any(selector.volume for s in shapes for selector in s.selectors):
+        text = f"pods run where their volumes are: {volume_text(shapes)}"
+        yield PlacementRequirement("selector", root, text, part="volumes")
+    if any(s.node_selector or without_volumes(s).selectors for s in shapes):
         text = "node selectors and required affinity hold"
         yield PlacementRequirement("selector", root, text)
 
@@ -76,7 +81,11 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
             yield PlacementRequirement("minGroupCount", group.key, text + _incomplete(group))
     for group in groups:
         if group.topology:
-            yield PlacementRequirement("topology", group.key, topology_text(group))
+            text = topology_text(group)
+            bound = next((b for g in walk(group) for b in g.bound), None)
+            if bound is not None:
+                text += f"; {bound.pod} is bound to {bound.node}"
+            yield PlacementRequirement("topology", group.key, text)
 
 
 def topology_text(group: PlanGroup) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ STEPS_MAX = 6  # numbers of nodes that are tried where more nodes than needed co
 HOSTNAME = "kubernetes.io/hostname"
 
 Counts = dict[NodeName, int]  # existing node -> more nodes like it
-FitsWith = Callable[[tuple[PlanNode, ...]], bool]
+FitsWith = Callable[[tuple[PlanNode, ...]], bool | None]
 
 
 def more_nodes(
@@ -42,7 +42,7 @@ def more_nodes(
         solved: The proof that the tree does not fit.
         request: What does not fit.
         conflict: Requirements that cannot hold together.
-        fits_with: Returns whether the tree fits with some more nodes.
+        fits_with: Returns whether the tree fits with some more nodes; None: not found within the budget.
     """
     search = _NodeSearch(solved, request, fits_with)
     if not search.can_help(conflict):
@@ -66,7 +66,7 @@ class _NodeSearch:
         self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
         self.may = [may_run(self.fleet, shape) for shape in self.problem.shapes]
         self._fits_with = fits_with
-        self._known: dict[frozenset[tuple[NodeName, int]], bool] = {}
+        self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread
         self.harmless = not any(rule.kind == "spread" for rule in request.rules)
 
@@ -82,9 +82,16 @@ class _NodeSearch:
         key = frozenset(counts.items())
         if key not in self._known:
             self._known[key] = self._fits(counts)
-        return self._known[key]
+        return self._known[key] is True
 
-    def _fits(self, counts: Counts) -> bool:
+    def _fewer_may_do(self, counts: Counts) -> bool:
+        """Return whether the budget ended before fewer nodes of the same kinds were ruled out."""
+        return any(
+            answer is None and all(counts.get(name, 0) >= count for name, count in key)
+            for key, answer in self._known.items()
+        )
+
+    def _fits(self, counts: Counts) -> bool | None:
         nodes = self.fleet.nodes
         new = (
             _copy(nodes[self.fleet.index[name]], number, self.own)
@@ -100,6 +107,8 @@ class _NodeSearch:
             for name, count in counts.items()
         )
         text = " and ".join(self._text(name, count) for name, count in counts.items())
+        if self._fewer_may_do(counts):
+            text += " (fewer may do: the search was cut short)"
         return Relaxation(kind="nodes", text=text, added=added)
 
     def _text(self, name: NodeName, count: int) -> str:
@@ -387,6 +396,17 @@ def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str])
         if named or (different and key not in asked):
             own.add(key)
     return frozenset(own)
+
+
+def with_added(nodes: tuple[PlanNode, ...], added: Iterable[AddedNodes]) -> tuple[PlanNode, ...]:
+    """Return nodes with some more."""
+    by_name = {node.name: node for node in nodes}
+    new = (
+        _copy(by_name[model.like], number, frozenset(model.own_labels))
+        for model in added
+        for number in range(model.count)
+    )
+    return (*nodes, *new)
 
 
 def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:

@@ -57,7 +57,7 @@ def explain(
         Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
     )
     changes = relaxations(solver, solved, rest, rejected_nodes)
-    return RefusalExplanation(diagnose(solved), conflict, changes)
+    return RefusalExplanation(diagnose(request, solved), conflict, changes)
 
 
 def explain_contradiction(

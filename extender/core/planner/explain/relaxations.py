@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from extender.core.model.wording import join_names
+from extender.core.planner.explain.leaf_causes import volume_text
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
     rule_texts,
 )
-from extender.core.planner.explain.more_nodes import more_nodes
+from extender.core.planner.explain.more_nodes import more_nodes, with_added
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,
 )
-from extender.core.planner.explain.tree_forms import RequirementChange, walk
+from extender.core.planner.explain.tree_forms import RequirementChange, changed_tree, walk
 from extender.core.planner.model.feasibility import threshold
+from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
     NodeRejection,
     PlanGroup,
     PlanNode,
+    PlanRequest,
     Relaxation,
 )
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -54,12 +57,12 @@ def relaxations(
     """
     solver.refill(rejected_nodes)
 
-    def fits_with(new: tuple[PlanNode, ...]) -> bool:
+    def fits_with(new: tuple[PlanNode, ...]) -> bool | None:
         if solver.exhausted:
-            return False
+            return None
         fleet = solver.fleet.extended(new)
         request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
-        return solver.fits(request, fleet, Options()) is True
+        return solver.fits(request, fleet, Options())
 
     with solver.limited_to(NODES_PART):
         nodes = more_nodes(solved, solver.request, conflict, fits_with)
@@ -68,6 +71,44 @@ def relaxations(
     lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
     found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
     return tuple(found[:RELAXATIONS_MAX])
+
+
+def evicting(text: str, names: Sequence[str]) -> str:
+    """Return what would help, with the units that are evicted then."""
+    return f"{text}, and evicting {join_names(names)}" if names else text
+
+
+def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
+    """Return a request with a change made; rules between pods keep their indexes."""
+    replace = msgspec.structs.replace
+    changes = {
+        key: RequirementChange(minimum=change.minimum)
+        if change.minimum
+        else RequirementChange(topology=())
+        for key in change.groups
+    }
+    request = replace(request, root=changed_tree(request.root, changes))
+    match change.kind:
+        case "nodes":
+            return replace(request, nodes=with_added(request.nodes, change.added))
+        case "reservation":
+            emptied = (_emptied(n) if n.name in change.nodes else n for n in request.nodes)
+            return replace(request, nodes=tuple(emptied))
+        case "taint":
+            opened = _more_open(request.nodes, {*change.taints}, {*change.nodes})
+            return replace(request, nodes=tuple(opened))
+        case "selector":
+            return replace(request, shapes=tuple(map(without_selectors, request.shapes)))
+        case "volumes":
+            return replace(request, shapes=tuple(map(without_volumes, request.shapes)))
+        case "podRules":
+            rules = (
+                replace(rule, shapes=(), about=()) if i in change.rules else rule
+                for i, rule in enumerate(request.rules)
+            )
+            return replace(request, rules=tuple(rules))
+        case _:
+            return request
 
 
 def _lower_minimum(
@@ -112,6 +153,8 @@ def _others(
                 yield from _without_reservations(solver)
             case "selector", "podRules":
                 yield from _without_rules(solver)
+            case "selector", "volumes":
+                yield from _without_volumes(solver)
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
@@ -147,10 +190,7 @@ def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
     names = tuple(node.name for node in solver.request.nodes if node.reserved)
     if _fits_on(
         solver,
-        (
-            msgspec.structs.replace(node, free=node.allocatable) if node.reserved else node
-            for node in solver.request.nodes
-        ),
+        (_emptied(node) if node.reserved else node for node in solver.request.nodes),
     ):
         text = (
             f"the capacity reserved for other trees on {join_names([*names])} becomes free, "
@@ -159,13 +199,23 @@ def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
         yield Relaxation(kind="reservation", text=text, nodes=names)
 
 
+def _emptied(node: PlanNode) -> PlanNode:
+    return msgspec.structs.replace(node, free=node.allocatable)
+
+
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = (
-        msgspec.structs.replace(s, node_selector=(), selectors=()) for s in solver.request.shapes
-    )
-    request = msgspec.structs.replace(solver.request, shapes=tuple(shapes))
+    shapes = tuple(map(without_selectors, solver.request.shapes))
+    request = msgspec.structs.replace(solver.request, shapes=shapes)
     if solver.fits(request, solver.fleet, Options()):
         yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
+
+
+def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
+    shapes = tuple(map(without_volumes, solver.request.shapes))
+    request = msgspec.structs.replace(solver.request, shapes=shapes)
+    if solver.fits(request, solver.fleet, Options()):
+        text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
+        yield Relaxation(kind="volumes", text=text)
 
 
 def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:

@@ -122,6 +122,7 @@ class RequirementSolver:
         kinds = {(r.kind, r.part) for r in dropped}
         options = Options(
             no_selectors=("selector", "") in kinds,
+            no_volumes=("selector", "volumes") in kinds,
             no_rules=("selector", "podRules") in kinds,
             no_taints=("taint", "") in kinds,
             no_cordons=("taint", "cordons") in kinds,

@@ -1,18 +1,24 @@
 """Reasons for a tree that does not fit: which group fails, its best domain, and what is missing there.
 
-Reads the upper bounds of a finished search; solves nothing.
+Reads the upper bounds of a finished search. How many pods of a leaf fit together, and what keeps the others out, is found by
+small searches for this leaf alone (`leaf_causes`).
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.planner.model.node_filters import selected, tolerated
+from extender.core.model.wording import counted, join_names
+from extender.core.planner.explain.leaf_causes import NO_CAUSE, LeafCauses, volume_text
+from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import best_inside, capacity_of
+from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.solve.solver_pipeline import Solved
 
 LINES_MAX = 8
@@ -29,10 +35,16 @@ class Shortfall:
     lacking: list[str]
 
 
-def diagnose(solved: Solved) -> tuple[str, ...]:
-    """Return the reasons why a tree that is proved impossible does not fit; those of leaves first, they are the most specific."""
-    lines = _group(solved, solved.problem.groups[0])
-    return tuple(lines[:LINES_MAX])
+def diagnose(request: PlanRequest, solved: Solved) -> tuple[str, ...]:
+    """Return the reasons why a tree that is proved impossible does not fit; those of leaves first, they are the most specific.
+
+    Args:
+        request: The tree, on the nodes of the search.
+        solved: The proof.
+    """
+    return tuple(
+        itertools.islice(_Reasons(request, solved).of(solved.problem.groups[0]), LINES_MAX)
+    )
 
 
 def name_of(group: CompiledGroup) -> str:
@@ -94,78 +106,93 @@ def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> lis
     return lacking
 
 
-def _group(solved: Solved, group: CompiledGroup) -> list[str]:
-    problem = solved.problem
-    if group.leaf:
-        return _leaf(problem, group)
-    children = [problem.groups[c] for c in group.children if problem.groups[c].alive]
-    bad = [c for c in children if not c.holds and not (solved.bounds.best[c.index] >= 0).any()]
-    can = len(children) - len(bad)
-    lines = [line for child in bad for line in _group(solved, child)]
-    if needed := [c for c in bad if c.required]:
-        names = " and ".join(name_of(child) for child in needed)
-        lines.append(f"{name_of(group)} cannot be without {names}: its requiredGroups name it")
-        return lines
-    if can < group.minimum:
-        lines.append(
-            f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
-            f"at most {can} can be satisfied"
+class _Reasons:
+    """The reasons of one refusal."""
+
+    def __init__(self, request: PlanRequest, solved: Solved) -> None:
+        self._request = request
+        self._solved = solved
+
+    def of(self, group: CompiledGroup) -> Iterator[str]:
+        """Yield the reasons why a group does not fit."""
+        problem, best = self._solved.problem, self._solved.bounds.best
+        if group.leaf:
+            yield from _leaf(self._request, problem, group)
+            return
+        children = [problem.groups[c] for c in group.children if problem.groups[c].alive]
+        bad = [c for c in children if not c.holds and not (best[c.index] >= 0).any()]
+        can, needed = len(children) - len(bad), [c for c in bad if c.required]
+        if can >= group.minimum and not needed:
+            yield from self._together(group, children)
+        for child in bad:
+            yield from self.of(child)
+        if needed:
+            names = " and ".join(name_of(child) for child in needed)
+            yield f"{name_of(group)} cannot be without {names}: its requiredGroups name it"
+        elif can < group.minimum:
+            yield (
+                f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
+                f"at most {can} can be satisfied"
+            )
+
+    def _together(self, group: CompiledGroup, children: list[CompiledGroup]) -> Iterator[str]:
+        """Yield the reasons for a group whose children fit one by one but not together."""
+        problem, best = self._solved.problem, self._solved.bounds.best
+        if (best[group.index] >= 0).any():
+            deeper = [
+                c
+                for c in children
+                if not c.leaf
+                and (c.required or group.minimum == len(children))
+                and not (best[c.index] >= 0).any()
+            ]
+            for child in deeper:
+                yield from self.of(child)
+            if not deeper:
+                yield (
+                    f"{name_of(group)} needs {group.least} new pods at least; its child groups fit one by "
+                    f"one{domain_phrase(group)}, but every choice of domains and nodes for {group.minimum} of them "
+                    "was ruled out"
+                )
+            return
+        able = np.zeros(group.level.count, dtype=np.int64)
+        pods = np.zeros(group.level.count, dtype=np.int64)
+        required = np.zeros(group.level.count, dtype=np.int64)  # of them
+        for child in children:
+            here = best_inside(problem, child, group, best[child.index])
+            able += (here >= 0) | child.holds
+            required += ((here >= 0) | child.holds) & child.required
+            pods += np.where(here >= 0, np.minimum(here, child.least), 0)
+        if not group.level.count:
+            yield f"{name_of(group)}: no node has the label {' and '.join(group.level.keys)}"
+            return
+        first = int(np.lexsort((-pods, -able, -required))[0])
+        where = "/".join(group.level.values[first]) or "the cluster"
+        if int(required[first]) < sum(child.required for child in children):
+            lacking = [
+                name_of(child)
+                for child in children
+                if child.required
+                and not child.holds
+                and best_inside(problem, child, group, best[child.index])[first] < 0
+            ]
+            yield (
+                f"{name_of(group)} cannot be without {' and '.join(lacking)}{domain_phrase(group)}, which does not fit in "
+                f"the best, {where}"
+            )
+            yield from _inside(self._solved, group, children, first)
+            return
+        if int(able[first]) < group.minimum:
+            yield (
+                f"{name_of(group)} needs {group.minimum} of its child groups{domain_phrase(group)}; the best, "
+                f"{where}, can hold {int(able[first])}"
+            )
+            yield from _inside(self._solved, group, children, first)
+            return
+        yield (
+            f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
+            f"in {where}, but together they exceed its capacity"
         )
-        return lines
-    return [*_together(solved, group, children), *lines]
-
-
-def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup]) -> list[str]:
-    """Return the reasons for a group whose children fit one by one but not together."""
-    problem = solved.problem
-    if (solved.bounds.best[group.index] >= 0).any():
-        deeper = [
-            line
-            for c in children
-            if not c.leaf and (c.required or group.minimum == len(children))
-            for line in _group(solved, c)
-            if not (solved.bounds.best[c.index] >= 0).any()
-        ]
-        return deeper or [
-            f"{name_of(group)} needs {group.least} new pods at least; its child groups fit one by "
-            f"one{domain_phrase(group)}, but every choice of domains and nodes for {group.minimum} of them "
-            "was ruled out"
-        ]
-    able = np.zeros(group.level.count, dtype=np.int64)
-    pods = np.zeros(group.level.count, dtype=np.int64)
-    required = np.zeros(group.level.count, dtype=np.int64)  # of them
-    for child in children:
-        here = best_inside(problem, child, group, solved.bounds.best[child.index])
-        able += (here >= 0) | child.holds
-        required += ((here >= 0) | child.holds) & child.required
-        pods += np.where(here >= 0, np.minimum(here, child.least), 0)
-    if not group.level.count:
-        return [f"{name_of(group)}: no node has the label {' and '.join(group.level.keys)}"]
-    best = int(np.lexsort((-pods, -able, -required))[0])
-    where = "/".join(group.level.values[best]) or "the cluster"
-    if int(required[best]) < sum(child.required for child in children):
-        lacking = [
-            name_of(child)
-            for child in children
-            if child.required
-            and not child.holds
-            and best_inside(problem, child, group, solved.bounds.best[child.index])[best] < 0
-        ]
-        return [
-            f"{name_of(group)} cannot be without {' and '.join(lacking)}{domain_phrase(group)}, which does not fit in "
-            f"the best, {where}",
-            *_inside(solved, group, children, best),
-        ]
-    if int(able[best]) < group.minimum:
-        return [
-            f"{name_of(group)} needs {group.minimum} of its child groups{domain_phrase(group)}; the best, "
-            f"{where}, can hold {int(able[best])}",
-            *_inside(solved, group, children, best),
-        ]
-    return [
-        f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
-        f"in {where}, but together they exceed its capacity"
-    ]
 
 
 def _inside(
@@ -189,25 +216,50 @@ def _inside(
     return lines
 
 
-def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
-    """Return the reasons for a leaf that fits in no domain."""
+def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) -> Iterator[str]:
+    """Yield the reason for a leaf that fits in no domain."""
     close = shortfall(problem, leaf)
-    need = f"{name_of(leaf)} needs {leaf.minimum} pods{domain_phrase(leaf)}"
+    need = f"{name_of(leaf)} needs {counted(leaf.minimum, 'pod')}{domain_phrase(leaf)}"
     if close is None:
-        return [f"{need}; no node has the label {' and '.join(leaf.level.keys)}"]
+        yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
+        return
     barred = _barred(problem, leaf)
     if barred:
-        return [f"{need}; {barred}"]
-    missing = leaf.minimum - close.holds
-    what = ", ".join(close.lacking) or "no resource alone, but all together on one node"
+        yield f"{need}; {barred}"
+        return
+    causes = LeafCauses(request, problem, leaf)
+    joint = causes.joint()
+    holds, domain = close.holds, close.domain
+    if joint is not None:
+        holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
+    most = "" if joint is not None else "at most "
+    missing = f"{leaf.minimum - holds} missing" if holds < leaf.minimum else "not all together"
+    what = causes.named() or ", ".join(close.lacking) or NO_CAUSE
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     if not leaf.level.keys:
-        return [f"{need}; the cluster holds {close.holds}{bound} ({missing} missing: {what})"]
-    where = "/".join(leaf.level.values[close.domain])
+        yield f"{need}; the cluster holds {most}{holds}{bound} ({missing}: {what})"
+        return
+    where = "/".join(leaf.level.values[domain])
     best = (
         f"its bound members pin it to {where}, which" if leaf.pinned >= 0 else f"the best, {where},"
     )
-    return [f"{need}; {best} holds {close.holds}{bound} ({missing} missing: {what})"]
+    yield f"{need}; {best} holds {most}{holds}{bound} ({missing}: {what}){_elsewhere(problem, leaf)}"
+
+
+def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
+    """Return in which other domains a pinned leaf would have place as a whole, or an empty string."""
+    if leaf.pinned < 0 or len(leaf.members) != 1:
+        return ""
+    (kind,) = leaf.members
+    most = capacity_of(problem, leaf, kind, problem.counts)
+    free = [
+        "/".join(leaf.level.values[domain])
+        for domain in np.flatnonzero(most >= leaf.minimum).tolist()
+        if domain != leaf.pinned
+    ]
+    if not free:
+        return ""
+    return f"; {join_names(free)} is free for all {leaf.minimum}, but none moves while a member is bound"
 
 
 def _kept_out(nodes: int, cordoned: int) -> str:
@@ -235,6 +287,8 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
         return "there are no nodes"
     shape = problem.shapes[min(leaf.members)]
     matching = selected(problem.fleet, shape)
+    if not matching.any() and selected(problem.fleet, without_volumes(shape)).any():
+        return f"none of the {problem.fleet.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
         return f"none of the {problem.fleet.size} nodes matches its node selector"
     kept = matching & tolerated(problem.fleet, shape)

@@ -50,6 +50,7 @@ class AntiAffinityDomains:
 class SpreadDomains:
     """A domain with a keeper has at most `skew` more counted pods than the domain with the fewest."""
 
+    rule: int  # index into `PlanRequest.rules`
     domain: Ints  # per node; -1: no keeper may run there
     start: Ints  # pods per domain before any member is placed
     keepers: Shapes  # all of them are counted
@@ -73,6 +74,7 @@ class InterpodConstraints:
     keys: dict[GroupKey, tuple[str, ...]] = field(default_factory=dict)
     # shape and text of rules that are left out
     unseen: list[tuple[int, str]] = field(default_factory=list)
+    unjudged: dict[int, str] = field(default_factory=dict)  # the same rules: index, text
 
     def exclude(self, shapes: Collection[int], nodes: Bools) -> None:
         """Remove nodes from the masks of some shapes."""
@@ -88,20 +90,29 @@ def compile_rules(
     Args:
         request: Its rules are read.
         fleet: Made from its nodes.
-        strict: False leaves out rules that evicting other pods could satisfy (SPEC C.2): only `near` remains.
+        strict: False leaves out rules that evicting other pods could satisfy (SPEC C.2): of `near` remain those that
+            need a pod which no eviction makes.
     """
     made = InterpodConstraints()
     if not request.rules:
         return made
     waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
-    for rule in request.rules:
-        if rule.kind == "near":
+    for index, rule in enumerate(request.rules):
+        left_out = len(made.unseen)
+        if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
             _near(made, request, fleet, rule, waiting)
         elif strict and rule.kind == "apart":
             _apart(made, request, fleet, rule, waiting)
-        elif strict:
-            _spread(made, request, fleet, rule, waiting)
+        elif strict and rule.kind == "spread":
+            _spread(made, request, fleet, rule, index, waiting)
+        if len(made.unseen) > left_out:
+            made.unjudged[index] = rule_text(rule)
     return made
+
+
+def _evictions_may_satisfy(rule: PlanRule, waiting: Shapes) -> bool:
+    """Return whether a pod affinity may hold anywhere once no placed pod is counted: its pods select themselves."""
+    return any(rule.there) and bool(frozenset(rule.about) & frozenset(rule.shapes) & waiting)
 
 
 def _where(fleet: NodeTable, key: str, counts: Mapping[str, int]) -> Bools:
@@ -118,7 +129,8 @@ def _has(fleet: NodeTable, keys: tuple[str, ...]) -> Bools:
     return has
 
 
-def _text(rule: PlanRule) -> str:
+def rule_text(rule: PlanRule) -> str:
+    """Return a rule in words, `topology spread over net/rack`."""
     return PodRule(rule.kind, rule.keys, ()).text
 
 
@@ -150,7 +162,7 @@ def _near(
         kept = made.keys.get(group.key, ())
         made.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
     else:
-        made.unseen += [(shape, _text(rule)) for shape in sorted(keepers)]
+        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
 
 
 def _leaves(group: PlanGroup) -> list[PlanGroup]:
@@ -219,7 +231,7 @@ def _axis(
     crowd = sum(1 for leaf in _leaves(request.root) for m in leaf.members if m.shape in others)
     take = max(crowd, 1)
     return ExclusionAxis(
-        _text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64)
+        rule_text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64)
     )
 
 
@@ -238,6 +250,7 @@ def _spread(
     request: PlanRequest,
     fleet: NodeTable,
     rule: PlanRule,
+    index: int,
     waiting: Shapes,
 ) -> None:
     """Compile a topology spread constraint.
@@ -255,7 +268,7 @@ def _spread(
     counts = [_eligible(request, fleet, rule, shape, keys) for shape in sorted(keepers)]
     alike = all((c == counts[0]).all() for c in counts)
     if keepers != about or not alike:
-        made.unseen += [(shape, _text(rule)) for shape in sorted(keepers)]
+        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
         return
     if not counts:
         return
@@ -271,7 +284,9 @@ def _spread(
         if node is not None and domain[node] >= 0:
             start[domain[node]] += pods
     made.dynamic.append(
-        SpreadDomains(domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains)
+        SpreadDomains(
+            index, domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains
+        )
     )
     made.exclude(keepers, domain < 0)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import numpy as np
 
 from extender.core.model.ids import NodeName
@@ -45,6 +46,18 @@ def selected(fleet: NodeTable, shape: PodShape) -> Bools:
     for selector in shape.selectors:
         mask &= _selector(fleet, selector)
     return mask
+
+
+def without_selectors(shape: PodShape) -> PodShape:
+    """Return a shape without its node selector and its required node affinity."""
+    volumes = tuple(selector for selector in shape.selectors if selector.volume)
+    return msgspec.structs.replace(shape, node_selector=(), selectors=volumes)
+
+
+def without_volumes(shape: PodShape) -> PodShape:
+    """Return a shape that is not tied to the nodes of its volumes."""
+    own = tuple(selector for selector in shape.selectors if not selector.volume)
+    return msgspec.structs.replace(shape, selectors=own)
 
 
 def tolerated(

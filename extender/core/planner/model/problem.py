@@ -26,6 +26,7 @@ from extender.core.planner.model.node_filters import (
     port_request,
     selected,
     tolerated,
+    without_volumes,
 )
 from extender.core.planner.model.node_table import (
     FIT_MAX,
@@ -91,7 +92,8 @@ class Options:
     """Requirements to leave out, for explanations."""
 
     no_rejections: bool = False
-    no_selectors: bool = False
+    no_selectors: bool = False  # nor required node affinity
+    no_volumes: bool = False  # where volumes are
     no_taints: bool = False
     no_cordons: bool = False
     no_rules: bool = False  # between pods
@@ -157,7 +159,10 @@ def _weights(requests: Ints, free: Ints) -> list[int]:
 
 def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:
     if options.no_selectors:
-        shape = PodShape(tolerations=shape.tolerations)
+        volumes = tuple(selector for selector in shape.selectors if selector.volume)
+        shape = PodShape(tolerations=shape.tolerations, selectors=volumes)
+    if options.no_volumes:
+        shape = without_volumes(shape)
     kept = tolerated(fleet, shape, taints=not options.no_taints, cordons=not options.no_cordons)
     return selected(fleet, shape) & kept
 

@@ -72,7 +72,8 @@ class CandidateDomains:
             gone = np.array(
                 [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
             )
-            best = bound_all(self.eviction_view.problem(gone)).best[0]
+            bound = self.eviction_view.problem(gone, base=self.eviction_view.full)
+            best = bound_all(bound).best[0]
             for place, domain in zip(self.found, domains, strict=True):
                 if place.least is None and best[domain] >= wanted:
                     place.least = classes[first]
@@ -83,7 +84,8 @@ class CandidateDomains:
         """Return more orders in which the units of a domain can be tried, the first to evict first; none twice.
 
         First those that free the most capacity at equal cost; then orders that empty one node after the
-        other, the cheapest node first; then those that no disruption budget protects.
+        other, the cheapest node first; then those that no disruption budget protects; at last the same orders
+        without units that near or spread rules count, since these rules may need them.
         """
         gain = self._gains(place)
         rank = self._node_ranks(place)
@@ -99,6 +101,9 @@ class CandidateDomains:
         ]
         if any(guarded):
             orders.append(by(lambda i: (guarded[i], self.prices[i].highest, -gain[i])))
+        counting = set(self.eviction_view.counting.tolist())
+        if counting:
+            orders += [[i for i in order if i not in counting] for order in (place.units, *orders)]
         known = [place.units]
         for order in orders:
             if order not in known:

@@ -4,22 +4,28 @@ The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), 
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
 Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`); if there are none,
 nothing is solved.
+
+A pod affinity that selects its own pods holds anywhere once no placed pod is counted, and else only beside counted
+ones. These are different problems, so there is one model for each choice of such rules (`_regimes`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from extender.core.planner.model.interpod_constraints import SpreadDomains
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.cost_bounds import Promising
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel
+from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel, VictimCost
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
     STEPS_PER_UNIT,
@@ -28,12 +34,14 @@ from extender.core.planner.solve.cp_sat_placement import (
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
+from extender.core.planner.solve.solver_pipeline import size
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 # Fraction of the budget for building the model: one that takes more is too large to be solved with the rest.
 BUILD_SHARE = 2
+REGIMES_MAX = 8
 COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the cost
 
 
@@ -60,6 +68,15 @@ class _Part:
         return not self.variables or self.most == 0
 
 
+@dataclass(slots=True)
+class _NearDomain:
+    """Nodes on which pods of some shapes are near a counted pod only while one of some units runs."""
+
+    shapes: Collection[int]
+    nodes: Bools
+    pods: dict[int, int]  # counted pods of each unit
+
+
 def find_cheapest(
     eviction_view: PostEvictionView,
     cost_model: CostModel,
@@ -81,20 +98,89 @@ def find_cheapest(
     """
     if promising.proved:
         return CheapestVictims(None, {}, proved=True, steps=0)
-    if limit <= 0:
-        return CheapestVictims(None, {}, proved=False, steps=0)
-    problem = eviction_view.problem(promising.units)
-    least = _least_size(eviction_view, problem, promising.units)
-    if least > limit // BUILD_SHARE:
-        return CheapestVictims(None, {}, proved=False, steps=0)
-    model = _Model(eviction_view, problem, cost_model, promising.units, wanted)
-    fits = model.build(limit // BUILD_SHARE)
-    built = model.built()
-    if not fits:
-        return CheapestVictims(None, {}, proved=False, steps=min(built, limit))
-    cheapest = model.minimise(limit - built, hint)
-    cheapest.steps += built
-    return cheapest
+    best = CheapestVictims(None, {}, proved=True, steps=0)
+
+    def price(found: CheapestVictims) -> VictimCost:
+        gone = found.gone if found.gone is not None else hint[0]
+        return cost_model.cost([int(i) for i in np.flatnonzero(gone)])
+
+    for model, left in _models(eviction_view, cost_model, promising.units, limit, wanted, best):
+        found = model.minimise(left, hint)
+        best.steps += found.steps
+        best.proved &= found.proved
+        if found.gone is not None and (best.gone is None or price(found) < price(best)):
+            best.gone, best.solution = found.gone, found.solution
+    return best
+
+
+def find_any(
+    eviction_view: PostEvictionView, cost_model: CostModel, *, limit: int, maximise: bool
+) -> CheapestVictims:
+    """Find any set of units without which the tree can be placed, whatever it costs.
+
+    Args:
+        eviction_view: The problem without any set of units.
+        cost_model: The costs of sets.
+        limit: Search nodes that may be spent.
+        maximise: Place as many pods as any set allows.
+
+    Returns:
+        A set and the placement. `proved`: no set allows more pods; without a set: none is enough.
+    """
+    units = ~eviction_view.none_gone
+    best = CheapestVictims(None, {}, proved=True, steps=0)
+    for model, left in _models(eviction_view, cost_model, units, limit, 0, best):
+        found = model.place(left, maximise=maximise)
+        best.steps += found.steps
+        best.proved &= found.proved
+        if found.gone is not None and (
+            best.gone is None or size(found.solution) > size(best.solution)
+        ):
+            best.gone, best.solution = found.gone, found.solution
+            if not maximise:
+                return best
+    return best
+
+
+def _models(
+    eviction_view: PostEvictionView,
+    cost_model: CostModel,
+    units: Bools,
+    limit: int,
+    wanted: int,
+    answer: CheapestVictims,
+) -> Iterator[tuple[_Model, int]]:
+    """Yield a model for each regime, and how many search nodes are left to solve it; note in `answer` what is not proved."""
+    regimes = _regimes(eviction_view, units)
+    if len(regimes) > REGIMES_MAX:
+        regimes, answer.proved = regimes[:REGIMES_MAX], False
+    for done, cleared in enumerate(regimes):
+        share = (limit - answer.steps) // (len(regimes) - done)
+        base = eviction_view.loosest(units, cleared) if len(eviction_view.counting) else None
+        if base is not None and base.rules.unjudged.keys() - eviction_view.unjudged.keys():
+            answer.proved = False
+            continue
+        problem = eviction_view.problem(units, base=base)
+        if share <= 0 or _least_size(eviction_view, problem, units) > share // BUILD_SHARE:
+            answer.proved = False
+            continue
+        model = _Model(eviction_view, problem, cost_model, units, wanted, cleared)
+        fits = model.build(share // BUILD_SHARE)
+        built = model.built()
+        answer.steps += min(built, share)
+        if not fits:
+            answer.proved = False
+            continue
+        yield model, share - built
+
+
+def _regimes(eviction_view: PostEvictionView, units: Bools) -> list[frozenset[int]]:
+    """Return the choices of near rules that count no pod any more; those that count some come first."""
+    if not len(eviction_view.counting):
+        return [frozenset()]
+    clearable = eviction_view.clearable(units)
+    sizes = range(len(clearable) + 1)
+    return [frozenset(c) for n in sizes for c in itertools.combinations(clearable, n)]
 
 
 class _Model(PlacementModel):
@@ -105,17 +191,40 @@ class _Model(PlacementModel):
         cost_model: CostModel,
         units: Bools,
         wanted: int,
+        cleared: frozenset[int],
     ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
         self.units = units  # that may be evicted, shape (units,)
         self.wanted = wanted
+        self.cleared = cleared  # near rules that must count no pod any more
         self.barriers = [b for b in eviction_view.barriers if units[b.unit]]
+        self.near = list(self._near_domains())
         self.rows: list[int] = np.flatnonzero(units[eviction_view.unit]).tolist()
         barred = [np.flatnonzero(barrier.nodes) for barrier in self.barriers]
+        barred += [np.flatnonzero(domain.nodes) for domain in self.near]
         touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
         self.gone = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
+
+    def _near_domains(self) -> Iterator[_NearDomain]:
+        """Yield the domains in which every counted pod of a near rule may go."""
+        view = self.eviction_view
+        for index, rule in enumerate(view.request.rules):
+            judged = index not in self.cleared and index not in view.unjudged
+            pods = view.counts_of(index) if rule.kind == "near" and judged else {}
+            leaving = [(unit, pod) for unit in pods if self.units[unit] for pod in pods[unit]]
+            for table, key in zip(rule.there, rule.keys, strict=True) if leaving else ():
+                codes, values = view.fleet.label(key)
+                by_value: dict[int, dict[int, int]] = {}
+                for unit, pod in leaving:
+                    code = int(codes[view.fleet.index[pod.node]])
+                    counts = by_value.setdefault(code, {})
+                    counts[unit] = counts.get(unit, 0) + 1
+                there = dict(table)
+                for code, counts in by_value.items():
+                    if code >= 0 and sum(counts.values()) >= there.get(values[code], 0):
+                        yield _NearDomain(rule.shapes, codes == code, counts)
 
     def build(self, limit: int) -> bool:
         """Build the model; return False if that costs more than a number of search nodes."""
@@ -131,6 +240,7 @@ class _Model(PlacementModel):
             return False
         self._claims()
         self._barriers()
+        self._nearness()
         if self.wanted:
             pods = [v for leaves in self.leaves for v in leaves.pods.values()]
             self.model.add(self.cp.LinearExpr.sum(pods) >= self.wanted)
@@ -180,6 +290,37 @@ class _Model(PlacementModel):
                     barred = self.problem.kinds[kind] in barrier.shapes
                     if barred and barrier.nodes[self.cells[cell].nodes[0]]:
                         self.model.add(variable <= most * self.gone[barrier.unit])
+
+    def _nearness(self) -> None:
+        """Allow pods with an affinity only beside counted pods that stay, or let all of these go."""
+        for rule in self.cleared:
+            for unit in self.eviction_view.counts_of(rule):
+                self.model.add(self.gone[unit] == 1)
+        every = sum(g.size for g in self.problem.groups)
+        for place in self.near:
+            here = self.model.new_bool_var("")
+            stay = [(1 - self.gone[unit]) * pods for unit, pods in place.pods.items()]
+            self.model.add(here <= self.cp.LinearExpr.sum(stay))
+            pods = [
+                variable
+                for leaves in self.leaves
+                for (kind, cell), variable in leaves.pods.items()
+                if self.problem.kinds[kind] in place.shapes
+                and place.nodes[self.cells[cell].nodes[0]]
+            ]
+            self.model.add(self.cp.LinearExpr.sum(pods) <= every * here)
+
+    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
+        """Return the pods per domain that stay, before any member is placed, and their sum at most."""
+        starts: list[cp_model.LinearExprT] = rule.start.tolist()
+        counted = int(rule.start.sum())
+        for unit, pods in self.eviction_view.counts_of(rule.rule).items():
+            for pod in pods if unit in self.gone else ():
+                domain = int(rule.domain[self.eviction_view.fleet.index[pod.node]])
+                if domain >= 0:
+                    starts[domain] += 1 - self.gone[unit]
+                    counted += 1
+        return starts, counted
 
     # --- the cost ----------------------------------------------------------------------------------
 
@@ -292,11 +433,12 @@ class _Model(PlacementModel):
             solver = self._solver(limit - best.steps)
             status = solver.solve(self.model)
             best.steps += steps_of(solver)
+            if status == self.cp.INFEASIBLE and len(self.eviction_view.counting):
+                return best  # the set found first has its rules in another regime
             if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
                 best.proved = False
                 return best
-            best.gone = np.zeros_like(self.units)
-            best.gone[[i for i, v in self.gone.items() if solver.boolean_value(v)]] = True
+            best.gone = self._gone(solver)
             best.solution = self._read(solver)
             if status != self.cp.OPTIMAL or best.steps >= limit:
                 best.proved = False
@@ -304,6 +446,26 @@ class _Model(PlacementModel):
             self.model.add(expression <= round(solver.objective_value))
             self._restart(solver)
         return best
+
+    def place(self, limit: int, *, maximise: bool) -> CheapestVictims:
+        """Find any set, or one that allows the most pods."""
+        if maximise:
+            pods = [v for leaves in self.leaves for v in leaves.pods.values()]
+            self.model.maximize(self.cp.LinearExpr.sum(pods))
+        solver = self._solver(limit)
+        status = solver.solve(self.model)
+        steps = steps_of(solver)
+        if status == self.cp.INFEASIBLE:
+            return CheapestVictims(None, {}, proved=True, steps=steps)
+        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
+            return CheapestVictims(None, {}, proved=False, steps=steps)
+        proved = status == self.cp.OPTIMAL or not maximise
+        return CheapestVictims(self._gone(solver), self._read(solver), proved=proved, steps=steps)
+
+    def _gone(self, solver: cp_model.CpSolver) -> Bools:
+        gone = np.zeros_like(self.units)
+        gone[[i for i, v in self.gone.items() if solver.boolean_value(v)]] = True
+        return gone
 
     def _solver(self, limit: int) -> cp_model.CpSolver:
         solver = self.cp.CpSolver()

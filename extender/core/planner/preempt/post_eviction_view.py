@@ -3,6 +3,10 @@
 `without` returns the request that is planned and recorded. `PostEvictionView` computes the same in numpy for
 the search, which tries hundreds of sets.
 
+Evicting more never takes a place from a member, with two exceptions: a pod affinity may need the pods that go, and a
+topology spread measures every domain against the one with the fewest pods. Where such a rule counts units, each set
+of units is judged with the counts that remain (`base`), and `full`, which leaves these rules out, is an upper bound.
+
 Note: `PlanNode.host_ports` lists a port once, however many pods use it. A port is therefore free when the last
 of the evictable or terminating pods that use it is gone.
 """
@@ -10,18 +14,22 @@ of the evictable or terminating pods that use it is gone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import HostPort, PodShape
+from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
 from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
 from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.plan_types import PlanNode, PlanRequest, PlanRule
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
+from extender.core.planner.solve.greedy_placement import Solution
+
+BASES_MAX = 64  # problems that are kept, one for each combination of counted units that are gone
 
 
 def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
@@ -45,7 +53,7 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
             for n in request.nodes
         ),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
-        rules=_without_counts(request, pods),
+        rules=_without_counts(request, [(i, pod) for pod in pods for i in pod.rules]),
         evictable=msgspec.structs.replace(
             source,
             units=tuple(u for u in source.units if not any(p.uid in left for p in u.pods)),
@@ -54,9 +62,10 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
     )
 
 
-def _without_counts(request: PlanRequest, gone: Sequence[PlanVictim]) -> tuple[PlanRule, ...]:
-    """Return the rules between pods without the pods that are gone in their counts."""
-    counted = [(i, pod) for pod in gone for i in pod.rules]
+def _without_counts(
+    request: PlanRequest, counted: Sequence[tuple[int, PlanVictim]]
+) -> tuple[PlanRule, ...]:
+    """Return the rules between pods without some pods in their counts, each given with the index of a rule that counts it."""
     if not counted:
         return request.rules
     nodes = {node.name: node for node in request.nodes}
@@ -91,6 +100,18 @@ def _with_freed(
     ports = {port for shape in shapes for port in shape.host_ports}
     kept = (p for p in node.host_ports if p not in ports or (node.name, p) in taken)
     return msgspec.structs.replace(node, free=free, host_ports=tuple(kept))
+
+
+def _is_spread(rule: SpreadDomains, kinds: list[int], solution: Solution) -> bool:
+    """Return whether a placement keeps a topology spread."""
+    total = rule.start.copy()
+    used: set[int] = set()
+    for by_kind in solution.values():
+        for kind, nodes in by_kind.items():
+            for node, amount in nodes.items() if kinds[kind] in rule.keepers else ():
+                total[rule.domain[node]] += amount
+                used.add(int(rule.domain[node]))
+    return all(total[domain] <= rule.fewest(total) + rule.skew for domain in used)
 
 
 class PostEvictionCapacity:
@@ -187,22 +208,28 @@ class EvictionBarrier:
 
 
 class PostEvictionView:
-    """The compiled problem as a function of the units that are gone; terminating pods are always gone.
-
-    A unit with a pod that a `near` or `spread` rule counts is never evicted: what the rule allows without
-    it depends on the whole set.
-    """
+    """The compiled problem as a function of the units that are gone; terminating pods are always gone."""
 
     def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
         source = request.evictable or Evictable(priority=0)
         self.source = source
         self.request = without(request, source.going)
-        self.units: tuple[PlanUnit, ...] = tuple(
-            u for u in source.units if u.priority < source.priority and not self._needed(u)
-        )
-        everything = without(self.request, (p for u in self.units for p in u.pods))
-        self.fleet = fleet.renewed(everything.nodes)
-        self.full: PlacementProblem = compile_request(everything, self.fleet)
+        lower = [u for u in source.units if u.priority < source.priority]
+        # rules that are not judged even while all units run; what they count stays
+        self.unjudged = compile_rules(self.request, fleet).unjudged if self.request.rules else {}
+        self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
+        self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
+        counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
+        self.counting = np.array(
+            counting, dtype=np.int64
+        )  # units that a near or spread rule counts
+        self._everything = without(self.request, (p for u in self.units for p in u.pods))
+        self.fleet = fleet.renewed(self._everything.nodes)
+        self.bound_request = self._bound_request()
+        self.full: PlacementProblem = compile_request(self.bound_request, self.fleet)
+        # rules that are not judged without some units, in the problems compiled until now
+        self.unjudged_after: dict[int, str] = {}
+        self._bases: dict[bytes, PlacementProblem] = {}
         self.capacity = PostEvictionCapacity(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.capacity.freed_by(
             [u.pods for u in self.units], source.shapes, self.fleet
@@ -217,10 +244,106 @@ class PostEvictionView:
 
         self.barriers = list(self._barriers())
 
-    def _needed(self, unit: PlanUnit) -> bool:
-        if not self.request.rules:
-            return False
-        return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
+    # --- rules that count units -------------------------------------------------------------------
+
+    def _rules_of(self, unit: PlanUnit) -> set[int]:
+        """Return the near and spread rules that count a pod of a unit."""
+        rules = self.request.rules
+        return {i for p in unit.pods for i in p.rules if rules[i].kind != "apart"}
+
+    def counts_of(self, rule: int) -> dict[int, list[PlanVictim]]:
+        """Return the pods that a rule counts, by unit."""
+        pods = {i: [p for p in self.units[i].pods if rule in p.rules] for i in self._counting}
+        return {i: counted for i, counted in pods.items() if counted}
+
+    @property
+    def _counting(self) -> list[int]:
+        numbers: list[int] = self.counting.tolist()
+        return numbers
+
+    def _compiled(self, leaves: Callable[[int, int], bool]) -> PlacementProblem:
+        """Compile what is left when all units are gone, but for the counts of near and spread rules.
+
+        Args:
+            leaves: Whether a rule does not count a unit any more, both given by their numbers.
+        """
+        kinds = [rule.kind for rule in self.request.rules]
+        counted = [
+            (i, pod)
+            for number, unit in enumerate(self.units)
+            for pod in unit.pods
+            for i in pod.rules
+            if kinds[i] == "apart" or leaves(i, number)
+        ]
+        rules = _without_counts(self.request, counted)
+        request = msgspec.structs.replace(self._everything, rules=rules)
+        problem = compile_request(request, self.fleet)
+        for i in problem.rules.unjudged.keys() - self.unjudged.keys():
+            # no unit is evicted for a placement that is not judged
+            self.unjudged_after[i] = problem.rules.unjudged[i]
+            keepers = self.request.rules[i].shapes
+            problem.allowed[[shape in keepers for shape in problem.kinds]] = False
+        return problem
+
+    def _bound_request(self) -> PlanRequest:
+        """Return what is left when all units are gone, without the near and spread rules that count one."""
+        if not len(self.counting):
+            return self._everything
+        counted = {i for number in self._counting for i in self._rules_of(self.units[number])}
+        spreads = any(self.request.rules[i].kind == "spread" for i in counted)
+        rules = tuple(
+            rule
+            for i, rule in enumerate(self._everything.rules)
+            if i not in counted and not (spreads and rule.kind == "spread")
+        )
+        return msgspec.structs.replace(self._everything, rules=rules)
+
+    def base(self, gone: Bools) -> PlacementProblem:
+        """Return the problem with the rules as they are when some units are gone, and the capacity as if all were."""
+        if not len(self.counting):
+            return self.full
+        key = gone[self.counting].tobytes()
+        problem = self._bases.pop(key, None)
+        if problem is None:
+            problem = self._compiled(lambda _, unit: bool(gone[unit]))
+        self._bases[key] = problem
+        if len(self._bases) > BASES_MAX:
+            del self._bases[next(iter(self._bases))]
+        return problem
+
+    def clearable(self, units: Bools) -> list[int]:
+        """Return the near rules that count no pod any more when some units are gone."""
+        gone = [self.units[i] for i in np.flatnonzero(units).tolist()]
+        left = without(self.request, (p for u in gone for p in u.pods))
+        return [
+            i
+            for i, (before, after) in enumerate(zip(self.request.rules, left.rules, strict=True))
+            if before.kind == "near" and any(before.there) and not any(after.there)
+        ]
+
+    def loosest(self, units: Bools, cleared: Collection[int]) -> PlacementProblem:
+        """Return a problem as `base`, with near rules that count all pods, or none if they are in `cleared`."""
+        near = [rule.kind == "near" for rule in self.request.rules]
+        return self._compiled(lambda i, unit: i in cleared if near[i] else bool(units[unit]))
+
+    def keeps_rules(self, gone: Bools, solution: Solution) -> bool:
+        """Return whether a placement keeps the near and spread rules when some units are gone."""
+        problem = self.base(gone)
+        placed: list[dict[int, int]] = [{} for _ in problem.groups]  # per group, pods by node
+        for index, by_kind in solution.items():
+            for kind, nodes in by_kind.items():
+                if not problem.allowed[kind][list(nodes)].all():
+                    return False
+                for node, amount in nodes.items():
+                    placed[index][node] = placed[index].get(node, 0) + amount
+        for group in reversed(problem.groups):
+            domains = {int(group.level.domain[node]) for node in placed[group.index]}
+            if len(domains) > 1 or -1 in domains:
+                return False
+            if group.parent >= 0:
+                placed[group.parent].update(dict.fromkeys(placed[group.index], 1))
+        spreads = (rule for rule in problem.rules.dynamic if isinstance(rule, SpreadDomains))
+        return all(_is_spread(rule, problem.kinds, solution) for rule in spreads)
 
     def _barriers(self) -> Iterator[EvictionBarrier]:
         node_devices = [shape.node_devices for shape in self.request.shapes]
@@ -241,7 +364,7 @@ class PostEvictionView:
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
                     codes, _ = self.fleet.label(rule.keys[0])
-                    if node is not None and codes[node] >= 0:
+                    if rule.kind == "apart" and node is not None and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
                         yield EvictionBarrier(number, shapes, codes == codes[node])
 
@@ -265,7 +388,12 @@ class PostEvictionView:
         return self.full.in_use | (self._freed & held)
 
     def problem(
-        self, gone: Bools, within: Bools | None = None, *, pessimistic: bool = True
+        self,
+        gone: Bools,
+        within: Bools | None = None,
+        *,
+        pessimistic: bool = True,
+        base: PlacementProblem | None = None,
     ) -> PlacementProblem:
         """Return the compiled problem without some units.
 
@@ -273,8 +401,9 @@ class PostEvictionView:
             gone: Per unit, shape (units,).
             within: Per node: where members may be placed; None: everywhere.
             pessimistic: Apply barriers that are only assumed, too.
+            base: Has the rules; None: as they are without these units.
         """
-        full, width = self.full, self.capacity.width
+        full, width = base or self.base(gone), self.capacity.width
         free = full.free.copy()
         free[:, :width] = np.maximum(self.free(gone), 0)
         allowed = full.allowed if within is None else full.allowed & within
@@ -298,6 +427,7 @@ class PostEvictionView:
         touches = self.none_gone
         touches[self.unit if within is None else self.unit[within[self.node]]] = True
         touches[self.holders] = True
+        touches[self.counting] = True
         for barrier in self.barriers:
             touches[barrier.unit] |= within is None or bool((barrier.nodes & within).any())
         return touches

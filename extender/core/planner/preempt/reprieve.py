@@ -92,15 +92,15 @@ class Reprieve:
         # per unit, into `removal.back`
         self._rows = [order[a:b] for a, b in itertools.pairwise(cuts)]
 
-    def search(self, first: Solution) -> VictimSets:
+    def search(self, gone: Bools, first: Solution) -> VictimSets:
         """Find sets of victims.
 
         Args:
-            first: A placement after the eviction of all units, chosen without regard to the cost of victims.
+            gone: Units that are enough, per unit, shape (units,).
+            first: A placement after their eviction, chosen without regard to the cost of victims.
         """
-        all_gone = ~self.eviction_view.none_gone
         made = VictimSets(infeasible=[p for p in self.places.found if p.least is None])
-        made.found.append(self._candidate(all_gone, first, ""))
+        made.found.append(self._candidate(gone, first, ""))
         promising_sets: list[tuple[VictimSet, CandidateDomain]] = []
         promising = self._promising()
         for place in promising:
@@ -259,17 +259,28 @@ class Reprieve:
         busy: Bools = np.any(used > 0, axis=1)
         near[eviction_view.unit[busy[eviction_view.node]]] = True
         near[eviction_view.holders] = True
+        near[eviction_view.counting] = True
         barriers_against = self._barring_units(solution, pessimistic=pessimistic)
         near[list(barriers_against)] = True
         kept = gone & near
-        for unit in self._most_expensive_first(kept):
-            mine = self._rows[unit]
-            nodes, back = eviction_view.node[mine], eviction_view.back[mine]
-            short = (left[nodes] < back) & (used[nodes] > 0)
-            if unit in barriers_against or bool(short.any()) or eviction_view.claims[unit] & claims:
-                continue
-            left[nodes] -= back  # a unit has one row per node
-            kept[unit] = False
+        counting = set(eviction_view.counting.tolist())
+        again = True
+        while again:
+            again = False
+            for unit in self._most_expensive_first(kept):
+                mine = self._rows[unit]
+                nodes, back = eviction_view.node[mine], eviction_view.back[mine]
+                short = (left[nodes] < back) & (used[nodes] > 0)
+                claimed = eviction_view.claims[unit] & claims
+                if unit in barriers_against or bool(short.any()) or claimed:
+                    continue
+                kept[unit] = False
+                if unit in counting:
+                    if not eviction_view.keeps_rules(kept, solution):
+                        kept[unit] = True
+                        continue
+                    again = True  # one that could not stay before may stay beside this one
+                left[nodes] -= back  # a unit has one row per node
         return kept
 
     def _barring_units(self, solution: Solution, *, pessimistic: bool) -> set[int]:

@@ -12,7 +12,8 @@ claims or volumes do not exist are left out: kube-scheduler rejects them on ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -24,12 +25,20 @@ from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import make_plan
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import satisfied_by_bound, without_lacking_members
+from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import Bools, NodeTable
-from extender.core.planner.model.problem import compile_request
+from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.plan_types import EVICTING, Plan, PlanRequest, SearchEffort, Verdict
+from extender.core.planner.plan_types import (
+    EVICTING,
+    Plan,
+    PlanRequest,
+    PlanRule,
+    SearchEffort,
+    Verdict,
+)
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.min_cost_cp_sat import find_cheapest
+from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView, without
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
 from extender.core.planner.preempt.victim_cost import (
@@ -133,10 +142,17 @@ def preempt(
         idle = ""
     if idle:
         return _none("not-triggered", idle, spent)
-    if not source.may_preempt:
-        return _none("never", "preemptionPolicy Never: it waits, and no pod is evicted", spent)
+    if not source.may_preempt:  # it waits all the same for what terminates
+        source = msgspec.structs.replace(source, units=())
+        request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
-    return _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+    made = _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+    if not source.may_preempt and not (
+        isinstance(made, NoPreemption) and made.cause == "comes-free"
+    ):
+        text = "preemptionPolicy Never: it waits, and no pod is evicted"
+        return _none("never", text, made.search.nodes)
+    return made
 
 
 def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
@@ -173,6 +189,21 @@ def _none(cause: NoPreemptionCause, text: str, nodes: int, *, proved: bool = Tru
     )
 
 
+@dataclasses.dataclass(slots=True)
+class _Reach:
+    """Units that are enough, if there are any."""
+
+    gone: Bools
+    solution: Solution | None  # None: no set was found
+    bound: Solved  # without all units, and without the rules that count one of them
+    proved: bool  # without a solution: no set is enough; else none allows more pods
+
+    @property
+    def size(self) -> int:
+        """Return the number of pods that it allows."""
+        return size(self.solution) if self.solution is not None else 0
+
+
 class _Decision:
     """The state of one `preempt` call."""
 
@@ -198,28 +229,116 @@ class _Decision:
         """
         eviction_view, source = self.eviction_view, self.eviction_view.source
         free = placed
+        waited: Solved | None = None
         if source.going:
             waited = self._solve(eviction_view.none_gone, maximise=extras, pessimistic=False)
             if waited.solution is not None:
                 free = size(waited.solution)
             elif not waited.proved:
                 return self._not_found("whether pods that terminate already free enough capacity")
-        all_gone = self._solve(~eviction_view.none_gone, maximise=extras)
-        most = size(all_gone.solution) if all_gone.solution is not None else placed
-        if free > placed and (not extras or most <= free):
-            text = f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
-            if len(source.going) == 1:
-                text = "1 pod that terminates already frees enough capacity; no eviction is needed"
-            return _none("comes-free", text, self.nodes)
-        if not eviction_view.units:
-            what = "no other unit" if source.spared else "no unit"
-            text = f"{what} of lower priority than {source.priority} runs or holds capacity"
-            return self._impossible(lambda _: text)
-        if all_gone.solution is None or (extras and most <= free):
-            if not all_gone.proved:
-                return self._not_found("which units to evict")
-            return self._no_help(all_gone, extras=extras)
-        return self._cheapest(all_gone.solution, most if extras else 0)
+        reach = self._reach(maximise=extras)
+        most = size(reach.solution) if reach.solution is not None else placed
+        if waited is not None and free > placed and (not extras or most <= free):
+            return _none("comes-free", self._awaited(waited), self.nodes)
+        if reach.solution is not None and (not extras or most > free):
+            return self._cheapest(reach.gone, reach.solution, most if extras else 0)
+        return self._refused(reach, extras=extras)
+
+    def _awaited(self, solved: Solved) -> str:
+        """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
+        names = [node.name for node in solved.problem.fleet.nodes]
+        used = {
+            names[node]
+            for by_kind in (solved.solution or {}).values()
+            for nodes in by_kind.values()
+            for node in nodes
+        }
+        going = self.eviction_view.source.going
+        awaited = [pod for pod in going if pod.node in used] or [*going]
+        where = join_names(sorted({pod.node for pod in awaited}))
+        if len(awaited) == 1:
+            return f"waiting for 1 pod that terminates, on {where}: its capacity is enough, and no pod is evicted"
+        return (
+            f"waiting for {len(awaited)} pods that terminate, on {where}: their capacity is enough, "
+            "and no pod is evicted"
+        )
+
+    def _refused(self, reach: _Reach, *, extras: bool) -> NoPreemption:
+        """Return why no set of units is evicted: none is enough, or none that is was found or can be judged."""
+        eviction_view, source = self.eviction_view, self.eviction_view.source
+        unjudged = eviction_view.unjudged_after if not reach.proved else {}
+        if not reach.proved and not unjudged:
+            return self._not_found("which units to evict")
+        if unjudged or self._withheld_may_help(extras=extras):
+            return self._not_judged({**unjudged, **eviction_view.unjudged})
+        if eviction_view.units and self._rejections_decide(extras=extras):
+            nodes = join_names(sorted({r.node for r in self.request.rejected_nodes}))
+            text = f"evicting units of lower priority may help, but kube-scheduler refused {nodes}"
+            return self._none_helps(lambda _: text, cause="unknown")
+        if eviction_view.units:
+            return self._no_help(reach, extras=extras)
+        what = "no other unit" if source.spared else "no unit"
+        text = f"{what} of lower priority than {source.priority} that may be evicted runs or holds capacity"
+        return self._none_helps(lambda _: text)
+
+    def _not_judged(self, rules: dict[int, str]) -> NoPreemption:
+        """Return that a rule counts units, and that what holds after their eviction is not judged."""
+        lower = [*self.eviction_view.units, *self.eviction_view.withheld]
+        counted = [u for u in lower if any(i in rules for p in u.pods for i in p.rules)]
+        texts = join_names([*dict.fromkeys(rules.values())])
+
+        def text_for(readers: Visibility) -> str:
+            names = join_names([_name_of(unit, readers) for unit in counted])
+            return f"evicting {names} may help, but {texts} counts them, and is not judged for the time after"
+
+        return self._none_helps(text_for, cause="unknown")
+
+    def _rejections_decide(self, *, extras: bool) -> bool:
+        """Return whether evictions might be enough if kube-scheduler had rejected no node."""
+        if not self.request.rejected_nodes:
+            return False
+        request = msgspec.structs.replace(self.request, rejected_nodes=())
+        view = PostEvictionView(request, self.eviction_view.fleet)
+        free = self._solve(~view.none_gone, maximise=extras, eviction_view=view, base=view.full)
+        return free.solution is not None or not free.proved
+
+    def _withheld_may_help(self, *, extras: bool) -> bool:
+        """Return whether units that a rule not judged counts would free enough, rules between pods left out."""
+        view = self.eviction_view
+        if not view.withheld:
+            return False
+        lower = (*view.units, *view.withheld)
+        request = without(view.request, (p for u in lower for p in u.pods))
+        apart = tuple(rule for rule in request.rules if rule.kind == "apart")
+        request = msgspec.structs.replace(request, rules=apart, budget=self._share)
+        solved = solve(request, view.fleet.renewed(request.nodes), maximise=extras)
+        self._charge(solved.nodes)
+        return solved.solution is not None or not solved.proved
+
+    def _reach(self, *, maximise: bool) -> _Reach:
+        """Return a set of units that is enough, with as many pods as any set allows, or that there is none."""
+        view = self.eviction_view
+        every = ~view.none_gone
+        if not len(view.counting):
+            solved = self._solve(every, maximise=maximise)
+            return _Reach(every, solved.solution, solved, proved=solved.proved)
+        bound = self._solve(every, maximise=maximise, base=view.full)
+        if bound.solution is None and bound.proved:
+            return _Reach(every, None, bound, proved=True)
+        best = _Reach(every, None, bound, proved=False)
+        plain = every.copy()
+        plain[view.counting] = False
+        for gone in (every, plain):
+            solved = self._solve(gone, maximise=maximise)
+            if solved.solution is not None and size(solved.solution) > best.size:
+                best = _Reach(gone, solved.solution, bound, proved=False)
+            if best.size and (not maximise or best.size == size(bound.solution or {})):
+                return best
+        exact = find_any(view, self.cost_model, limit=self._share, maximise=maximise)
+        self._charge(exact.steps)
+        if exact.gone is not None and size(exact.solution) > best.size:
+            return _Reach(exact.gone, exact.solution, bound, proved=exact.proved)
+        return dataclasses.replace(best, proved=exact.proved)
 
     def _solve(
         self,
@@ -228,15 +347,20 @@ class _Decision:
         maximise: bool,
         eviction_view: PostEvictionView | None = None,
         pessimistic: bool = True,
+        base: PlacementProblem | None = None,
     ) -> Solved:
         """Run the complete search with half of the remaining budget."""
         eviction_view = eviction_view or self.eviction_view
-        left = (self.effort.limit - self.effort.nodes) // 2
-        request = msgspec.structs.replace(eviction_view.request, budget=left)
-        problem = eviction_view.problem(gone, pessimistic=pessimistic)
+        request = msgspec.structs.replace(eviction_view.request, budget=self._share)
+        problem = eviction_view.problem(gone, pessimistic=pessimistic, base=base)
         solved = solve(request, eviction_view.fleet, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
+
+    @property
+    def _share(self) -> int:
+        """Return the search nodes that one complete search may spend."""
+        return (self.effort.limit - self.effort.nodes) // 2
 
     def _charge(self, nodes: int) -> None:
         self.effort.nodes = min(self.effort.nodes + nodes, self.effort.limit)
@@ -247,27 +371,44 @@ class _Decision:
         text = f"not found within the budget of {self.effort.limit} search nodes {what}"
         return _none("unknown", text, self.nodes, proved=False)
 
-    def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:
-        """Return that evicting all units is not enough: how much could be placed then, and why not more."""
+    def _no_help(self, reach: _Reach, *, extras: bool) -> NoPreemption:
+        """Return that no set of units is enough: how much could be placed without all of them, and why not more."""
+        if reach.bound.solution is not None and not extras:
+            rules = self.eviction_view.request.rules
+            texts = join_names([*dict.fromkeys(map(rule_text, self._counting_rules(rules)))])
+            units = len(self.eviction_view.units)
+            text = f"{EVICTING}none, some or all of the {units} lower-priority units keeps {texts}"
+            return self._none_helps(lambda _: text)
         what = "frees capacity for no further member"
         if not extras:
-            what = f"yields {best_partial(all_gone, self._with_minimum)}"
-        more = () if extras else diagnose(all_gone)
-        return self._impossible(lambda readers: f"{self._all_units(readers)} {what}", more)
+            most = "at most " if len(self.eviction_view.counting) else ""
+            what = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
+        more = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
+        return self._none_helps(lambda readers: f"{self._all_units(readers)} {what}", more)
 
-    def _impossible(
-        self, text_for: Callable[[Visibility], str], more: tuple[str, ...] = ()
+    def _counting_rules(self, rules: tuple[PlanRule, ...]) -> Iterator[PlanRule]:
+        """Yield the near and spread rules that count a unit."""
+        view = self.eviction_view
+        counted = {i for n in view.counting.tolist() for p in view.units[n].pods for i in p.rules}
+        return (rules[i] for i in sorted(counted) if rules[i].kind != "apart")
+
+    def _none_helps(
+        self,
+        text_for: Callable[[Visibility], str],
+        more: tuple[str, ...] = (),
+        *,
+        cause: NoPreemptionCause = "impossible",
     ) -> NoPreemption:
-        """Return that no eviction is enough, in words for all readers and for those of the namespace of the tree."""
+        """Return that no unit is evicted, in words for all readers and for those of the namespace of the tree."""
         namespace = self.request.root.key.namespace
         reasons, reduced = (
             (text_for(readers), *self._spared_reasons(readers), *more)
             for readers in (Visibility.all(), Visibility.of((namespace,)))
         )
         return NoPreemption(
-            cause="impossible",
+            cause=cause,
             reasons=reasons,
-            search=SearchEffort(nodes=self.nodes, exhausted=True),
+            search=SearchEffort(nodes=self.nodes, exhausted=cause == "impossible"),
             reduced=reduced if reduced != reasons else (),
         )
 
@@ -292,13 +433,18 @@ class _Decision:
         root = msgspec.structs.replace(self.request.root, minimum=minimum)
         request = msgspec.structs.replace(self.request, root=root)
         eviction_view = PostEvictionView(request, self.eviction_view.fleet)
-        return self._solve(~eviction_view.none_gone, maximise=False, eviction_view=eviction_view)
+        return self._solve(
+            ~eviction_view.none_gone,
+            maximise=False,
+            eviction_view=eviction_view,
+            base=eviction_view.full,
+        )
 
     # --- choosing ----------------------------------------------------------------------------------
 
-    def _cheapest(self, first: Solution, wanted: int) -> PreemptionVerdict:
+    def _cheapest(self, gone: Bools, first: Solution, wanted: int) -> PreemptionVerdict:
         reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, wanted=wanted)
-        made = reprieve.search(first)
+        made = reprieve.search(gone, first)
         best = made.best
         exact = find_cheapest(
             self.eviction_view,

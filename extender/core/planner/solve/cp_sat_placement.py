@@ -8,7 +8,7 @@ to the leaves in turn gives each leaf at least its minimum m.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -327,9 +327,10 @@ class PlacementModel:
 
     def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
         """Limit every domain that gets a pod to the smallest count plus the skew."""
-        most = int(rule.start.sum()) + sum(g.size for g in self.problem.groups)
+        starts, counted = self._starts(rule)
+        most = counted + sum(g.size for g in self.problem.groups)
         fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
-        for domain, start in enumerate(rule.start.tolist()):
+        for domain, start in enumerate(starts):
             pods = keepers.get(domain, [])
             total = self.cp.LinearExpr.sum(pods) + start
             if not rule.floor:
@@ -337,6 +338,10 @@ class PlacementModel:
             here = self.model.new_bool_var("")
             self.model.add(self.cp.LinearExpr.sum(pods) <= most * here)
             self.model.add(total <= fewest + rule.skew + most * (1 - here))
+
+    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
+        """Return the pods per domain before any member is placed, and their sum at most."""
+        return rule.start.tolist(), int(rule.start.sum())
 
     def _users(
         self, rule: AntiAffinityDomains | SpreadDomains

@@ -7,7 +7,7 @@ import { count, utc } from "../units.js";
 
 const VERDICTS = {
   placed: "fits",
-  waiting: "is not complete",
+  waiting: "waits",
   unknown: "not known: the search ended at its budget",
   impossible: "does not fit",
   invalid: "breaks a rule",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from extender.control.loop.preemption_policy import PreemptionPolicy
@@ -21,6 +22,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import PlanId
 from extender.core.planner.plan_types import Refusal, SearchEffort
 from extender.core.planner.preempt.victim_search import NoPreemption
+from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
@@ -463,3 +465,100 @@ async def test_victims_of_a_pending_preemption_cost_nothing():
         assert stage.where("first") == {"first-0": "n0"}
         assert stage.where("second") == {"second-0": "n1"}
         assert "cheap" not in [name for name, _ in stage.cluster.did("evict")]
+
+
+async def refused_by_a_vip(stage):
+    """Let `hi` be refused because `vip` runs on one of two nodes; return the refusal."""
+    await settled(stage, 4)
+    assert not stage.event_data(PreemptionPlanned)
+    return stage.event_data(GangUnschedulable)[-1]
+
+
+def two_nodes_with_a_vip():
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    vip = a_pod("vip", node="n1", requests=ONE, priority=50)
+    low = a_pod("low", node="n0", requests=ONE, priority=1)
+    return [*nodes, vip, low, *preemptor_tree()]
+
+
+async def test_capacity_that_the_search_did_not_count_ends_the_pause():
+    """Case preemption-refused-stale: what stood in the way is gone, and evicting `low` is enough; no clock runs meanwhile."""
+    async with await leading(*two_nodes_with_a_vip()) as stage:
+        await refused_by_a_vip(stage)
+        at_ms = stage.clock.monotonic_ms()
+        stage.cluster.delete_pod("vip")
+        await settled(stage, 4)
+        assert stage.clock.monotonic_ms() - at_ms < 5_000
+        (plan,) = stage.event_data(PreemptionPlanned)
+        assert [unit.name for unit in plan.victims] == ["Pod/default/low"]
+
+
+async def test_a_change_that_makes_no_capacity_does_not_end_the_pause():
+    """A pod that the search counted as a victim goes, and one of equal priority comes: the search would find nothing new."""
+    async with await leading(*two_nodes_with_a_vip()) as stage:
+        refused = await refused_by_a_vip(stage)
+        searches = len(stage.event_data(GangUnschedulable))
+        stage.cluster.delete_pod("low")
+        stage.cluster.add(a_pod("other", node="n0", requests=ONE, priority=10))
+        await settled(stage, 2)
+        assert len(stage.event_data(GangUnschedulable)) == searches
+        assert stage.root("hi").last_decision.reasons[-1] == refused.preemption_notes[-1]
+
+
+async def test_a_refusal_after_a_search_can_be_replayed_with_its_notes():
+    """The input has what could be evicted, so that outcome, reasons, notes and help are made again."""
+    async with await leading(*two_nodes_with_a_vip()) as stage:
+        refused = await refused_by_a_vip(stage)
+        stored = await stage.inputs.load(refused.input_digest)
+        event = next(e for e in stage.events() if e.data == refused)
+        assert refused.preemption_notes
+        assert refused.help
+        result = replay_decision(event, refused, stored)
+        assert result.same, result.differences
+        untrue = msgspec.structs.replace(refused, preemption_notes=("no unit runs",))
+        assert not replay_decision(event, untrue, stored).same
+
+
+async def test_what_an_older_search_found_is_marked_as_older():
+    """Another refusal in the pause has the reason of the last search with the words that it is older."""
+    async with await leading(*two_nodes_with_a_vip(), preemption=False) as stage:
+        await stage.one_pass()
+        tree = next(
+            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+        )
+        asking = PreemptionPolicy(stage.clock, wanted=True)
+        found = NoPreemption(cause="impossible", reasons=("evicting a",), search=DONE)
+        asking.answered(tree.root.uid, found, 1)
+        assert asking.considered(tree.root.uid) == (
+            "when victims were last searched for it: evicting a",
+        )
+
+
+async def test_a_long_search_is_repeated_after_a_minute_at_the_latest():
+    """Its pause has a limit, also where nothing changes."""
+    async with await leading(*two_nodes_with_a_vip(), preemption=False) as stage:
+        await stage.one_pass()
+        tree = next(
+            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+        )
+        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
+        none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)
+        asking.answered(tree.root.uid, none, 20_000)
+        assert not asking.may_search(stage.cluster.seen, state, tree, complete=True)
+        stage.clock.advance(60)
+        assert asking.may_search(stage.cluster.seen, state, tree, complete=True)
+
+
+async def test_a_tree_that_only_terminating_pods_keep_out_waits():
+    """Peer case F2 in the service: nothing has a lower priority, and no nodes are to be bought for it."""
+    going = a_pod("going", node="n1", requests=ONE, priority=50)
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*nodes, going, *preemptor_tree()) as stage:
+        stage.cluster.change_pod("going", deleting=True)
+        await settled(stage, 4)
+        (refused,) = stage.event_data(GangUnschedulable)
+        assert (refused.outcome, refused.help) == ("waiting", ())
+        assert refused.reasons[0].startswith("waiting for 1 pod that terminates, on n1")
+        stage.cluster.delete_pod("going")
+        await settled(stage, 4)
+        assert stage.event_data(GangAdmitted)

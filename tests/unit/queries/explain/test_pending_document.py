@@ -156,6 +156,12 @@ async def is_preempted(stage: Stage) -> None:
         await stage.settled()
 
 
+async def what_runs_terminates(stage: Stage) -> None:
+    """The pod that uses the capacity is deleted, and its grace period runs."""
+    stage.cluster.change_pod("old", deleting=True)
+    await stage.settled()
+
+
 async def a_node_is_rejected(stage: Stage) -> None:
     """kube-scheduler keeps refusing the only node with capacity; the reservation there was released."""
     (held,) = stage.root("train").reservations.values()
@@ -314,6 +320,11 @@ SCENARIOS = {
         nothing_more,
         {},
     ),
+    "Waits for 1 pod that terminates": (
+        [*nodes(1), a_pod("old", node="n0", requests=WHOLE, priority=9), *gang("train", 1)],
+        what_runs_terminates,
+        {},
+    ),
     "Waits for child groups": (tree(3, "left", "right"), nothing_more, {}),
     "Waits: with its own group scheduling on": (
         [
@@ -420,11 +431,6 @@ SCENARIOS = {
         tree(1, "left", "right"),
         nothing_more,
         {"max_children": 1},
-    ),
-    "Is not valid: disruption of a basic group": (
-        [a_group("train", whole=True), a_pod("train-0", "train")],
-        nothing_more,
-        {},
     ),
     "Is not valid: disruption of a child group": (
         [

@@ -83,10 +83,10 @@ def test_a_lower_minimum_admits_a_tree_that_waited_for_a_group():
 
 
 def test_a_higher_minimum_takes_nothing_from_a_tree_that_runs():
-    """Nothing is released, evicted or planned; the tree stays scheduled."""
+    """Nothing is released, evicted or planned; the tree stays scheduled. Its new minimum is recorded."""
     tree = scheduled()
     tree.cluster.change_group("root", minimum=3)
-    assert tree.reconcile() == []
+    assert tree.reconcile() == ["GangGroupsChanged"]
     assert (tree.root.phase, len(tree.root.bound)) == ("scheduled", 2)
     assert tree.request().root.minimum == 3
 
@@ -113,7 +113,7 @@ def test_what_a_higher_minimum_requires_may_not_fit_and_the_rest_goes_on():
     request = tree.request()
     assert isinstance(plan(request), Refusal)
     assert tree.step() == ["GangUnschedulable"]
-    assert tree.reconcile() == []
+    assert tree.reconcile() == ["GangGroupsChanged"]
     assert (tree.root.phase, len(tree.root.bound)) == ("scheduled", 2)
     tree.cluster.change_group("root", minimum=2)
     tree.cluster.add(a_node("n3", gpu=1))

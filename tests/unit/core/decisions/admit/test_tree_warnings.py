@@ -69,7 +69,7 @@ def test_questionable_topology_keys(outer, inner, rule):
         a_node("b", {"rack": "r2", "block": "x", "zone": "z1"}),
         a_node("c", {"rack": "r1", "block": "x", "zone": "z2"}),
     ]
-    if rule == "W2":
+    if rule in {"W2", "W3"}:
         nodes = nodes[:2]
     view, tree = tree_of(
         *nodes,
@@ -101,6 +101,50 @@ def workload(*templates):
     kids = [{"name": name, **leaf_policy} for name in templates]
     root = {"name": "t", **policy, "podGroupTemplates": kids}
     return an_object("Workload", "w", spec={"compositePodGroupTemplates": [root]})
+
+
+REPEATED = "value R1 of net/rack is on nodes of several values of net/zone (Z1, Z2)"
+
+
+@pytest.mark.parametrize(
+    ("labels", "warns"),
+    [
+        ([("Z1", "R1"), ("Z2", "R1")], True),
+        ([("Z1", "R1"), ("Z1", "R2"), ("Z2", "R1"), ("Z2", "R3")], True),
+        ([("Z1", "R1"), ("Z2", "R2")], False),
+    ],
+)
+def test_a_value_that_two_places_share_is_questionable_for_one_key_too(labels, warns):
+    """V20 and W4, peer case F5: two racks R1 in two zones are one domain; the values are named, and what to do."""
+    nodes = [
+        a_node(f"n{i}", {"net/zone": zone, "net/rack": rack})
+        for i, (zone, rack) in enumerate(labels)
+    ]
+    found = collect_warnings(*tree_of(*nodes, a_group("g", gang=1, topo="net/rack")))
+    texts = [text for texts in found.values() for text in texts]
+    assert [text.startswith(f"PodGroup/default/g: {REPEATED}") for text in texts] == [True] * warns
+    above = [a_group("top", gang=1, composite=True, topo="net/zone"), a_group("g", gang=1, parent="top", topo="net/rack")]  # fmt: skip
+    found = collect_warnings(*tree_of(*nodes, *above))
+    assert not any(REPEATED in text for texts in found.values() for text in texts)
+
+
+@pytest.mark.parametrize("key", ["net/zone", "net/colour", "kubernetes.io/hostname"])
+def test_a_wide_key_and_labels_that_are_no_places_are_not_questionable(key):
+    """A zone has several racks, a colour is anywhere, and a type of node is no place."""
+    nodes = [
+        a_node(f"n{i}", {"net/zone": f"Z{i // 4}", "net/rack": f"R{i // 2}", "net/colour": "ab"[i % 2],
+                         "node.kubernetes.io/instance-type": "cd"[i % 2], "kubernetes.io/hostname": f"n{i}"})
+        for i in range(8)
+    ]  # fmt: skip
+    assert collect_warnings(*tree_of(*nodes, a_group("g", gang=1, topo=key))) == {}
+
+
+def test_a_basic_leaf_that_is_disrupted_as_a_whole_is_questionable():
+    """Kubernetes 1.37 accepts it (peer case F3); it is scheduled, and its pods are one unit."""
+    view, tree = tree_of(a_group("g", whole=True))
+    assert not tree.problems
+    ((text,),) = collect_warnings(view, tree).values()
+    assert "all of them are evicted together" in text
 
 
 def test_group_that_does_not_match_its_template_is_named():

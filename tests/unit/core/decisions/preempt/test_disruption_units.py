@@ -154,11 +154,16 @@ def test_equal_priority_is_no_victim_and_own_pods_are_not():
     }
 
 
-def test_a_unit_of_a_broken_tree_counts_with_the_higher_priority():
-    """One pod of the unit is as important as who asks: the whole unit stays."""
-    group = a_group("g", gang=1, whole=True, priority=1)
-    pods = [a_pod("g-0", "g", node="n0", priority=1), a_pod("g-1", "g", node="n0", priority=100)]
-    assert units(Case(a_node("n0"), group, *pods, *HIGH).evictable()) == {}
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("group", "pods"), [(1, 500), (500, 1)])
+def test_the_priority_of_the_group_counts_and_that_of_its_pods_does_not(group, pods, whole):
+    """E-3, case victim-pod-priority: also where kube-apiserver let them differ, pod by pod and as a whole."""
+    found = Case(
+        a_node("n0"), a_group("g", gang=1, whole=whole, priority=group),
+        a_pod("g-0", "g", node="n0", priority=pods), a_pod("g-1", "g", node="n0", priority=pods), *HIGH,
+    ).evictable()  # fmt: skip
+    assert {unit.priority for unit in found.units} == ({1} if group == 1 else set())
+    assert sum(len(unit.pods) for unit in found.units) == (2 if group == 1 else 0)
 
 
 def test_what_terminates_is_on_its_way_whatever_its_priority():
@@ -184,7 +189,7 @@ def test_no_pod_is_evicted_while_capacity_comes_free():
     assert isinstance(made, NoPreemption)
     assert made.cause == "comes-free"
     assert made.reasons == (
-        "1 pod that terminates already frees enough capacity; no eviction is needed",
+        "waiting for 1 pod that terminates, on n0: its capacity is enough, and no pod is evicted",
     )
 
 

@@ -70,7 +70,7 @@ def runs_elsewhere(case):
 
 
 def is_more_important(case):
-    case.cluster.change_pod("low-1", priority=60)
+    case.cluster.change_group("low", priority=60)
 
 
 def has_lost_its_node(case):

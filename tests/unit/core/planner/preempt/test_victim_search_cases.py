@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ from extender.core.planner.plan_types import (
     PlanMember,
     PlanNode,
     PlanRequest,
+    PlanRule,
 )
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.post_eviction_view import without
@@ -362,6 +365,98 @@ def test_an_unknown_verdict_evicts_no_pod():
     )
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
+
+
+def counting(request: PlanRequest, kind: str, key: str, *names: str, **more) -> PlanRequest:
+    """Give the members a rule that selects themselves and counts some of the units' pods, and `more` pods by value."""
+    there: Counter = Counter(more.pop("there", {}))
+    where = {n.name: n for n in request.nodes}
+
+    def seen(pod: PlanVictim) -> PlanVictim:
+        if pod.uid not in names:
+            return pod
+        there[pod.node if kind == "spread" else where[pod.node].labels[key]] += 1
+        return msgspec.structs.replace(pod, rules=(0,))
+
+    units = tuple(
+        msgspec.structs.replace(u, pods=tuple(map(seen, u.pods))) for u in request.evictable.units
+    )
+    shapes_of = sorted({m.shape for m in request.root.members})
+    about = more.pop("about", shapes_of)
+    rule = PlanRule(
+        kind=kind, keys=(key,), shapes=tuple(shapes_of), about=tuple(about),
+        there=(tuple(sorted(there.items())),), **more,
+    )  # fmt: skip
+    evictable = msgspec.structs.replace(request.evictable, units=units)
+    return msgspec.structs.replace(request, rules=(rule,), evictable=evictable)
+
+
+def test_a_pod_that_a_spread_counts_is_evicted():
+    """Peer case F1: the only pod in the way has the label that the spread of the preemptor counts."""
+    request = ask(leaf("hi", 1), nodes(r=[0]), lone("low", "r-0"))
+    assert gone(counting(request, "spread", "rack", "low", skew=5)) == ["low"]
+
+
+def test_a_pod_that_an_affinity_counts_is_evicted_where_another_stays():
+    """Peer case F1: of two pods that the affinity needs the low one goes, the other is enough."""
+    request = ask(leaf("hi", 1), nodes(r=[0]), lone("low", "r-0"), lone("kept", "r-0", priority=50))
+    assert gone(counting(request, "near", "rack", "low", "kept", about=())) == ["low"]
+
+
+def test_an_affinity_keeps_one_of_two_equal_pods():
+    """Both are near enough and in the way; the third pod is dearer, and goes, because one of the two must stay."""
+    units = [lone("a", "r-0"), lone("b", "r-0"), lone("dear", "r-0", priority=9)]
+    request = ask(leaf("hi", 1, size=1), nodes(r=[0]), *units)
+    victims = gone(counting(request, "near", "rack", "a", "b", about=()))
+    assert "dear" in victims
+    assert len(victims) == 2
+
+
+def test_no_pod_goes_that_an_affinity_needs_and_the_proof_names_it():
+    """Its only neighbour is the only pod in the way: evicting it leaves nothing to be near to."""
+    request = ask(leaf("hi", 1), nodes(r=[0]), lone("low", "r-0"))
+    made = preempt(counting(request, "near", "rack", "low", about=()))
+    assert isinstance(made, NoPreemption)
+    assert made.cause == "impossible"
+    assert "pod affinity over rack" in made.reasons[0]
+
+
+def test_an_affinity_to_their_own_kind_holds_anywhere_once_the_others_are_gone():
+    """The first of its kind may run anywhere: the low one on the full rack goes, and the gang runs in the free one."""
+    request = ask(leaf("hi", 2, size=1), nodes(r=[0], s=[8]), lone("low", "r-0"))
+    assert gone(counting(request, "near", "rack", "low")) == ["low"]
+
+
+def test_a_spread_evicts_where_it_is_too_full_and_not_where_it_is_measured():
+    """Skew 1 over two racks: the crowded rack has capacity, the empty one has none; one of the crowd goes."""
+    units = [lone("a", "r-0"), lone("b", "r-0"), lone("c", "s-0", priority=50)]
+    request = ask(leaf("hi", 1), nodes(r=[4], s=[0]), *units)
+    assert gone(counting(request, "spread", "rack", "a", "b", skew=1)) in (["a"], ["b"], ["a", "b"])
+
+
+def test_what_is_not_judged_after_the_eviction_is_unknown():
+    """Of two members one is selected by the affinity: once its neighbours are gone, where both may run is not modelled."""
+    root = leaf("hi", 2)
+    members = (root.members[0], msgspec.structs.replace(root.members[1], shape=1))
+    request = ask(
+        msgspec.structs.replace(root, members=members), nodes(r=[0], s=[8]), lone("low", "r-0")
+    )
+    made = preempt(counting(request, "near", "rack", "low", about=(0,)))
+    assert isinstance(made, NoPreemption)
+    assert made.cause == "unknown"
+    assert made.reasons == (
+        "evicting Pod/ns/low may help, but pod affinity over rack counts them, and is not judged for the time after",
+    )
+
+
+def test_an_eviction_on_a_node_that_kube_scheduler_refused_is_not_disproved():
+    """Without evictions the tree is proved impossible; with them only the refused node would do: that is no proof."""
+    request = ask(leaf("hi", 1), nodes(r=[0], s=[0]), lone("low", "r-0"), lone("x", "s-0", 50))
+    refused = (NodeRejection(node=NodeName("r-0"), shape=0),)
+    made = preempt(msgspec.structs.replace(request, rejected_nodes=refused))
+    assert isinstance(made, NoPreemption)
+    assert made.cause == "unknown"
+    assert made.reasons[0].endswith("but kube-scheduler refused r-0")
 
 
 def broken(request: PlanRequest, *names: str) -> PlanRequest:

@@ -1,0 +1,196 @@
+"""The verdict about a tree that may preempt: its plan, the units to evict for it, or a refusal with what would help.
+
+A refusal is only *impossible* if no set of units is enough. A tree that only terminating pods keep out waits (SPEC E-2).
+What would help is planned by the same rules as the verdict, so it may evict units, and then names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from extender.core.model.ids import NodeName
+from extender.core.model.visibility import Visibility, name_for
+from extender.core.planner.explain.refusal_explanation import explain
+from extender.core.planner.explain.relaxations import evicting, with_change
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation, Verdict
+from extender.core.planner.planning import compared_with_empty, plan
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preempt.victim_search import (
+    NoPreemption,
+    PreemptionPlan,
+    PreemptionVerdict,
+    may_trigger_preemption,
+    preempt,
+)
+from extender.core.planner.preemption_types import Evictable, PlanVictim
+from extender.core.planner.solve.solver_pipeline import solve
+
+BUDGET_PART = 8  # fraction of the budget of the request, for the victims of one change
+
+SOME_UNITS = "units of lower priority"
+FREE = "the free capacity of their nodes"
+FREE_OR_LOWER = "what is free on their nodes, or used by units of lower priority"
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict, and what the search for victims has found."""
+
+    verdict: Verdict
+    preemption: PreemptionVerdict | None = None  # None: the request has nothing to evict
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return why preemption does not help; nothing where it was not considered, or the verdict has it already."""
+        made = self.preemption
+        if not isinstance(made, NoPreemption) or made.cause == "not-triggered":
+            return ()
+        return () if self.verdict.reasons[: len(made.reasons)] == made.reasons else made.reasons
+
+    @property
+    def notes_reduced(self) -> tuple[str, ...]:
+        """Return the notes without names of other namespaces; empty: there are none in them."""
+        made = self.preemption
+        return made.reduced if isinstance(made, NoPreemption) and self.notes else ()
+
+
+def judge(
+    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
+) -> Judgement:
+    """Plan a tree, and search units to evict if it is refused.
+
+    Args:
+        request: Without `evictable` this is `plan`.
+        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        verdict: The result of `plan` for the same nodes and tree without an explanation; None computes it.
+    """
+    bare = msgspec.structs.replace(request, evictable=None)
+    if fleet is None or fleet.nodes is not request.nodes:
+        fleet = NodeTable(request.nodes)
+    if request.evictable is None:
+        return Judgement(verdict=plan(bare, fleet=fleet))
+    if verdict is None:
+        verdict = plan(msgspec.structs.replace(bare, explain=False), fleet=fleet)
+    if not may_trigger_preemption(request, verdict):
+        if bare.explain and isinstance(verdict, Refusal):
+            verdict = plan(bare, fleet=fleet)
+        return Judgement(verdict=verdict)
+    made = preempt(request, fleet=fleet, verdict=verdict)
+    if isinstance(made, PreemptionPlan) or isinstance(verdict, Plan):
+        return Judgement(verdict=verdict, preemption=made)
+    refusal = refused(verdict, made)
+    if bare.explain and refusal.outcome != "waiting":
+        refusal = _explained(request, fleet, refusal, made)
+    return Judgement(verdict=refusal, preemption=made)
+
+
+def refused(verdict: Refusal, made: NoPreemption) -> Refusal:
+    """Return a refusal after the search for victims: it proves nothing if that does not."""
+    if made.cause == "comes-free":
+        return awaiting(verdict, made)
+    search = msgspec.structs.replace(
+        verdict.search, exhausted=verdict.search.exhausted and made.cause != "unknown"
+    )
+    outcome = "unknown" if made.cause == "unknown" else verdict.outcome
+    return msgspec.structs.replace(verdict, outcome=outcome, search=search)
+
+
+def awaiting(verdict: Refusal, made: NoPreemption) -> Refusal:
+    """Return that a tree waits for terminating pods; nothing else is needed."""
+    return msgspec.structs.replace(
+        verdict,
+        outcome="waiting",
+        status="Wait",
+        reasons=(*made.reasons, *verdict.reasons),
+        conflict=(),
+        changes=(),
+        when_empty="",
+        reasons_when_empty=(),
+    )
+
+
+# --- what would help, with evictions
+
+
+def _explained(
+    request: PlanRequest, fleet: NodeTable, refusal: Refusal, made: NoPreemption
+) -> Refusal:
+    """Return a refusal with its conflict, and with what would help."""
+    pods = list(_may_go(request)) if made.cause != "never" else []
+    roomier = without(request, pods)
+    roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
+    table = fleet.renewed(roomier.nodes)
+    solved = solve(roomier, table, maximise=False) if pods else None
+    if solved is None or solved.solution is not None or not solved.proved:
+        # no eviction changes anything, or it is not the capacity of units that decides
+        alone = plan(msgspec.structs.replace(request, evictable=None), fleet=fleet)
+        assert isinstance(alone, Refusal)
+        return msgspec.structs.replace(
+            refusal,
+            conflict=alone.conflict,
+            changes=alone.changes,
+            when_empty=alone.when_empty,
+            reasons_when_empty=alone.reasons_when_empty,
+        )
+    refusal = compared_with_empty(refusal, request)
+    explanation = explain(roomier, table, solved, request.rejected_nodes)
+    conflict = (
+        msgspec.structs.replace(c, message=c.message.replace(FREE, FREE_OR_LOWER))
+        for c in explanation.conflict
+    )
+    planned = (_planned(request, fleet, change) for change in explanation.changes)
+    changes = [change for change in planned if change is not None]
+    return msgspec.structs.replace(
+        refusal,
+        conflict=tuple(conflict),
+        changes=tuple(sorted(changes, key=lambda change: bool(change.evicts))),
+    )
+
+
+def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:
+    """Yield terminating pods, and those of units that leave every near and spread rule as it is when they go."""
+    source = request.evictable or Evictable(priority=0)
+    yield from source.going
+    kept = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
+    for unit in source.units:
+        counted = any(kept.intersection(pod.rules) for pod in unit.pods)
+        if unit.priority < source.priority and not counted:
+            yield from unit.pods
+
+
+def _planned(request: PlanRequest, fleet: NodeTable, change: Relaxation) -> Relaxation | None:
+    """Return a change with the units that must be evicted beside it; None: it does not help after all."""
+    budget = max(request.budget // BUDGET_PART, 1)
+    changed = with_change(msgspec.structs.replace(request, explain=False, budget=budget), change)
+    if change.kind == "reservation":  # what runs on an emptied node is gone already
+        changed = _without_units_on(changed, set(change.nodes))
+    table = fleet.renewed(changed.nodes)
+    verdict = plan(msgspec.structs.replace(changed, evictable=None), fleet=table)
+    if isinstance(verdict, Plan):
+        return change
+    made = preempt(changed, fleet=table, verdict=verdict)
+    if isinstance(made, PreemptionPlan):
+        readers = Visibility.of((request.root.key.namespace,))
+        names = tuple(
+            name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+            for unit in (*made.victims, *made.superseded)
+        )
+        return _evicting(change, names) if names else change
+    if made.cause == "comes-free":
+        return change
+    return _evicting(change, (SOME_UNITS,)) if made.cause == "unknown" else None
+
+
+def _evicting(change: Relaxation, names: tuple[str, ...]) -> Relaxation:
+    names = tuple(sorted(names))
+    return msgspec.structs.replace(change, text=evicting(change.text, names), evicts=names)
+
+
+def _without_units_on(request: PlanRequest, nodes: set[NodeName]) -> PlanRequest:
+    source = request.evictable or Evictable(priority=0)
+    units = tuple(u for u in source.units if not any(p.node in nodes for p in u.pods))
+    going = tuple(p for p in source.going if p.node not in nodes)
+    evictable = msgspec.structs.replace(source, units=units, going=going)
+    return msgspec.structs.replace(request, evictable=evictable)

@@ -1,0 +1,147 @@
+"""Verdicts about trees that may preempt: what is proved, what waits, and what would help with evictions."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import HealthCheck, given
+
+from extender.core.planner.model.feasibility import satisfied_by_bound
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
+from extender.core.planner.preempt.judgement import judge
+from extender.core.planner.preempt.victim_search import PreemptionPlan
+from tests.support.hypothesis_profile import examples
+from tests.support.planning import preemption_checker
+from tests.support.planning.brute_force_planner import best_total
+from tests.support.planning.random_trees import crowded
+from tests.support.refusals.refusal_checker import changed
+from tests.unit.core.planner.preempt.test_victim_search_cases import (
+    ask,
+    leaf,
+    lone,
+    nodes,
+    victim,
+    whole,
+)
+
+
+def helps(request: PlanRequest) -> tuple[str, ...]:
+    """Return what would help a tree that is refused."""
+    refusal = judge(request).verdict
+    assert isinstance(refusal, Refusal)
+    return refusal.relaxations
+
+
+def test_help_is_planned_with_evictions():
+    """A gang of three, two nodes with low pods: one more node is enough, or a minimum of two, each with both evictions."""
+    request = ask(
+        leaf("hi", 3, size=3), nodes(r=[0, 0]), lone("a", "r-0", 1, 4), lone("b", "r-1", 1, 4)
+    )
+    request = msgspec.structs.replace(
+        request,
+        nodes=tuple(msgspec.structs.replace(n, allocatable={"slot": 4, "pods": 9}) for n in request.nodes),
+    )  # fmt: skip
+    assert helps(request) == (
+        "minCount 2 instead of 3 at PodGroup ns/hi, and evicting Pod/ns/a, Pod/ns/b",
+        "1 more empty node like r-0, and evicting Pod/ns/a, Pod/ns/b",
+    )
+
+
+def test_a_way_out_without_evictions_comes_first():
+    """The free node behind a taint costs no pod; the larger minimum does."""
+    fleet = nodes(r=[0], s=[4])
+    taint = msgspec.structs.replace(fleet[1], unschedulable=True)
+    request = ask(leaf("hi", 2, size=3), (fleet[0], taint), lone("a", "r-0", 1, 4))
+    ways = helps(request)
+    assert any("uncordon s-0" in way and "evicting Pod/ns/a" in way for way in ways)
+    evicting = ["evicting" in way for way in ways]
+    assert evicting == sorted(evicting)
+
+
+def test_five_hundred_nodes_of_which_two_are_missing():
+    """Ten GPU nodes run low pods of a gang each: for twelve nodes two more are enough, not twelve."""
+    gpu = nodes(g=[0] * 10)
+    others = tuple(
+        msgspec.structs.replace(n, allocatable={"pods": 100}, free={"pods": 90}) for n in nodes(c=[0] * 490)
+    )  # fmt: skip
+    units = [whole(f"low{i}", f"g-{i}", slots=4) for i in range(10)]
+    request = ask(leaf("hi", 12, size=3), gpu + others, *units)
+    small = tuple(
+        msgspec.structs.replace(n, allocatable={**n.allocatable, "slot": 4})
+        if "slot" in n.allocatable else n
+        for n in request.nodes
+    )  # fmt: skip
+    refusal = judge(msgspec.structs.replace(request, nodes=small)).verdict
+    (more,) = (change for change in refusal.changes if change.kind == "nodes")
+    assert sum(added.count for added in more.added) <= 2
+    assert len(more.evicts) == 10
+
+
+def test_what_only_terminating_pods_keep_out_waits():
+    """Peer case F2: it is not impossible, nothing is to be bought, and no policy changes that."""
+    request = ask(leaf("hi", 1), nodes(r=[0]), going=(victim("old", "r-0"),))
+    for may in (True, False):
+        evictable = msgspec.structs.replace(request.evictable, may_preempt=may)
+        refusal = judge(msgspec.structs.replace(request, evictable=evictable)).verdict
+        assert (refusal.outcome, refusal.changes, refusal.conflict) == ("waiting", (), ())
+        assert refusal.reasons[0].startswith("waiting for 1 pod that terminates, on r-0")
+
+
+def test_who_must_not_preempt_has_ways_out_without():
+    """preemptionPolicy Never: no way out evicts a unit."""
+    request = ask(leaf("hi", 1), nodes(r=[0]), lone("a", "r-0", 1, 4))
+    evictable = msgspec.structs.replace(request.evictable, may_preempt=False)
+    refusal = judge(msgspec.structs.replace(request, evictable=evictable)).verdict
+    assert refusal.outcome == "impossible"
+    assert [change.evicts for change in refusal.changes] == [()]
+
+
+def _faults(request: PlanRequest) -> None:
+    judged = judge(msgspec.structs.replace(request, explain=True))
+    refusal = judged.verdict
+    if isinstance(refusal, Plan) or isinstance(judged.preemption, PreemptionPlan):
+        return
+    if refusal.outcome == "impossible":
+        bare = msgspec.structs.replace(request, rejected_nodes=())
+        assert (
+            preemption_checker.most_placed(bare) is None or not judged.preemption.search.exhausted
+        )
+    if judged.preemption is None:
+        return
+    for change in refusal.changes:
+        after = changed(request, change)
+        if (
+            change.kind == "podRules"
+        ):  # units name rules by their indexes, so these are emptied instead
+            after = msgspec.structs.replace(
+                request,
+                rules=tuple(
+                    msgspec.structs.replace(rule, shapes=(), about=())
+                    if i in change.rules
+                    else rule
+                    for i, rule in enumerate(request.rules)
+                ),
+            )
+        if change.evicts:
+            assert preemption_checker.most_placed(after) is not None, change
+        elif not satisfied_by_bound(after.root):
+            going = list(request.evictable.going)
+            assert best_total(preemption_checker.roomier(after, going)) is not None, change
+        if change.kind == "nodes" and len(change.added) == 1:
+            (one,) = change.added
+            fewer = msgspec.structs.replace(one, count=one.count - 1)
+            less = changed(request, msgspec.structs.replace(change, added=(fewer,)))
+            assert preemption_checker.most_placed(less) is None, change
+
+
+@examples(300, quick=40, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_what_helps_is_true_and_the_least(request_):
+    """Every way out fits with the evictions that it names, and one node fewer does not."""
+    _faults(request_)
+
+
+@examples(300, quick=30, suppress_health_check=list(HealthCheck))
+@given(crowded(rules_=True))
+def test_what_helps_where_pods_have_rules(request_):
+    """The same where affinity, anti-affinity and spread count pods that may go."""
+    _faults(request_)
