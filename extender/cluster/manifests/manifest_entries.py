@@ -33,6 +33,7 @@ from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.wording import did_you_mean
+from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
@@ -65,6 +66,14 @@ _HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod f
     {("storage.k8s.io", "StorageClass")}
 )
 
+_FIELDS_KNOWN: Final = (
+    api.WorkloadManifest,
+    api.PodCliqueSet,
+    api.TrainingRuntime,
+    api.ClusterTrainingRuntime,
+    api.Pod,
+)
+
 Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
 Source = (
     api.WorkloadManifest
@@ -83,6 +92,7 @@ _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
     (GROVE_GROUP, "PodCliqueSet"): api.PodCliqueSet,
     (GROVE_GROUP, "ClusterTopology"): api.ClusterTopology,
+    (GROVE_GROUP, "ClusterTopologyBinding"): api.ClusterTopologyBinding,
 }
 
 
@@ -334,6 +344,11 @@ def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T,
     found = with_metadata(found, namespace=(given or NAMESPACE) if namespaced else "")
     if not found.metadata.name:
         raise BadInput(f"{thing['kind']}: metadata.name: is missing")
+    if kind in _FIELDS_KNOWN and (kind is not api.Pod or role is Role.WANTED):
+        notes = tuple(field_notes(str(thing["kind"]), thing))
+        unusual.extend(str(note) for note in notes if note.kind != "unused" or role is Role.WANTED)
+        if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
+            wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
     builtin = str(thing["apiVersion"]).startswith(f"{BUILTIN_GROUP}/")
     if isinstance(found, CHECKED):  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(thing), kind, fields_not_read)

@@ -122,7 +122,7 @@ def _expansions(
         spec=thing.spec,
     )
     try:
-        gangs = podgangs_of(owner, files.domains)
+        gangs = podgangs_of(owner, files.topologies)
         manifests = [_made(gang.manifest, thing) for gang in gangs]
     except BadInput as fault:
         raise located(f"{entry.where}: {owner}", fault) from fault
@@ -232,7 +232,9 @@ class _WorkloadExpansion:
             return
         if text:
             self._found.warnings.append(f"{text}; its pods are placed one by one")
-        self._found.warnings.extend(notice.message for notice in tree.notices)
+        self._found.warnings.extend(  # the entry of the object has its fields that are not used
+            notice.message for notice in tree.notices if notice.reason != "FieldNotUsed"
+        )
         if self._kind.suspended(request.workload):
             self._warn("is suspended; planned as if it were resumed")
         roots = roots_of(self._kind, request)

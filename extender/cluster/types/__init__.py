@@ -37,6 +37,7 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
 from extender.cluster.types.workload_types import (
     ClusterTopology,
+    ClusterTopologyBinding,
     ClusterTrainingRuntime,
     PodCliqueSet,
     TrainingRuntime,
@@ -73,6 +74,7 @@ KINDS: dict[str, type[Readable]] = {
 __all__ = [
     "KINDS",
     "ClusterTopology",
+    "ClusterTopologyBinding",
     "ClusterTrainingRuntime",
     "CompositePodGroup",
     "Container",

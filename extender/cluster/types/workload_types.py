@@ -55,3 +55,7 @@ class ClusterTopology(KubernetesObject, frozen=True, kw_only=True):
     """The topology of a cluster, as Grove's operator reads it."""
 
     spec: ClusterTopologySpec = ClusterTopologySpec()
+
+
+class ClusterTopologyBinding(ClusterTopology, frozen=True, kw_only=True):
+    """The same, as an operator with `topologyName` reads it."""

@@ -233,6 +233,28 @@ def test_a_running_tree_stays_when_its_workload_cannot_be_compiled_any_more():
     assert compiled(bad, existing=basic, requested=False).outcome == "basic"
 
 
+def test_a_field_that_is_not_used_is_a_notice():
+    found = compiled(job(2, paralelism=3))
+    assert found.outcome == "compiled"
+    (notice,) = found.notices
+    assert notice.reason == "FieldNotUsed"
+    assert notice.message == (
+        "Job/default/fit: spec.paralelism: there is no such field in Kubernetes v1.37.2, so it is not used; did you mean parallelism?"
+    )
+
+
+def test_a_constraint_that_is_not_known_is_refused():
+    """X14: a lost constraint is worse than an error; one that is only covered by its namespace runs pod by pod."""
+    later = job(2, placementPolicy={"rack": "one"})
+    found = compiled(later)
+    assert (found.outcome, found.groups) == ("refused", ())
+    assert found.refusal.reason == "UnknownConstraint"
+    assert found.refusal.message.startswith(
+        "Job/default/fit: spec.placementPolicy: there is no such field in"
+    )
+    assert compiled(later, requested=False).outcome == "basic"
+
+
 def test_two_priorities_in_one_leaf_are_refused_also_for_a_namespace():
     found = lws(workerTemplate=template("high"), leaderTemplate=template("low"))
     result = compiled(found, use("serve-0-a"), requested=False)
