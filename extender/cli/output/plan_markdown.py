@@ -79,7 +79,7 @@ def _headline(result: PlanAnswer) -> str:
         return "Nothing to plan"
     counts = Counter(gang.verdict for gang in result.gangs)
     if len(result.gangs) == 1 or len(counts) == 1:
-        return HEADLINES[result.verdict]
+        return HEADLINES[result.gangs[0].verdict]
     return ", ".join(f"{counts[word]} {ANSWERS[word]}" for word in BEST_TO_WORST if counts[word])
 
 

@@ -33,7 +33,12 @@ def print_plan(result: PlanAnswer, *, files: bool) -> None:
             "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
         )
         where = "the files of -f have" if files else "the cluster has"
-        console().print(f"Nothing to plan: {where} no group and no pending pod; {others}.")
+        what = (
+            "no group, no pending pod and no workload that needs pods"
+            if files
+            else "no group and no pending pod"
+        )
+        console().print(f"Nothing to plan: {where} {what}; {others}.")
         return
     if not isinstance(result.copies, UnsetType):
         _print_copies(result.gangs, result.copies)

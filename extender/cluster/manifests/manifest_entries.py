@@ -34,12 +34,20 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.wording import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
-from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
 from extender.core.workloads.workload_fields import PodCliqueSetFields
 
 NAMESPACE: Final = "default"
+# Kinds of the core group without pods; there are no others, so any other kind is misspelt
+_CORE_BESIDE: Final = frozenset(
+    ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
+)  # fmt: skip
+_MAKES_PODS: Final = frozenset(  # kinds of Kubernetes that make pods and are not planned
+    {("apps", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")}
+)
+GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _CLUSTER_WIDE: Final = (
@@ -62,10 +70,6 @@ _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
 )  # Kubernetes 1.35: same name, other meaning
-_HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod fits
-    {("storage.k8s.io", "StorageClass")}
-)
-
 _FIELDS_KNOWN: Final = (
     api.WorkloadManifest,
     api.PodCliqueSet,
@@ -82,6 +86,7 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
@@ -111,6 +116,7 @@ _VERSIONS: Final[
     "policy": ("v1", "v1beta1"),
 }
 _ALL_KINDS: Final = sorted({*api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)})
+_ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
 class Role(Enum):
@@ -147,7 +153,8 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
         """Return the identity of the object."""
         thing = self.thing
         kind = thing.kind if isinstance(thing, api.WorkloadManifest) else type(thing).__name__
-        return (kind, "", *thing.key)
+        other = f"{thing.api_version} {thing.kind}" if isinstance(thing, api.OtherObject) else ""
+        return (kind, other, *thing.key)
 
 
 AnyEntry = Entry | SourceEntry
@@ -250,7 +257,7 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
         if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
             readable: type[api.Readable] = api.KINDS[kind]
             _check_version(kind, version)
-            found, notes = _read_as(readable, thing, role)
+            found, notes = _read_as(readable, thing, where, role)
             return Entry(thing=found, where=where, role=role, notes=notes)
         if (source := _source_type(kind, group)) is not None:
             if issubclass(source, api.WorkloadManifest):
@@ -259,9 +266,11 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
                 _check_fields(kind, BY_KIND[kind].spec_type, thing)
             elif source is api.PodCliqueSet:
                 _check_fields(kind, PodCliqueSetFields, thing)
-            made, notes = _read_as(source, thing, role)
+            made, notes = _read_as(source, thing, where, role)
             return SourceEntry(thing=made, where=where, role=role, notes=notes)
-        _check_ignored(kind, version, group, role)
+        _check_ignored(thing, kind, version, role)
+        if role is Role.WANTED:
+            return SourceEntry(thing=_other(_named(thing, where)), where=where, role=role)
     except BadInput as fault:
         name = named(kind, thing)
         texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
@@ -292,8 +301,9 @@ def _versions_of(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _check_ignored(kind: str, version: str, group: str, role: Role) -> None:
-    """Raise BadInput if the kind of an object is misspelt, or nothing is planned of it in -f."""
+def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: Role) -> None:
+    """Raise BadInput if the kind of an object is misspelt, or it is one of -f and has pods that are not planned."""
+    group = version.rpartition("/")[0]
     ours = f"{OUR_GROUP}/v1alpha1"
     near = bool(difflib.get_close_matches(version, (ours,), cutoff=0.85))
     if group == OUR_GROUP:
@@ -302,12 +312,46 @@ def _check_ignored(kind: str, version: str, group: str, role: Role) -> None:
         raise BadInput(f'kind: {OUR_GROUP} has no kind "{kind}"{hint}')
     if near and ours in _versions_of(kind):
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {ours}?')
-    if role is Role.WANTED and (group, kind) not in _HARMLESS:
+    if role is Role.WANTED:
         known = _versions_of(kind)
-        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _ALL_KINDS)
-        raise BadInput(
-            f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
-        )
+        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _kinds_of(group))
+        makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
+        if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
+            raise BadInput(
+                f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
+            )
+
+
+def _kinds_of(group: str) -> list[str]:
+    """Return the kinds of an API group that are read, or all where no kind of the group is: it may be misspelt too."""
+    kinds = [
+        kind for kind in _ALL_KINDS if any(_group_of(one) == group for one in _versions_of(kind))
+    ]
+    near = difflib.get_close_matches(group, _ALL_GROUPS, n=1, cutoff=0.85)
+    return kinds or ([*_ALL_KINDS] if near else [])
+
+
+def _group_of(version: str) -> str:
+    return version.rpartition("/")[0]
+
+
+def _has_pods(value: object) -> bool:
+    """Return whether an object has containers somewhere: it makes pods."""
+    if isinstance(value, Mapping):
+        return bool(value.get("containers")) or any(map(_has_pods, value.values()))
+    return isinstance(value, list) and any(map(_has_pods, value))
+
+
+def _other(thing: Mapping[str, Any]) -> api.OtherObject:
+    """Return an object of which only kind and name count."""
+    metadata = thing.get("metadata")
+    name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
+    namespace = str(metadata.get("namespace") or "") if isinstance(metadata, Mapping) else ""
+    return api.OtherObject(
+        api_version=str(thing["apiVersion"]),
+        kind=str(thing["kind"]),
+        metadata=api.ObjectMeta(name=name, namespace=namespace),
+    )
 
 
 def _source_type(kind: str, group: str) -> type[Source] | None:
@@ -317,7 +361,19 @@ def _source_type(kind: str, group: str) -> type[Source] | None:
     return _SOURCES.get((group, kind))
 
 
-def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T, tuple[str, ...]]:
+def _named(thing: Mapping[str, object], where: str) -> Mapping[str, object]:
+    """Return an object with a name where it has a generateName, as the API server makes one; here by its place in the files."""
+    metadata = thing.get("metadata")
+    beginning = metadata.get("generateName") if isinstance(metadata, Mapping) else None
+    if not isinstance(metadata, Mapping) or metadata.get("name") or not isinstance(beginning, str):
+        return thing
+    suffix = uuid.uuid5(_UIDS, where).hex[:GENERATED]
+    return {**thing, "metadata": {**metadata, "name": f"{beginning}{suffix}"}}
+
+
+def _read_as(
+    kind: type[T], thing: Mapping[str, object], where: str, role: Role
+) -> tuple[T, tuple[str, ...]]:
     """Return an object, and what is unusual about it.
 
     Raises:
@@ -327,6 +383,7 @@ def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T,
     unusual: list[str] = []
     metadata = thing.get("metadata")
     given = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    thing = _named(thing, where)
     namespaced = not issubclass(kind, _CLUSTER_WIDE)
     if namespaced and isinstance(given, str) and given and not is_namespace(given):
         wrong.append(

@@ -13,6 +13,7 @@ Note: a node without `pods` in its capacity gets 110, the kubelet's default, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -142,6 +143,7 @@ def complete(
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
+    warnings += _left_out(last.values())
     known = [_identified(entry, memory) for entry in last.values()]
     if serving:
         known = list(_dated(known, memory))
@@ -167,6 +169,14 @@ def complete(
         origins=expansion.origins,
         refused=tuple(expansion.refused),
     )
+
+
+def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
+    """Yield one line with the objects of -f that have nothing to plan."""
+    kinds = Counter(one.thing.kind for one in entries if isinstance(one.thing, api.OtherObject))
+    if kinds:
+        named = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        yield f"left out, as they have no pods: {named}"
 
 
 def _with_made(

@@ -245,6 +245,8 @@ class _WorkloadExpansion:
             key = GroupKey(self._workload.namespace, spec.name, spec.kind)
             self._found.origins[key] = GroupOrigin(origin, roles.get(spec.name, ""))
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
+        if not leaves:
+            self._warn("needs no pods as it is, so nothing of it is planned")
         self._add((*groups, *self._pods(leaves, members=True)))
 
     # --- who decides

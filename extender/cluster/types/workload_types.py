@@ -59,3 +59,7 @@ class ClusterTopology(KubernetesObject, frozen=True, kw_only=True):
 
 class ClusterTopologyBinding(ClusterTopology, frozen=True, kw_only=True):
     """The same, as an operator with `topologyName` reads it."""
+
+
+class OtherObject(KubernetesObject, frozen=True, kw_only=True):
+    """An object beside a workload that has no pods and no groups."""

@@ -157,7 +157,7 @@ def _lost_constraints(notes: Iterable[tuple[WorkloadObject, FieldNote]]) -> Iter
     """Yield a refusal for each field that limits where pods may run, and whose meaning is not known (SPEC X14)."""
     for of, note in notes:
         if note.kind == "constraint":
-            text = f"{note.text}; a tree without it might be placed where it must not be: leave it out, or upgrade the service"
+            text = f"a tree without it might be placed where it must not be: leave it out, or upgrade the service; {note.text}"
             yield refusal_of(of, "UnknownConstraint", note.path, text)
 
 

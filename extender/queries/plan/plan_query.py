@@ -60,6 +60,7 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was planned
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BUDGET_MAX = 200_000  # search nodes that a query may ask for
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -130,7 +131,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     a query for as many copies as fit is that of the first copy.
     """
 
-    verdict: VerdictWord
+    verdict: AnswerWord
     gangs: tuple[GangVerdict, ...]
     copies: CopiesLine | UnsetType = UNSET  # only of a query with copies
     given: tuple[str, ...] | UnsetType = UNSET  # what was changed about cluster and trees
@@ -211,9 +212,9 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     return PlanAnswer(verdict=worst_verdict(found), gangs=found)
 
 
-def worst_verdict(found: Iterable[GangVerdict]) -> VerdictWord:
-    """Return the worst verdict; *placed* if there is none."""
-    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="placed")
+def worst_verdict(found: Iterable[GangVerdict]) -> AnswerWord:
+    """Return the worst verdict; *nothing* if there is none."""
+    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="nothing")
 
 
 def plan_in_order(

@@ -104,6 +104,62 @@ def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> Non
     load([], [write("ns.yaml", an_object("Namespace", "a", "v1", ""))])
 
 
+def test_what_has_no_pods_beside_a_workload_is_left_out_in_one_line(write) -> None:
+    """As manifests are written: a Service, access rights and settings in one file with the workload."""
+    job = an_object(
+        "Job",
+        "j",
+        "batch/v1",
+        spec={"parallelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}},
+    )
+    beside = [
+        an_object("Service", "s", "v1", spec={"selector": {"a": "b"}}),
+        an_object("ConfigMap", "a", "v1", data={}),
+        an_object("ConfigMap", "b", "v1", data={}),
+        an_object("RoleBinding", "r", "rbac.authorization.k8s.io/v1", roleRef={}),
+        an_object("LocalQueue", "q", "kueue.x-k8s.io/v1beta1", spec={}),
+        an_object("WorkloadPriorityClass", "p", "kueue.x-k8s.io/v1beta1", "", value=1),
+        an_object("ResourceClaimTemplate", "t", "resource.k8s.io/v1", spec={"spec": {}}),
+    ]
+    found = load([write("nodes.yaml", a_node("n"))], [write("x.yaml", *beside, job)])
+    assert len(found.pods) == 2
+    (line,) = (text for text in found.warnings if "left out" in text)
+    assert line == (
+        "left out, as they have no pods: ConfigMap (2), LocalQueue (1), ResourceClaimTemplate (1), RoleBinding (1), Service (1), "
+        "WorkloadPriorityClass (1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (an_object("MPIJob", "m", "kubeflow.org/v2beta1", spec={"mpiReplicaSpecs": {"Worker": {"template": {"spec": {
+            "containers": [{"name": "c"}]}}}}}), "kind MPIJob of kubeflow.org/v2beta1 is not planned; give its pods and groups"),
+        (an_object("Servise", "s", "v1"), "kind Servise of v1 is not planned"),
+        (an_object("RayClusters", "s", "ray.io/v1"), "is not planned; did you mean RayCluster?"),
+        (an_object("Jobset", "s", "jobset.x-k8s.io/v1alpha2"), "is not planned; did you mean JobSet?"),
+    ],
+)  # fmt: skip
+def test_what_has_pods_that_are_not_planned_or_is_misspelt_is_an_error(write, thing, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        load([], [write("x.yaml", thing)])
+
+
+def test_an_object_with_a_generated_name_gets_one_by_its_place(write) -> None:
+    """As the API server does for `kubectl create`; the same file gives the same names, and two objects have two."""
+    job = an_object(
+        "Job", "", "batch/v1", spec={"template": {"spec": {"containers": [{"name": "c"}]}}}
+    )
+    job["metadata"] = {"generateName": "j-"}
+    path = write("x.yaml", job, job, a_pod("", metadata={"name": None, "generateName": "p-"}))
+    found = load([], [path])
+    names = sorted(str(one.workload) for one in found.origins.values())
+    assert [name.rpartition("-")[0] for name in names] == ["Job/default/j", "Job/default/j"]
+    assert names[0] != names[1]
+    assert len(found.pods) == 3
+    assert found.pods == load([], [path]).pods
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -239,7 +239,7 @@ def test_a_field_that_is_not_used_is_a_notice():
     (notice,) = found.notices
     assert notice.reason == "FieldNotUsed"
     assert notice.message == (
-        "Job/default/fit: spec.paralelism: there is no such field in Kubernetes v1.37.2, so it is not used; did you mean parallelism?"
+        "Job/team/fit: spec.paralelism: there is no such field in Kubernetes v1.37.2, so it is not used; did you mean parallelism?"
     )
 
 
@@ -250,8 +250,9 @@ def test_a_constraint_that_is_not_known_is_refused():
     assert (found.outcome, found.groups) == ("refused", ())
     assert found.refusal.reason == "UnknownConstraint"
     assert found.refusal.message.startswith(
-        "Job/default/fit: spec.placementPolicy: there is no such field in"
+        "Job/team/fit: spec.placementPolicy: a tree without it might be placed where it must not"
     )
+    assert "there is no such field in Kubernetes v1.37.2" in found.refusal.message
     assert compiled(later, requested=False).outcome == "basic"
 
 
