@@ -32,6 +32,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
+from extender.cluster.read.unknown_fields import PREFIX
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.decisions.trees.tree_events import is_requested
 from extender.core.model.errors import BadInput, located, several, texts_of
@@ -388,7 +389,9 @@ class _WorkloadExpansion:
 
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:
-    return msgspec.structs.replace(workload, annotations={})
+    """Return a workload without our annotations; those of its controller change its pods."""
+    kept = {key: text for key, text in workload.annotations.items() if not key.startswith(PREFIX)}
+    return msgspec.structs.replace(workload, annotations=kept)
 
 
 def roots_of(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:

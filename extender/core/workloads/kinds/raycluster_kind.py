@@ -23,7 +23,12 @@ from extender.core.workloads.kind_rules import (
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
-from extender.core.workloads.workload_fields import Count, ReadFields, TemplateFields
+from extender.core.workloads.workload_fields import (
+    Count,
+    ReadFields,
+    ResourceFields,
+    TemplateFields,
+)
 from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -35,12 +40,22 @@ HEAD = "headgroup"  # value of GROUP_LABEL on the head
 _BETWEEN = "-ray-"  # a cluster a with a group b-c, and a cluster a-b with a group c, differ
 _REPLICA = re.compile(rf"{_BETWEEN}(?P<replica>.+)")
 
+# What KubeRay v1.6.2 adds to pods (`BuildAutoscalerContainer`, `DefaultWorkerPodTemplate`)
+_AUTOSCALER: Mapping[str, Any] = {
+    "name": "autoscaler",
+    "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
+}
+_WAITS_FOR_HEAD: Mapping[str, Any] = {
+    "name": "wait-gcs-ready",
+    "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}},
+}
+
 WorkerGroup = Mapping[str, Any]
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
     del policy
-    head = (workload.spec.get("headGroupSpec") or {}).get("template") or {}
+    head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
     gangs = 1
     used = _names_in_use(workload, observed)
@@ -57,6 +72,31 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         one_by_one=True,
     )
     return WorkloadParts(roots=(root,))
+
+
+def _head_template(workload: WorkloadObject) -> Mapping[str, Any]:
+    """Return the template of the head, with the container of the autoscaler where it is enabled."""
+    head = workload.spec.get("headGroupSpec") or {}
+    if not workload.spec.get("enableInTreeAutoscaling"):
+        return _with_labels(head)
+    options = workload.spec.get("autoscalerOptions") or {}
+    resources = options.get("resources")
+    autoscaler = _AUTOSCALER if resources is None else {**_AUTOSCALER, "resources": resources}
+    return _with_labels(head, "containers", autoscaler)
+
+
+def _with_labels(
+    group: Mapping[str, Any], field: str = "", container: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Return the pod template of a group, with the labels of the group and a container that KubeRay adds."""
+    template = group.get("template") or {}
+    if not template.get("spec"):
+        return template
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    labels = {**(metadata.get("labels") or {}), **(group.get("labels") or {})}
+    if container is not None:
+        spec = {**spec, field: [*(spec.get(field) or ()), container]}
+    return {**template, "metadata": {**metadata, "labels": labels}, "spec": spec}
 
 
 def _worker_groups(workload: WorkloadObject) -> tuple[WorkerGroup, ...]:
@@ -80,7 +120,7 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
     if most == 0:
         return None
     hosts = max(1, number(group, "numOfHosts", 1))
-    template = group.get("template") or {}
+    template = _with_labels(group, "initContainers", _WAITS_FOR_HEAD)
     if (
         hosts == 1 or name in used
     ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
@@ -147,7 +187,12 @@ def _kept_out(workload: WorkloadObject) -> str:
 
 
 class _HeadFields(ReadFields, frozen=True, kw_only=True):
+    labels: dict[str, str] | None = None
     template: TemplateFields | None = None
+
+
+class _AutoscalerFields(ReadFields, frozen=True, kw_only=True):
+    resources: ResourceFields | None = None
 
 
 class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
@@ -157,10 +202,13 @@ class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
     max_replicas: Count | None = None
     num_of_hosts: Count | None = None
     suspend: bool | None = None
+    labels: dict[str, str] | None = None
     template: TemplateFields | None = None
 
 
 class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
+    enable_in_tree_autoscaling: bool | None = None
+    autoscaler_options: _AutoscalerFields | None = None
     head_group_spec: _HeadFields | None = None
     worker_group_specs: tuple[_WorkerGroupFields, ...] | None = None
     suspend: bool | None = None
