@@ -38,6 +38,7 @@ from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
 from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
@@ -115,7 +116,10 @@ _VERSIONS: Final[
     OUR_GROUP: ("v1alpha1",),
     "policy": ("v1", "v1beta1"),
 }
-_ALL_KINDS: Final = sorted({*api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)})
+_HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
+_ALL_KINDS: Final = sorted(
+    {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
+)
 _ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
@@ -147,6 +151,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     role: Role
     notes: tuple[str, ...] = ()
+    holder: tuple[str, str, str] | None = None  # kind, namespace, name of what it is made from
 
     @property
     def ident(self) -> Ident:
@@ -268,6 +273,8 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
                 _check_fields(kind, PodCliqueSetFields, thing)
             made, notes = _read_as(source, thing, where, role)
             return SourceEntry(thing=made, where=where, role=role, notes=notes)
+        if (of := _HOLDERS.get((group, kind))) is not None:
+            return _held_entry(of, thing, where, role)
         _check_ignored(thing, kind, version, role)
         if role is Role.WANTED:
             return SourceEntry(thing=_other(_named(thing, where)), where=where, role=role)
@@ -276,6 +283,49 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
         texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
         raise several(tuple(f"{where}: {text}" for text in texts)) from fault
     return None
+
+
+def _held_entry(
+    kind: WorkloadKind, thing: Mapping[str, Any], where: str, role: Role
+) -> SourceEntry | None:
+    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none.
+
+    Raises:
+        BadInput: The workload in it cannot be read.
+    """
+    holder = str(thing["kind"])
+    found = without_nulls(_named(thing, where))
+    assert isinstance(found, dict), "an object stays one"
+    thing = found
+    try:
+        held = kind.holders[holder](thing)
+        metadata = {**thing.get("metadata", {})}
+    except (AttributeError, TypeError) as fault:
+        raise BadInput(f"a field has another type than in the API: {fault}") from fault
+    name = named(holder, thing)
+    notes = tuple(
+        f"{name}: {note}" for note in (*field_notes(holder, thing), held.note) if str(note)
+    )
+    if held.spec is None:
+        other = SourceEntry(thing=_other(thing), where=where, role=role, notes=notes)
+        return other if role is Role.WANTED else None
+    manifest = {
+        "apiVersion": thing["apiVersion"],
+        "kind": kind.kind,
+        "metadata": {
+            **{field: metadata[field] for field in ("name", "namespace") if field in metadata},
+            "labels": held.labels,
+            "annotations": held.annotations,
+        },
+        "spec": held.spec,
+    }
+    _check_version(kind.kind, str(thing["apiVersion"]))
+    _check_fields(kind.kind, kind.spec_type, manifest)
+    workload, _ = _read_as(api.WorkloadManifest, manifest, where, role)
+    owner = (holder, *workload.key)
+    if role is Role.CLUSTER:
+        notes = ()
+    return SourceEntry(thing=workload, where=where, role=role, notes=notes, holder=owner)
 
 
 def _check_version(kind: str, version: str) -> None:
@@ -298,6 +348,12 @@ def _versions_of(kind: str) -> tuple[str, ...]:
     if kind in BY_KIND:
         found += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
     found += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
+    found += (
+        f"{of.group}/{version}"
+        for (_, holder), of in _HOLDERS.items()
+        if holder == kind
+        for version in of.versions
+    )
     return tuple(dict.fromkeys(found))
 
 

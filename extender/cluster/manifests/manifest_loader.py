@@ -28,6 +28,7 @@ from extender.cluster.manifests.manifest_entries import (
     Ident,
     Role,
     SomeEntry,
+    SourceEntry,
     filled_in_uid,
     read_all,
     with_metadata,
@@ -142,6 +143,7 @@ def complete(
                 f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
+    last = _without_made(last)
     warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
     warnings += _left_out(last.values())
     known = [_identified(entry, memory) for entry in last.values()]
@@ -169,6 +171,21 @@ def complete(
         origins=expansion.origins,
         refused=tuple(expansion.refused),
     )
+
+
+def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
+    """Return the entries without the workloads that are made from an object and that the files have besides it."""
+    owners = {
+        (owner.kind, entry.thing.metadata.namespace, owner.name)
+        for entry in entries.values()
+        for owner in entry.thing.metadata.owner_references
+        if owner.controller and isinstance(entry, SourceEntry)
+    }
+    return {
+        ident: entry
+        for ident, entry in entries.items()
+        if not (isinstance(entry, SourceEntry) and entry.holder in owners)
+    }
 
 
 def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from extender.core.workloads.kind_rules import (
     never,
     number,
     only_whole,
+    required,
     template_kept_out,
 )
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
@@ -29,7 +30,7 @@ from extender.core.workloads.workload_fields import (
     ResourceFields,
     TemplateFields,
 )
-from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "ray.io/cluster"
@@ -45,6 +46,14 @@ _AUTOSCALER: Mapping[str, Any] = {
     "name": "autoscaler",
     "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
 }
+_SUBMITTER: Mapping[str, Any] = {
+    "name": "ray-job-submitter",
+    "resources": {
+        "requests": {"cpu": "500m", "memory": "200Mi"},
+        "limits": {"cpu": "1", "memory": "1Gi"},
+    },
+}
+_ENDED = ("Complete", "Failed")  # jobDeploymentStatus of a RayJob
 _WAITS_FOR_HEAD: Mapping[str, Any] = {
     "name": "wait-gcs-ready",
     "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}},
@@ -186,6 +195,58 @@ def _kept_out(workload: WorkloadObject) -> str:
     return managed_by_other(workload, MANAGER)
 
 
+# --- what makes a RayCluster
+
+
+def _of_rayjob(rayjob: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster that a RayJob makes, with the labels of the RayJob (`constructRayClusterForRayJob`)."""
+    spec, metadata = required(rayjob, "spec"), rayjob.get("metadata") or {}
+    if spec.get("clusterSelector"):
+        note = (
+            "spec.clusterSelector: it runs on a RayCluster that exists, so it has no pods to plan"
+        )
+        return HeldWorkload(spec=None, note=note)
+    if (rayjob.get("status") or {}).get("jobDeploymentStatus") in _ENDED:
+        return HeldWorkload(spec=None, note="is finished: it needs no pods any more")
+    cluster = dict(required(rayjob, "spec", "rayClusterSpec"))
+    if spec.get("suspend"):
+        cluster["suspend"] = True
+    if spec.get("managedBy"):
+        cluster["managedBy"] = spec["managedBy"]
+    mode, note = spec.get("submissionMode") or "K8sJobMode", ""
+    if mode == "SidecarMode" and isinstance(cluster.get("headGroupSpec"), Mapping):
+        head = cluster["headGroupSpec"]
+        template = _with_labels({"template": head.get("template") or {}}, "containers", _SUBMITTER)
+        cluster["headGroupSpec"] = {**head, "template": template}
+    elif mode == "K8sJobMode":
+        note = (
+            "the pod that submits the job is made when the RayCluster is ready, and is not planned"
+        )
+    return HeldWorkload(
+        spec=cluster,
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        note=note,
+    )
+
+
+def _of_raycronjob(raycronjob: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster of the RayJob that a RayCronJob makes; no label reaches it."""
+    spec = required(raycronjob, "spec", "jobTemplate")
+    suspended = {"suspend": True} if raycronjob["spec"].get("suspend") else {}
+    return _of_rayjob({"spec": {**spec, **suspended}})
+
+
+def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster that a RayService makes (`constructRayClusterForRayService`)."""
+    metadata = rayservice.get("metadata") or {}
+    return HeldWorkload(
+        spec=required(rayservice, "spec", "rayClusterConfig"),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+    )
+
+
 class _HeadFields(ReadFields, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     template: TemplateFields | None = None
@@ -236,6 +297,7 @@ RAYCLUSTER = WorkloadKind(
     name_label=NAME_LABEL,
     template_paths=("spec.headGroupSpec.template", "spec.workerGroupSpecs[].template"),
     manager=MANAGER,
+    holders={"RayJob": _of_rayjob, "RayService": _of_rayservice, "RayCronJob": _of_raycronjob},
     parts=_parts,
     planned_uses=_planned_uses,
     finished=never,
