@@ -849,11 +849,22 @@ def _lost_fields(order: list[Group]) -> list[TreeProblem]:
 
 
 def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[TreeProblem]:
+    """Return the problem of a tree that is too deep.
+
+    `_chains` ends below the first level that is too deep, so where that has a composite there may be more of them.
+    """
     deepest = min(depth_of, key=lambda key: (-depth_of[key], key))
-    if depth_of[deepest] <= DEPTH_MAX:
+    depth = depth_of[deepest]
+    if depth <= DEPTH_MAX:
         return []
-    text = f"the tree has {depth_of[deepest]} levels at {deepest}, at most {DEPTH_MAX} are allowed"
+    may_go_on = any(depth_of[key] == depth and key.kind == "CompositePodGroup" for key in depth_of)
+    text = too_deep_text(f"at least {depth}" if may_go_on else str(depth), deepest)
     return [TreeProblem("B7", text)]
+
+
+def too_deep_text(levels: str, deepest: GroupKey) -> str:
+    """Return the text about a tree with too many levels."""
+    return f"the tree has {levels} levels at {deepest}, at most {DEPTH_MAX} are allowed"
 
 
 def _too_many_children(

@@ -28,7 +28,14 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
+from extender.core.model.pod_groups import (
+    Forest,
+    Group,
+    Orphan,
+    Tree,
+    composite_key,
+    too_deep_text,
+)
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.model.wording import did_you_mean
@@ -403,12 +410,29 @@ def _members(count: int) -> str:
     return f"{count} member is" if count == 1 else f"{count} members are"
 
 
+def _too_deep(view: ClusterView, root: GroupKey) -> str:
+    """Return the text about a tree that is too deep, with all its levels; those below the first are in no tree."""
+    below: dict[GroupKey, list[GroupKey]] = {}
+    for group in view.groups.values():
+        if group.parent is not None:
+            parent = composite_key(group.key.namespace, group.parent)
+            below.setdefault(parent, []).append(group.key)
+    levels, level, deepest = 0, [root], root
+    while level:
+        levels, deepest = levels + 1, min(level)
+        level = [key for parent in level for key in below.get(parent, ())]
+    return too_deep_text(str(levels), deepest)
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> tuple[GangVerdict, ClusterView]:
     name = tree.root.key.path
     if tree.problems:
-        texts = tuple(problem.message for problem in tree.problems)
+        texts = tuple(
+            _too_deep(view, tree.root.key) if problem.rule == "B7" else problem.message
+            for problem in tree.problems
+        )
         return GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=texts), view
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))

@@ -78,7 +78,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     else:
         children = tuple(step_parts(workload, steps, parts, policy))
         minimum = BASIC
-        if policy.gang == "all":
+        if policy.gang == "all" and len(steps) > 1:
             text = (
                 f"{workload} starts its ReplicatedJobs one after the other, so each step is a gang of its own; "
                 "capacity for later steps is not reserved"
@@ -86,6 +86,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
+    single = len(replicated_jobs(workload)) == 1
+    if single and not _needs_root(root_name, children[0], policy, observed):
+        return WorkloadParts(roots=children, notices=tuple(notices))
     root = Composite(
         name=root_name,
         role="",
@@ -94,6 +97,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         one_by_one=is_one_by_one(jobs),
     )
     return WorkloadParts(roots=(root,), notices=tuple(notices))
+
+
+def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -> bool:
+    """Return whether a composite is above the only part of a JobSet.
+
+    It is where a tree was made with it before, or where the leaf has a topology of its own besides that of the root.
+    """
+    was_made = any(
+        one.kind == "CompositePodGroup" and one.name == name for one in observed.existing
+    )
+    both = bool(policy.root_topology and policy.leaf_topology)
+    return was_made or (both and isinstance(only, Leaf) and only.most > 1)
 
 
 def _part(

@@ -94,7 +94,9 @@ def test_the_workload_that_it_has_made_already_counts():
 
 def test_copies_of_it_are_copies_of_its_workload():
     copies = TreeCopies(entries(Role.WANTED, HOLDERS["RayJob"]))
-    assert Counter(group.key.name.split("-ray")[0] for group in copies.copy(2).groups) == {"train-2": 3}
+    assert Counter(group.key.name.split("-ray")[0] for group in copies.copy(2).groups) == {
+        "train-2": 3
+    }
 
 
 def test_a_submitter_beside_the_head_needs_its_share():

@@ -328,6 +328,7 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, podGroupTemplates=[a_template("a")])]),
          'template name "a" used twice: spec.compositePodGroupTemplates.0., spec.compositePodGroupTemplates.0..podGroupTemplates.0.'),
         (a_workload(**nested(5)), "has 5 levels, at most 4"),
+        (a_workload(**nested(10)), "has 10 levels, at most 4"),
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True)]), '"a" has no child template'),
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, disruptionMode={"all": {}}, podGroupTemplates=[a_template("b")])]),
          'child "b" is single under "a"'),
@@ -342,7 +343,7 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
     ],
-    ids=range(15),
+    ids=range(16),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):
