@@ -70,7 +70,7 @@ def test_a_jobset_shows_its_tree_with_the_roles(plan):
     )
     assert lines[0] == f"{root}: 2 of 2 groups placed, 2 needed together, {BLOCK}=b0"
     assert lines[1].startswith(
-        f"├── driver: train-driver-{uid}: 1 of 1 pods placed, 1 needed together, b0-"
+        f"├── driver: train-driver-{uid}: 1 of 1 pod placed, 1 needed together, b0-"
     )
     assert lines[2] == f"└── worker: {worker}: 2 of 2 groups placed, 2 needed together"
     for number, text in enumerate(lines[3:]):

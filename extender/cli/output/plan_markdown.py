@@ -52,7 +52,7 @@ def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
     for gang in refused[:ROWS_MAX]:
         yield from _refusal(gang)
     if len(refused) > ROWS_MAX:
-        yield from ("", f"{len(refused) - ROWS_MAX} further trees were refused.")
+        yield from ("", f"{counted(len(refused) - ROWS_MAX, 'further tree')} refused.")
     if isinstance(result.copies, UnsetType):
         placed = [gang for gang in result.gangs if gang.assignments]
         for gang in placed[:ROWS_MAX]:

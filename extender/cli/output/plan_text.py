@@ -157,10 +157,10 @@ def _print_tree(gang: GangVerdict) -> None:
     branches: dict[str, Tree] = {}
     top: Tree | None = None
     for group in gang.groups:
-        unit = "pods" if group.kind == "PodGroup" else "groups"
+        unit = "pod" if group.kind == "PodGroup" else "group"
         need = f"{group.minimum} needed together" if group.minimum else "each for itself"
         domain = gang.domains.get(group.group, {})
-        words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
+        words = [f"{group.placed} of {counted(group.total, unit)} placed, {need}"]
         words += [f"{key}={value}" for key, value in domain.items()]
         if group.kind == "PodGroup":
             words += shortened(sorted(set(nodes.get(group.group, ()))))
@@ -179,4 +179,4 @@ def _print_tree(gang: GangVerdict) -> None:
 def shortened(nodes: list[str]) -> list[str]:
     """Return the first names of a list, and how many more there are."""
     left = len(nodes) - NODES_SHOWN
-    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]
+    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {counted(left, 'more node')}"]

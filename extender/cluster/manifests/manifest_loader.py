@@ -44,7 +44,7 @@ from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.wording import did_you_mean
+from extender.core.model.wording import counted, did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
@@ -159,7 +159,7 @@ def complete(
     limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
         warnings.append(
-            f"{len(limited)} nodes have no pods in their capacity, such as {limited[0].thing.label}; "
+            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
     warnings += [text for entry in converted for text in admission_warnings(entry.thing)]

@@ -18,6 +18,7 @@ from immutables import Map
 from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.pods import Pod
+from extender.core.model.wording import counted
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
 CHILDREN_MAX = (
@@ -407,7 +408,7 @@ def _without_surplus(
 def surplus_problem(parent: GroupKey, max_children: int) -> TreeProblem:
     """Return the problem of a parent with too many children, which the children beyond the number share (B16)."""
     text = (
-        f"{parent} has more than {max_children} child groups: raise --max-children of serve "
+        f"{parent} has more than {counted(max_children, 'child group')}: raise --max-children of serve "
         "(GANG_EXTENDER_MAX_CHILDREN), or make several trees of it"
     )
     return TreeProblem("B16", text)

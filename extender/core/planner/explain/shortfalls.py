@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from extender.core.model.wording import counted
 from extender.core.planner.model.node_filters import selected, tolerated
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -104,7 +105,7 @@ def _group(solved: Solved, group: CompiledGroup) -> list[str]:
     lines = [line for child in bad for line in _group(solved, child)]
     if can < group.minimum:
         lines.append(
-            f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
+            f"{name_of(group)} needs {group.minimum} of its {counted(len(group.children), 'child group')}; "
             f"at most {can} can be satisfied"
         )
         return lines
@@ -164,7 +165,7 @@ def _inside(
             most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
         got = int(max(best_inside(problem, child, group, most)[domain], 0))
         lines.append(
-            f"{name_of(child)} needs {child.minimum} pods{domain_phrase(child)}; in "
+            f"{name_of(child)} needs {counted(child.minimum, 'pod')}{domain_phrase(child)}; in "
             f"{'/'.join(group.level.values[domain])} at most {got} fit"
         )
     return lines
@@ -173,7 +174,7 @@ def _inside(
 def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
     """Return the reasons for a leaf that fits in no domain."""
     close = shortfall(problem, leaf)
-    need = f"{name_of(leaf)} needs {leaf.minimum} pods{domain_phrase(leaf)}"
+    need = f"{name_of(leaf)} needs {counted(leaf.minimum, 'pod')}{domain_phrase(leaf)}"
     if close is None:
         return [f"{need}; no node has the label {' and '.join(leaf.level.keys)}"]
     barred = _barred(problem, leaf)
@@ -199,13 +200,13 @@ def _kept_out(nodes: int, cordoned: int) -> str:
         cordoned: Those with a cordon but no taint that it does not tolerate.
     """
     if cordoned == nodes:
-        return f"the {nodes} nodes it could run on are cordoned"
+        return f"{_the_nodes(nodes)} it could run on {'is' if nodes == 1 else 'are'} cordoned"
     if cordoned:
         return (
-            f"of the {nodes} nodes it could run on {cordoned} are cordoned, and it does not tolerate the "
+            f"of {_the_nodes(nodes)} it could run on {cordoned} are cordoned, and it does not tolerate the "
             "taints of the others"
         )
-    return f"it does not tolerate the taints of the {nodes} nodes it could run on"
+    return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"
 
 
 def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
@@ -217,7 +218,7 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     shape = problem.shapes[min(leaf.members)]
     matching = selected(problem.fleet, shape)
     if not matching.any():
-        return f"none of the {problem.fleet.size} nodes matches its node selector"
+        return f"none of {_the_nodes(problem.fleet.size)} matches its node selector"
     kept = matching & tolerated(problem.fleet, shape)
     if not kept.any():
         cordoned = int((matching & tolerated(problem.fleet, shape, cordons=False)).sum())
@@ -225,5 +226,9 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():
         rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
-        return f"{rules} keeps it off the {int(kept.sum())} nodes it could run on"
-    return f"kube-scheduler refused the {int(kept.sum())} nodes it could run on"
+        return f"{rules} keeps it off {_the_nodes(int(kept.sum()))} it could run on"
+    return f"kube-scheduler refused {_the_nodes(int(kept.sum()))} it could run on"
+
+
+def _the_nodes(count: int) -> str:
+    return "the only node" if count == 1 else f"the {count} nodes"

@@ -207,7 +207,7 @@ class _Decision:
         all_gone = self._solve(~eviction_view.none_gone, maximise=extras)
         most = size(all_gone.solution) if all_gone.solution is not None else placed
         if free > placed and (not extras or most <= free):
-            text = f"{len(source.going)} pods that terminate already free enough capacity; no eviction is needed"
+            text = f"{_going(len(source.going))} enough capacity; no eviction is needed"
             if len(source.going) == 1:
                 text = "1 pod that terminates already frees enough capacity; no eviction is needed"
             return _none("comes-free", text, self.nodes)
@@ -244,7 +244,7 @@ class _Decision:
     # --- refusing ----------------------------------------------------------------------------------
 
     def _not_found(self, what: str) -> NoPreemption:
-        text = f"not found within the budget of {self.effort.limit} search nodes {what}"
+        text = f"not found within the budget of {counted(self.effort.limit, 'search node')} {what}"
         return _none("unknown", text, self.nodes, proved=False)
 
     def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:
@@ -493,7 +493,7 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
             continue
         if field == "weight":
             if other.units > best.units:
-                return f"costs more: {other.units} units instead of {best.units}"
+                return f"costs more: {counted(other.units, 'unit')} instead of {best.units}"
             mine, theirs = (
                 mine - best.units * PRIORITY_OFFSET,
                 theirs - other.units * PRIORITY_OFFSET,
@@ -503,3 +503,11 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
         return "costs more: takes reservations of more trees, or of more important ones"
     return "costs the same"
+
+
+def _going(count: int) -> str:
+    return (
+        "1 pod that terminates already frees"
+        if count == 1
+        else f"{count} pods that terminate already free"
+    )

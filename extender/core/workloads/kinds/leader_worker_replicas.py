@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.model.wording import counted
 from extender.core.workloads.kind_rules import number, template_kept_out, template_label
 from extender.core.workloads.name_rules import (
     LabelCondition,
@@ -384,7 +385,7 @@ def _subgroups(
     if count >= CHILDREN_MAX:
         field = "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
         text = (
-            f"{each} pods of {size} are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
+            f"{counted(each, 'pod')} of {size} in each are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
             "make the subgroups larger"
         )
         raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))

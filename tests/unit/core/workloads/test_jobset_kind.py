@@ -253,7 +253,7 @@ def test_a_minimum_of_a_role_counts_jobs_or_pods():
         ("2", "2 is for one role, but there are several; write one of driver=N, worker=N"),
         ("boss=1", "no role 'boss'; there are driver, worker"),
         ("worker=3", "worker=3 is more than the 2 groups that worker has"),
-        ("driver=2", "driver=2 is more than the 1 pods that driver has"),
+        ("driver=2", "driver=2 is more than the 1 pod that driver has"),
     ],
 )
 def test_a_minimum_that_does_not_fit_is_refused(text, expected):

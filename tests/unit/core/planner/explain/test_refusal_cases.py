@@ -141,7 +141,7 @@ def test_the_taints_and_cordons_that_help_are_named(nodes, texts):
 def test_the_reason_differs_for_taints_and_cordons(nodes, reason):
     """A cordon is no taint that a pod of a group would tolerate."""
     refusal = refused(leaf("train", 1), *nodes)
-    assert refusal.reasons[0] == f"PodGroup ns/train needs 1 pods; {reason}"
+    assert refusal.reasons[0] == f"PodGroup ns/train needs 1 pod; {reason}"
 
 
 def test_a_topology_key_that_no_node_has_is_named_with_its_minimum():
