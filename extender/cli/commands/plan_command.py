@@ -120,7 +120,7 @@ def plan(
         ),
     ] = PlanOutput.table,
 ) -> None:
-    """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed, 2 when there is nothing to plan.
+    """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.
 
     A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes. With --max-copies exit 0 means that at
     least one copy fits.
@@ -241,5 +241,5 @@ def _finish(
         sys.stdout.write(plan_markdown(result, warnings))
     else:
         print_value(result, Output(output.value))
-    nothing = not result.gangs and not result.copies  # an older service says placed
+    nothing = not result.gangs and not result.copies  # an older service answers placed
     raise typer.Exit(2 if nothing else 0 if result.verdict == "placed" else 1)

@@ -1,6 +1,6 @@
 """Find the fields of a workload that no version known here has, and those that a plan does not use.
 
-A field that is not read is a constraint that is lost, or a count that is the default instead: people are told. What the
+A field that is not read is a constraint that is lost, or a count that is the default instead, so each is named. What the
 API has and what does not change where pods may run is not named.
 """
 
@@ -58,7 +58,7 @@ _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
         "resourceSharing": "devices of claims are not counted",
     },
 }
-# What the name of a field that is not known says about it: it limits where pods may run.
+# Names of fields that are not known which mean that they limit where pods may run.
 _CONSTRAINT: Final = re.compile(
     r"topology|placement|affinity|constraint|nodeselector", re.IGNORECASE
 )

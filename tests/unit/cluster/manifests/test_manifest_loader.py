@@ -10,8 +10,10 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.manifest_loader import load
-from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, read_bytes
+from extender.cluster.manifests.manifest_entries import Role, entries_in
+from extender.cluster.manifests.manifest_loader import complete, load
+from extender.cluster.manifests.plan_request_body import answer_plan_request
+from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, Document, read_bytes
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import build_forest, leaf_key
 from tests.support.planning import spec_vectors
@@ -128,6 +130,23 @@ def test_what_has_no_pods_beside_a_workload_is_left_out_in_one_line(write) -> No
         "left out, as they have no pods: ConfigMap (2), LocalQueue (1), ResourceClaimTemplate (1), RoleBinding (1), Service (1), "
         "WorkloadPriorityClass (1)"
     )
+
+
+    # the same at the door of the service
+    question = {"cluster": [a_node("n")], "workload": [*beside, job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert (reply["verdict"], line in reply["warnings"]) == ("placed", True)
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question | {"workload": beside})))
+    assert (reply["verdict"], reply["gangs"], reply["warnings"]) == ("nothing", [], [line])
+
+
+def test_a_misspelt_field_is_named_at_the_door_of_the_service() -> None:
+    job = an_object("Job", "j", "batch/v1", spec={"paralelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}})
+    question = {"cluster": [a_node("n")], "workload": [job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert any("spec.paralelism: there is no such field" in text for text in reply["warnings"])
+    served = complete(entries_in([Document(where="jobs.yaml", value=job)], Role.CLUSTER), serving=True)
+    assert any("jobs.yaml: Job/default/j: spec.paralelism" in text for text in served.warnings)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The table of fields: what its text says, and that it has every field that is read here."""
+"""The table of fields: it has every field that is read here, and what it does not have is named."""
 
 from __future__ import annotations
 

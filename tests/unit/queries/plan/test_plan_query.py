@@ -23,7 +23,7 @@ def test_a_lone_pod_is_not_in_its_own_way(where):
     }
 
 
-def test_a_tree_that_is_too_deep_is_told_all_its_levels():
+def test_a_tree_that_is_too_deep_is_named_with_all_its_levels():
     """All groups are there, so the answer need not stop at the first level that is too deep."""
     chain = [a_group("c0", gang=1, composite=True)]
     chain += [a_group(f"c{n}", gang=1, composite=True, parent=f"c{n - 1}") for n in range(1, 9)]
