@@ -36,9 +36,9 @@ from extender.core.model.pod_groups import (
     composite_key,
     too_deep_text,
 )
-from extender.core.model.pods import Pod
+from extender.core.model.pods import RESOURCE_CLAIM, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
-from extender.core.model.wording import did_you_mean
+from extender.core.model.wording import counted, did_you_mean, join_names
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -287,7 +287,24 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
         if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
-    return tuple(dict.fromkeys(warnings))
+    return tuple(dict.fromkeys((*warnings, *_claim_warnings(view, question))))
+
+
+def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
+    """Yield one warning about the pods of a query that use devices: a plan does not count these."""
+    pods = [view.pods[uid] for uid in question.pods if uid in view.pods]
+    claims = {
+        text.removeprefix(RESOURCE_CLAIM)
+        for pod in pods
+        for text in pod.shape.unmodelled
+        if text.startswith(RESOURCE_CLAIM)
+    }
+    if claims:
+        using = sum(any(t.startswith(RESOURCE_CLAIM) for t in pod.shape.unmodelled) for pod in pods)
+        yield (
+            f"{counted(using, 'pod')} with resource claims ({join_names(sorted(claims))}): their devices are not counted, so "
+            "kube-scheduler may find fewer nodes"
+        )
 
 
 def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:

@@ -131,21 +131,62 @@ def test_what_has_no_pods_beside_a_workload_is_left_out_in_one_line(write) -> No
         "WorkloadPriorityClass (1)"
     )
 
-
     # the same at the door of the service
     question = {"cluster": [a_node("n")], "workload": [*beside, job]}
     reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
     assert (reply["verdict"], line in reply["warnings"]) == ("placed", True)
-    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question | {"workload": beside})))
+    reply = msgspec.json.decode(
+        answer_plan_request(msgspec.json.encode(question | {"workload": beside}))
+    )
     assert (reply["verdict"], reply["gangs"], reply["warnings"]) == ("nothing", [], [line])
 
 
+def test_claims_that_pods_use_are_read_or_named() -> None:
+    """A claim of a volume limits the nodes as ever; devices of a resource claim are not counted, which is a warning."""
+    template = {
+        "spec": {
+            "containers": [{"name": "c"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+        }
+    }
+    job = an_object("Job", "j", "batch/v1", spec={"parallelism": 2, "template": template})
+    where = {
+        "nodeSelectorTerms": [
+            {
+                "matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+                ]
+            }
+        ]
+    }
+    volume = an_object(
+        "PersistentVolume", "pv", "v1", "", spec={"nodeAffinity": {"required": where}}
+    )
+    claim = an_object("PersistentVolumeClaim", "data", "v1", spec={"volumeName": "pv"})
+    beside = an_object("ResourceClaimTemplate", "t", "resource.k8s.io/v1", spec={})
+    question = {"cluster": [a_node("a"), a_node("b"), volume], "workload": [claim, beside, job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert {line["node"] for line in reply["gangs"][0]["assignments"]} == {"b"}
+    assert any(
+        "2 pods with resource claims (gpu): their devices are not counted" in text
+        for text in reply["warnings"]
+    )
+
+
 def test_a_misspelt_field_is_named_at_the_door_of_the_service() -> None:
-    job = an_object("Job", "j", "batch/v1", spec={"paralelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}})
+    job = an_object(
+        "Job",
+        "j",
+        "batch/v1",
+        spec={"paralelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}},
+    )
     question = {"cluster": [a_node("n")], "workload": [job]}
     reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
     assert any("spec.paralelism: there is no such field" in text for text in reply["warnings"])
-    served = complete(entries_in([Document(where="jobs.yaml", value=job)], Role.CLUSTER), serving=True)
+    served = complete(
+        entries_in([Document(where="jobs.yaml", value=job)], Role.CLUSTER), serving=True
+    )
     assert any("jobs.yaml: Job/default/j: spec.paralelism" in text for text in served.warnings)
 
 
