@@ -157,7 +157,7 @@ def main(grove: Path) -> None:
         "A line is a type with its fields; `field:Type` has fields itself, and what is in another is not known.\n\n"
         f"Source: {', '.join(sources)}.\n"
         '"""\n\nfrom typing import Final\n\n'
-        f"VERSIONS: Final = {tuple(sources)!r}\n"
+        "VERSIONS: Final = (\n" + "".join(f'    "{one}",\n' for one in sources) + ")\n"
         'TABLE: Final = """\n' + "\n".join(lines) + '\n"""\n'
     )
 
