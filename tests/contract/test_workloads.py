@@ -12,11 +12,11 @@ import pytest
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.types import TreeProfile
-from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupManifest, Workloads
 from tests.controlplane.waiting import eventually

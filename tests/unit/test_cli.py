@@ -21,6 +21,7 @@ from tests.support.service.manifest_builders import (
     a_pod,
     vector_objects,
 )
+from tests.support.service.workload_builders import a_job
 
 
 @pytest.fixture
@@ -349,10 +350,30 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(run):
 
 def test_nothing_to_plan_names_what_would_add_something(run, write):
     cluster = write("c.yaml", *a_fleet("1 nodes"))
-    _, out, _ = run("plan", "--cluster", cluster)
-    assert "the cluster has no group and no pending pod; -f FILE names some." in out
-    _, out, _ = run("plan", "--cluster", cluster, "-f", write("n.yaml", a_node("n9")))
-    assert "the files of -f have no group and no pending pod; --all-pending adds" in out
+    code, out, _ = run("plan", "--cluster", cluster)
+    assert (code, "the cluster has no group and no pending pod; -f FILE names some." in out) == (
+        2,
+        True,
+    )
+    code, out, _ = run("plan", "--cluster", cluster, "-f", write("n.yaml", a_node("n9")))
+    assert code == 2
+    assert (
+        "the files of -f have no group, no pending pod and no workload that needs pods; --all-pending adds"
+        in out
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--copies", "2"), ("--max-copies",)])
+def test_nothing_to_plan_is_no_success(run, write, options):
+    """A Job that needs no pods: exit 2 in every form of the output, and the Job is named."""
+    cluster = write("c.yaml", *a_fleet("1 nodes"))
+    job = write("j.yaml", a_job("none", parallelism=0))
+    for output in ("json", "yaml", "table", "markdown"):
+        code, out, err = run("plan", "--cluster", cluster, "-f", job, "-o", output, *options)
+        assert code == 2, output
+        assert "Job/default/none: needs no pods as it is, so nothing of it is planned" in err
+        assert "placed" not in out.casefold()
+        assert "nothing" in out.casefold()
 
 
 PREEMPT = spec_vectors.of_kind("preempt")

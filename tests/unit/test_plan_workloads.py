@@ -70,7 +70,7 @@ def test_a_jobset_shows_its_tree_with_the_roles(plan):
     )
     assert lines[0] == f"{root}: 2 of 2 groups placed, 2 needed together, {BLOCK}=b0"
     assert lines[1].startswith(
-        f"├── driver: train-driver-{uid}: 1 of 1 pods placed, 1 needed together, b0-"
+        f"├── driver: train-driver-{uid}: 1 of 1 pod placed, 1 needed together, b0-"
     )
     assert lines[2] == f"└── worker: {worker}: 2 of 2 groups placed, 2 needed together"
     for number, text in enumerate(lines[3:]):
@@ -180,3 +180,18 @@ def test_the_examples(tmp_path):
         answer = json.loads(done.stdout)
         assert (done.returncode, answer["verdict"]) == (0, "placed"), name
         assert [len(gang["assignments"]) for gang in answer["gangs"]] == pods
+
+
+def test_a_tree_that_is_made_has_no_warning_about_how_it_is_built(plan):
+    """A JobSet with one ReplicatedJob, and a RayCluster with a group without a minimum."""
+    template = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": 1}}}]}}
+    ray = an_object(
+        "RayCluster", "c", "ray.io/v1", metadata={"labels": {"gang-extender.dev/tree": "default"}},
+        spec={
+            "headGroupSpec": {"template": template},
+            "workerGroupSpecs": [{"groupName": "g", "replicas": 2, "minReplicas": 0, "template": template}],
+        },
+    )  # fmt: skip
+    code, out, err = plan(a_jobset(a_replicated_job("w", 1, parallelism=2, completions=2)), ray)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["gangs"][0]["kind"] == "PodGroup"

@@ -10,6 +10,7 @@ import typer
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import Server, ask_service
+from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
@@ -55,7 +56,7 @@ def explain(
     if why_preempted and at:
         raise BadInput("--at and --why-preempted: give only one of them")
     if why_preempted:
-        _explain_preemption(server, root_path(name, namespace), output)
+        _explain_preemption(asks(server), name, namespace, output)
         return
     query = urlencode({"name": name, "namespace": namespace} | ({"at": at} if at else {}))
     found = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
@@ -65,14 +66,23 @@ def explain(
     print_explanation(found)
 
 
-def _explain_preemption(server: str | None, victim: str, output: Output) -> None:
+def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> None:
     """Print the newest preemption of a victim in sentences.
 
     Raises:
         NotFound: The log has no preemption of it.
     """
-    query = urlencode({"victim": victim})
-    found = ask_service(server, f"/v1/preemptions?{query}", list[PreemptionLine])
+    found: list[PreemptionLine] = []
+    try:
+        victim = root_path(name, namespace, ask)
+        found = _preemptions_of(ask, victim)
+        other = "" if found else _elsewhere(ask, name, namespace)
+    except BadInput:
+        if not (other := _elsewhere(ask, name, namespace)):
+            raise
+    if other:
+        victim = root_path(other, namespace, ask)
+        found = _preemptions_of(ask, victim)
     if not found:
         raise NotFound(
             f"{victim}: the log has no preemption of this pod or group; `gang-extender explain {victim}` has its state"
@@ -84,6 +94,31 @@ def _explain_preemption(server: str | None, victim: str, output: Output) -> None
     out = console(wrap=False)
     out.print(newest.explanation)
     out.print(f"Its pods: gang-extender preemptions --victim {victim}")
+
+
+def _preemptions_of(ask: Ask, victim: str) -> list[PreemptionLine]:
+    return ask(f"/v1/preemptions?{urlencode({'victim': victim})}", list[PreemptionLine])
+
+
+def _elsewhere(ask: Ask, text: str, namespace: str) -> str:
+    """Return KIND/NAMESPACE/NAME of a name without a namespace that exists in one other namespace only, or nothing."""
+    from extender.queries.explain.name_lookup import parse_name
+    from extender.queries.explain.name_search import SEARCH_LIMIT_MAX, NameSearch
+
+    try:
+        wanted = parse_name(text, namespace)
+    except BadInput:
+        return ""
+    if wanted.given_namespace:
+        return ""
+    query = urlencode({"q": wanted.name, "limit": SEARCH_LIMIT_MAX})
+    same = [
+        one
+        for one in ask(f"/v1/search?{query}", NameSearch).found
+        if one.name.endswith(f"/{wanted.name}") and wanted.kind in ("", one.kind)
+    ]
+    spaces = {one.name.partition("/")[0] for one in same}
+    return f"{same[0].kind}/{same[0].name}" if len(spaces) == 1 else ""
 
 
 def print_explanation(found: Explanation) -> None:

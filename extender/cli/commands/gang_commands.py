@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
 from extender.cli.connection.service_client import Server
-from extender.cli.connection.service_list import ServiceList, asks
+from extender.cli.connection.service_list import Ask, ServiceList, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -28,20 +29,58 @@ from extender.queries.state.state_dto import GangAt
 from extender.runtime.system_clock import SystemClock
 
 
-def root_path(name: str, namespace: str) -> str:
-    """Return NAMESPACE/NAME of a root group; `namespace` is the default.
+def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
+    """Return NAMESPACE/NAME of a root group or a pod; `namespace` is the default.
 
-    A kind before it, as `-o name` prints it, is left out.
+    Any name that `explain` takes: the kind of a group or a pod, as `-o name` prints it, is left out, and a workload is the
+    root group that it became.
+
+    Args:
+        name: What the user wrote.
+        namespace: That of a name without one.
+        ask: Asks the service, which knows the groups of workloads; None: the database is read.
 
     Raises:
-        BadInput: The name has more than one slash, or a part is empty.
+        BadInput: It is no name, or one of a node, or of a workload that has no group or several.
     """
-    path = name if "/" in name else f"{namespace}/{name}"
-    path = path.removeprefix("PodGroup/").removeprefix("CompositePodGroup/")
-    if path.count("/") != 1 or path.startswith("/") or path.endswith("/"):
-        msg = f"gang {name!r} is not NAME or NAMESPACE/NAME"
-        raise BadInput(msg)
-    return path
+    from extender.core.model.wording import join_names
+    from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
+    from extender.queries.state.workload_trees import TreeAt
+
+    try:
+        wanted = parse_name(name, namespace)
+    except BadInput as fault:
+        raise BadInput(
+            f"gang {name!r} is not NAME or NAMESPACE/NAME, with or without a kind before it"
+        ) from fault
+    path = f"{wanted.namespace}/{wanted.name}"
+    if wanted.kind == "Node":
+        raise BadInput(
+            f"gang {name!r}: a node is no gang; `gang-extender explain {name}` has its pods"
+        )
+    if wanted.kind not in WORKLOAD_KINDS:
+        return path
+    if ask is None:
+        raise BadInput(
+            f"gang {name!r}: the database does not name the groups of workloads; name the root group, or ask the service with --server"
+        )
+    trees = ask(f"/v1/trees?{urlencode({'namespace': wanted.namespace})}", list[TreeAt])
+    roots = [
+        root.name
+        for one in trees
+        if (one.kind, one.workload) == (wanted.kind, path)
+        for root in one.roots
+    ]
+    if len(roots) != 1:
+        groups = (
+            f"several root groups, name one of them: {join_names(roots)}"
+            if roots
+            else "no group now"
+        )
+        raise BadInput(
+            f"{wanted.kind} {path} has {groups}; `gang-extender trees` lists the trees of workloads"
+        )
+    return f"{wanted.namespace}/{roots[0].rpartition('/')[2]}"
 
 
 def gangs(  # noqa: PLR0917 -- typer reads options from the signature

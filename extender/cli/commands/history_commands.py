@@ -173,8 +173,9 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     )
     since_us, until_us = span_us(since, until)
     alone = _UUID.fullmatch(gang) is not None and not uid
+    source = log_source(server, database_url, data_dir)
     wanted = HistoryQuery(
-        gang="" if alone else checked_path(root_path(gang, namespace), "gang"),
+        gang="" if alone else checked_path(root_path(gang, namespace, source), "gang"),
         uid=GangUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
         else None,
@@ -186,7 +187,6 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     )
     detailed = decisions or table.wanted.is_table
     lines: Sequence[HistoryLine | ServedEvent]
-    source = log_source(server, database_url, data_dir)
     if source is None:
         found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
         for note in _notes(found, wanted):

@@ -241,4 +241,5 @@ def _finish(
         sys.stdout.write(plan_markdown(result, warnings))
     else:
         print_value(result, Output(output.value))
-    raise typer.Exit(0 if result.verdict == "placed" else 1)
+    nothing = not result.gangs and not result.copies  # an older service answers placed
+    raise typer.Exit(2 if nothing else 0 if result.verdict == "placed" else 1)

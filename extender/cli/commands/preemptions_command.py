@@ -79,9 +79,10 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     part = listed(namespace, all_namespaces, states, OUTCOMES)
     since_us, until_us = span_us(since, until)
     default = part.namespace or "default"
+    source = log_source(server, database_url, data_dir, watch=watch)
     wanted = PreemptionQuery(
-        victim=root_path(victim, default) if victim else "",
-        preemptor=root_path(preemptor, default) if preemptor else "",
+        victim=root_path(victim, default, source) if victim else "",
+        preemptor=root_path(preemptor, default, source) if preemptor else "",
         namespace=part.namespace,
         outcomes=frozenset(part.states),
         since_us=since_us,
@@ -92,7 +93,6 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         lambda line: str(line.position),
         list_format(output, no_headers, sort_by),
     )
-    source = log_source(server, database_url, data_dir, watch=watch)
     if source is not None:
         served = partial(source, _path(part, wanted), list[PreemptionLine])
         if watch:

@@ -84,7 +84,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             since_us=since_us,
             until_us=until_us,
             namespace=part.namespace,
-            gang=root_path(gang, part.namespace or "default") if gang else "",
+            gang=root_path(gang, part.namespace or "default", source) if gang else "",
             limit=limit,
         )
     if source is None:

@@ -142,7 +142,7 @@ def _print_state(found: StateAt, wanted: ListFormat) -> None:
     for preemption in found.preemptions:
         print()
         print(
-            f"preemption for {preemption.preemptor} since {preemption.planned}: {preemption.evicted} victims gone, "
+            f"preemption for {preemption.preemptor} since {preemption.planned}: {counted(preemption.evicted, 'victim')} gone, "
             f"{len(preemption.victims)} to go"
         )
     for hold in found.capacity_holds:

@@ -28,10 +28,11 @@ def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
 def _decided(decision: Decision) -> Iterator[str]:
     planned = decision.input
     if planned.stored:
-        units = f", {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
+        units = f", {counted(planned.evictable, 'unit')} ({counted(planned.evictable_pods, 'pod')}) that could be evicted"
         yield (
             f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
-            f"{planned.groups} groups, {planned.nodes} nodes, {planned.rejected_nodes} node rejections, {planned.rules} rules "
+            f"{counted(planned.groups, 'group')}, {counted(planned.nodes, 'node')}, "
+            f"{counted(planned.rejected_nodes, 'node rejection')}, {counted(planned.rules, 'rule')} "
             f"between pods{units if planned.evictable else ''}"
         )
     else:

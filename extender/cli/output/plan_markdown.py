@@ -52,7 +52,7 @@ def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
     for gang in refused[:ROWS_MAX]:
         yield from _refusal(gang)
     if len(refused) > ROWS_MAX:
-        yield from ("", f"{len(refused) - ROWS_MAX} further trees were refused.")
+        yield from ("", f"{_further(len(refused) - ROWS_MAX)} refused.")
     if isinstance(result.copies, UnsetType):
         placed = [gang for gang in result.gangs if gang.assignments]
         for gang in placed[:ROWS_MAX]:
@@ -79,7 +79,7 @@ def _headline(result: PlanAnswer) -> str:
         return "Nothing to plan"
     counts = Counter(gang.verdict for gang in result.gangs)
     if len(result.gangs) == 1 or len(counts) == 1:
-        return HEADLINES[result.verdict]
+        return HEADLINES[result.gangs[0].verdict]
     return ", ".join(f"{counts[word]} {ANSWERS[word]}" for word in BEST_TO_WORST if counts[word])
 
 
@@ -158,3 +158,7 @@ def _escaped(text: str) -> str:
     for sign in ("\\", "|", "<", ">", "`", "_", "[", "]", "~", "#"):
         text = text.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
     return " ".join(text.split())
+
+
+def _further(count: int) -> str:
+    return "1 further tree was" if count == 1 else f"{count} further trees were"

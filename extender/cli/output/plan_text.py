@@ -33,7 +33,12 @@ def print_plan(result: PlanAnswer, *, files: bool) -> None:
             "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
         )
         where = "the files of -f have" if files else "the cluster has"
-        console().print(f"Nothing to plan: {where} no group and no pending pod; {others}.")
+        what = (
+            "no group, no pending pod and no workload that needs pods"
+            if files
+            else "no group and no pending pod"
+        )
+        console().print(f"Nothing to plan: {where} {what}; {others}.")
         return
     if not isinstance(result.copies, UnsetType):
         _print_copies(result.gangs, result.copies)
@@ -154,11 +159,11 @@ def _print_tree(gang: GangVerdict) -> None:
     started = {name for step in gang.steps for name in step.groups}
     in_steps = {group.parent for group in gang.groups if group.group in started}
     for group in gang.groups:
-        unit = "pods" if group.kind == "PodGroup" else "groups"
+        unit = "pod" if group.kind == "PodGroup" else "group"
         alone = "one after the other" if group.group in in_steps else "each for itself"
         need = f"{group.minimum} needed together" if group.minimum else alone
         domain = gang.domains.get(group.group, {})
-        words = [f"{group.placed} of {group.total} {unit} placed, {need}"]
+        words = [f"{group.placed} of {counted(group.total, unit)} placed, {need}"]
         words += [f"{key}={value}" for key, value in domain.items()]
         if group.kind == "PodGroup":
             words += shortened(sorted(set(nodes.get(group.group, ()))))
@@ -177,4 +182,4 @@ def _print_tree(gang: GangVerdict) -> None:
 def shortened(nodes: list[str]) -> list[str]:
     """Return the first names of a list, and how many more there are."""
     left = len(nodes) - NODES_SHOWN
-    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {left} more nodes"]
+    return nodes if left <= 0 else [*nodes[:NODES_SHOWN], f"and {counted(left, 'more node')}"]

@@ -17,8 +17,7 @@ from extender.cluster.crd.render_validating import Policy, Rule, Validation, pol
 from extender.cluster.crd.tree_policy_expressions import labels_of, text, texts
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
-from extender.core.decisions.trees.group_writes import MANAGED_BY
-from extender.core.workloads.workload_object import PARENT_ANNOTATION, TREE_LABEL
+from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports import written_names as names
 
 HEADER = """\

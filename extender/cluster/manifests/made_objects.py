@@ -20,10 +20,11 @@ from extender.core.workloads.tree_parts import Leaf, LeafUse
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
+    MANAGED_BY,
     TREE_LABEL,
     WorkloadObject,
 )
-from extender.ports.written_names import PARENT_ANNOTATIONS
+from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 
@@ -162,6 +163,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
         kind=spec.kind,
         metadata=api.ObjectMeta(
             name=spec.name,
+            labels={MANAGED_BY_LABEL: MANAGED_BY},
             annotations={PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
         ),
         spec=api.GroupSpec(

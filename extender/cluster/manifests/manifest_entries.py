@@ -33,12 +33,22 @@ from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.wording import did_you_mean
-from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.fields.field_check import field_notes
+from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
 from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
+# Kinds of the core group without pods; there are no others, so any other kind is misspelt
+_CORE_BESIDE: Final = frozenset(
+    ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
+)  # fmt: skip
+_MAKES_PODS: Final = frozenset(  # kinds of Kubernetes that make pods and are not planned
+    {("apps", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")}
+)
+GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _CLUSTER_WIDE: Final = (
@@ -61,8 +71,12 @@ _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
 )  # Kubernetes 1.35: same name, other meaning
-_HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod fits
-    {("storage.k8s.io", "StorageClass")}
+_FIELDS_KNOWN: Final = (
+    api.WorkloadManifest,
+    api.PodCliqueSet,
+    api.TrainingRuntime,
+    api.ClusterTrainingRuntime,
+    api.Pod,
 )
 
 Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
@@ -73,6 +87,7 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
@@ -83,6 +98,7 @@ _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
     (GROVE_GROUP, "PodCliqueSet"): api.PodCliqueSet,
     (GROVE_GROUP, "ClusterTopology"): api.ClusterTopology,
+    (GROVE_GROUP, "ClusterTopologyBinding"): api.ClusterTopologyBinding,
 }
 
 
@@ -100,7 +116,11 @@ _VERSIONS: Final[
     OUR_GROUP: ("v1alpha1",),
     "policy": ("v1", "v1beta1"),
 }
-_ALL_KINDS: Final = sorted({*api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)})
+_HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
+_ALL_KINDS: Final = sorted(
+    {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
+)
+_ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
 class Role(Enum):
@@ -131,13 +151,15 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     role: Role
     notes: tuple[str, ...] = ()
+    holder: tuple[str, str, str] | None = None  # kind, namespace, name of what it is made from
 
     @property
     def ident(self) -> Ident:
         """Return the identity of the object."""
         thing = self.thing
         kind = thing.kind if isinstance(thing, api.WorkloadManifest) else type(thing).__name__
-        return (kind, "", *thing.key)
+        other = f"{thing.api_version} {thing.kind}" if isinstance(thing, api.OtherObject) else ""
+        return (kind, other, *thing.key)
 
 
 AnyEntry = Entry | SourceEntry
@@ -240,7 +262,7 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
         if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
             readable: type[api.Readable] = api.KINDS[kind]
             _check_version(kind, version)
-            found, notes = _read_as(readable, thing, role)
+            found, notes = _read_as(readable, thing, where, role)
             return Entry(thing=found, where=where, role=role, notes=notes)
         if (source := _source_type(kind, group)) is not None:
             if issubclass(source, api.WorkloadManifest):
@@ -249,14 +271,61 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
                 _check_fields(kind, BY_KIND[kind].spec_type, thing)
             elif source is api.PodCliqueSet:
                 _check_fields(kind, PodCliqueSetFields, thing)
-            made, notes = _read_as(source, thing, role)
+            made, notes = _read_as(source, thing, where, role)
             return SourceEntry(thing=made, where=where, role=role, notes=notes)
-        _check_ignored(kind, version, group, role)
+        if (of := _HOLDERS.get((group, kind))) is not None:
+            return _held_entry(of, thing, where, role)
+        _check_ignored(thing, kind, version, role)
+        if role is Role.WANTED:
+            return SourceEntry(thing=_other(_named(thing, where)), where=where, role=role)
     except BadInput as fault:
         name = named(kind, thing)
         texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
         raise several(tuple(f"{where}: {text}" for text in texts)) from fault
     return None
+
+
+def _held_entry(
+    kind: WorkloadKind, thing: Mapping[str, Any], where: str, role: Role
+) -> SourceEntry | None:
+    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none.
+
+    Raises:
+        BadInput: The workload in it cannot be read.
+    """
+    holder = str(thing["kind"])
+    found = without_nulls(_named(thing, where))
+    assert isinstance(found, dict), "an object stays one"
+    thing = found
+    try:
+        held = kind.holders[holder](thing)
+        metadata = {**thing.get("metadata", {})}
+    except (AttributeError, TypeError) as fault:
+        raise BadInput(f"a field has another type than in the API: {fault}") from fault
+    name = named(holder, thing)
+    notes = tuple(
+        f"{name}: {note}" for note in (*field_notes(holder, thing), held.note) if str(note)
+    )
+    if held.spec is None:
+        other = SourceEntry(thing=_other(thing), where=where, role=role, notes=notes)
+        return other if role is Role.WANTED else None
+    manifest = {
+        "apiVersion": thing["apiVersion"],
+        "kind": kind.kind,
+        "metadata": {
+            **{field: metadata[field] for field in ("name", "namespace") if field in metadata},
+            "labels": held.labels,
+            "annotations": held.annotations,
+        },
+        "spec": held.spec,
+    }
+    _check_version(kind.kind, str(thing["apiVersion"]))
+    _check_fields(kind.kind, kind.spec_type, manifest)
+    workload, _ = _read_as(api.WorkloadManifest, manifest, where, role)
+    owner = (holder, *workload.key)
+    if role is Role.CLUSTER:
+        notes = ()
+    return SourceEntry(thing=workload, where=where, role=role, notes=notes, holder=owner)
 
 
 def _check_version(kind: str, version: str) -> None:
@@ -279,11 +348,18 @@ def _versions_of(kind: str) -> tuple[str, ...]:
     if kind in BY_KIND:
         found += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
     found += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
+    found += (
+        f"{of.group}/{version}"
+        for (_, holder), of in _HOLDERS.items()
+        if holder == kind
+        for version in of.versions
+    )
     return tuple(dict.fromkeys(found))
 
 
-def _check_ignored(kind: str, version: str, group: str, role: Role) -> None:
-    """Raise BadInput if the kind of an object is misspelt, or nothing is planned of it in -f."""
+def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: Role) -> None:
+    """Raise BadInput if the kind of an object is misspelt, or it is one of -f and has pods that are not planned."""
+    group = version.rpartition("/")[0]
     ours = f"{OUR_GROUP}/v1alpha1"
     near = bool(difflib.get_close_matches(version, (ours,), cutoff=0.85))
     if group == OUR_GROUP:
@@ -292,12 +368,46 @@ def _check_ignored(kind: str, version: str, group: str, role: Role) -> None:
         raise BadInput(f'kind: {OUR_GROUP} has no kind "{kind}"{hint}')
     if near and ours in _versions_of(kind):
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {ours}?')
-    if role is Role.WANTED and (group, kind) not in _HARMLESS:
+    if role is Role.WANTED:
         known = _versions_of(kind)
-        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _ALL_KINDS)
-        raise BadInput(
-            f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
-        )
+        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _kinds_of(group))
+        makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
+        if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
+            raise BadInput(
+                f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
+            )
+
+
+def _kinds_of(group: str) -> list[str]:
+    """Return the kinds of an API group that are read, or all where no kind of the group is: it may be misspelt too."""
+    kinds = [
+        kind for kind in _ALL_KINDS if any(_group_of(one) == group for one in _versions_of(kind))
+    ]
+    near = difflib.get_close_matches(group, _ALL_GROUPS, n=1, cutoff=0.85)
+    return kinds or ([*_ALL_KINDS] if near else [])
+
+
+def _group_of(version: str) -> str:
+    return version.rpartition("/")[0]
+
+
+def _has_pods(value: object) -> bool:
+    """Return whether an object has containers somewhere: it makes pods."""
+    if isinstance(value, Mapping):
+        return bool(value.get("containers")) or any(map(_has_pods, value.values()))
+    return isinstance(value, list) and any(map(_has_pods, value))
+
+
+def _other(thing: Mapping[str, Any]) -> api.OtherObject:
+    """Return an object of which only kind and name count."""
+    metadata = thing.get("metadata")
+    name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
+    namespace = str(metadata.get("namespace") or "") if isinstance(metadata, Mapping) else ""
+    return api.OtherObject(
+        api_version=str(thing["apiVersion"]),
+        kind=str(thing["kind"]),
+        metadata=api.ObjectMeta(name=name, namespace=namespace),
+    )
 
 
 def _source_type(kind: str, group: str) -> type[Source] | None:
@@ -307,7 +417,19 @@ def _source_type(kind: str, group: str) -> type[Source] | None:
     return _SOURCES.get((group, kind))
 
 
-def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T, tuple[str, ...]]:
+def _named(thing: Mapping[str, object], where: str) -> Mapping[str, object]:
+    """Return an object with a name where it has a generateName, as the API server makes one; here by its place in the files."""
+    metadata = thing.get("metadata")
+    beginning = metadata.get("generateName") if isinstance(metadata, Mapping) else None
+    if not isinstance(metadata, Mapping) or metadata.get("name") or not isinstance(beginning, str):
+        return thing
+    suffix = uuid.uuid5(_UIDS, where).hex[:GENERATED]
+    return {**thing, "metadata": {**metadata, "name": f"{beginning}{suffix}"}}
+
+
+def _read_as(
+    kind: type[T], thing: Mapping[str, object], where: str, role: Role
+) -> tuple[T, tuple[str, ...]]:
     """Return an object, and what is unusual about it.
 
     Raises:
@@ -317,6 +439,7 @@ def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T,
     unusual: list[str] = []
     metadata = thing.get("metadata")
     given = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    thing = _named(thing, where)
     namespaced = not issubclass(kind, _CLUSTER_WIDE)
     if namespaced and isinstance(given, str) and given and not is_namespace(given):
         wrong.append(
@@ -334,6 +457,11 @@ def _read_as(kind: type[T], thing: Mapping[str, object], role: Role) -> tuple[T,
     found = with_metadata(found, namespace=(given or NAMESPACE) if namespaced else "")
     if not found.metadata.name:
         raise BadInput(f"{thing['kind']}: metadata.name: is missing")
+    if kind in _FIELDS_KNOWN and (kind is not api.Pod or role is Role.WANTED):
+        notes = tuple(field_notes(str(thing["kind"]), thing))
+        unusual.extend(str(note) for note in notes if note.kind != "unused" or role is Role.WANTED)
+        if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
+            wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
     builtin = str(thing["apiVersion"]).startswith(f"{BUILTIN_GROUP}/")
     if isinstance(found, CHECKED):  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(thing), kind, fields_not_read)

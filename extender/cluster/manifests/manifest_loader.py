@@ -13,6 +13,7 @@ Note: a node without `pods` in its capacity gets 110, the kubelet's default, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -27,6 +28,7 @@ from extender.cluster.manifests.manifest_entries import (
     Ident,
     Role,
     SomeEntry,
+    SourceEntry,
     filled_in_uid,
     read_all,
     with_metadata,
@@ -42,7 +44,7 @@ from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.wording import did_you_mean
+from extender.core.model.wording import counted, did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
@@ -141,7 +143,9 @@ def complete(
                 f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
+    last = _without_made(last)
     warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
+    warnings += _left_out(last.values())
     known = [_identified(entry, memory) for entry in last.values()]
     if serving:
         known = list(_dated(known, memory))
@@ -155,7 +159,7 @@ def complete(
     limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
         warnings.append(
-            f"{len(limited)} nodes have no pods in their capacity, such as {limited[0].thing.label}; "
+            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
     warnings += [text for entry in converted for text in admission_warnings(entry.thing)]
@@ -167,6 +171,29 @@ def complete(
         origins=expansion.origins,
         refused=tuple(expansion.refused),
     )
+
+
+def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
+    """Return the entries without the workloads that are made from an object and that the files have besides it."""
+    owners = {
+        (owner.kind, entry.thing.metadata.namespace, owner.name)
+        for entry in entries.values()
+        for owner in entry.thing.metadata.owner_references
+        if owner.controller and isinstance(entry, SourceEntry)
+    }
+    return {
+        ident: entry
+        for ident, entry in entries.items()
+        if not (isinstance(entry, SourceEntry) and entry.holder in owners)
+    }
+
+
+def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
+    """Yield one line with the objects of -f that have nothing to plan."""
+    kinds = Counter(one.thing.kind for one in entries if isinstance(one.thing, api.OtherObject))
+    if kinds:
+        named = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        yield f"left out, as they have no pods: {named}"
 
 
 def _with_made(

@@ -126,13 +126,13 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     yield from _too_many("spec.compositePodGroupTemplates", composites, TEMPLATES_MAX)
     seen: dict[str, str] = {}
     first: api.Template | None = None
+    deepest = ("", 0)
     for path, template, composite, level in _templates(thing):
         yield from _template(path, template, seen, composite=composite)
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
-        if level > LEVELS_MAX:
-            yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
+        deepest = max(deepest, (path, level), key=lambda one: one[1])
         first = first or template
         ours, theirs = _priority(template), _priority(first)
         if ours != theirs:
@@ -140,6 +140,9 @@ def _workload(thing: api.Workload) -> Iterator[str]:
                 f"{path}: all templates share one priority and class: "
                 f'"{first.name}" has {theirs}, "{template.name}" has {ours}'
             )
+    path, level = deepest
+    if level > LEVELS_MAX:
+        yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
 
 
 def _priority(template: api.Template) -> str:

@@ -32,6 +32,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
+from extender.cluster.read.unknown_fields import PREFIX
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.decisions.trees.tree_events import is_requested
 from extender.core.model.errors import BadInput, located, several, texts_of
@@ -122,7 +123,7 @@ def _expansions(
         spec=thing.spec,
     )
     try:
-        gangs = podgangs_of(owner, files.domains)
+        gangs = podgangs_of(owner, files.topologies)
         manifests = [_made(gang.manifest, thing) for gang in gangs]
     except BadInput as fault:
         raise located(f"{entry.where}: {owner}", fault) from fault
@@ -232,7 +233,9 @@ class _WorkloadExpansion:
             return
         if text:
             self._found.warnings.append(f"{text}; its pods are placed one by one")
-        self._found.warnings.extend(notice.message for notice in tree.notices)
+        self._found.warnings.extend(  # the entry of the object has its fields that are not used
+            notice.message for notice in tree.notices if notice.reason != "FieldNotUsed"
+        )
         if self._kind.suspended(request.workload):
             self._warn("is suspended; planned as if it were resumed")
         roots = roots_of(self._kind, request)
@@ -246,6 +249,8 @@ class _WorkloadExpansion:
             role, apart = (part.role, part.apart) if part is not None else ("", ())
             self._found.origins[key] = GroupOrigin(origin, role, steps, apart)
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
+        if not leaves:
+            self._warn("needs no pods as it is, so nothing of it is planned")
         self._add((*groups, *self._pods(leaves, members=True)))
 
     # --- who decides
@@ -387,7 +392,9 @@ class _WorkloadExpansion:
 
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:
-    return msgspec.structs.replace(workload, annotations={})
+    """Return a workload without our annotations; those of its controller change its pods."""
+    kept = {key: text for key, text in workload.annotations.items() if not key.startswith(PREFIX)}
+    return msgspec.structs.replace(workload, annotations=kept)
 
 
 def roots_of(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:

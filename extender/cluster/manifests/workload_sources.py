@@ -19,7 +19,6 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.decisions.trees.leaf_uses import with_finished_pods
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
-from extender.core.workloads.kinds.podcliqueset_podgangs import TOPOLOGY
 from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
@@ -49,7 +48,8 @@ class WorkloadSources:
         self.jobs: dict[_Name, list[WorkloadObject]] = {}  # by the object that owns them
         self.made: dict[str, list[ExistingGroup]] = {}  # groups by the UID of their owner
         self.runtimes: dict[RuntimeName, Mapping[str, Any]] = {}  # `spec` of each
-        self.domains: dict[str, str] = {}  # of Grove's ClusterTopology: keys of node labels
+        # of Grove's topologies, by name: keys of node labels by domain
+        self.topologies: dict[str, dict[str, str]] = {}
         self._wanted: set[_Name] = set()  # the workloads of -f
         self._pods = [*live.pods]
         for entry in entries:
@@ -78,8 +78,9 @@ class WorkloadSources:
                 namespace, name = thing.key
                 key = RuntimeName(kind=type(thing).__name__, namespace=namespace, name=name)
                 self.runtimes[key] = thing.spec
-            case api.ClusterTopology() if thing.metadata.name == TOPOLOGY:
-                self.domains = {one.domain: one.key for one in thing.spec.levels}
+            case api.ClusterTopology():
+                levels = {level.domain: level.key for level in thing.spec.levels}
+                self.topologies[thing.metadata.name] = levels
             case api.Workload():
                 if thing.key not in self.templates or thing.api_version.startswith(BUILTIN_GROUP):
                     self.templates[thing.key] = _templates_of(thing)

@@ -37,7 +37,9 @@ from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
 from extender.cluster.types.workload_types import (
     ClusterTopology,
+    ClusterTopologyBinding,
     ClusterTrainingRuntime,
+    OtherObject,
     PodCliqueSet,
     TrainingRuntime,
     WorkloadManifest,
@@ -73,6 +75,7 @@ KINDS: dict[str, type[Readable]] = {
 __all__ = [
     "KINDS",
     "ClusterTopology",
+    "ClusterTopologyBinding",
     "ClusterTrainingRuntime",
     "CompositePodGroup",
     "Container",
@@ -85,6 +88,7 @@ __all__ = [
     "Node",
     "NodeSelectorTerm",
     "ObjectMeta",
+    "OtherObject",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "Pod",

@@ -55,3 +55,11 @@ class ClusterTopology(KubernetesObject, frozen=True, kw_only=True):
     """The topology of a cluster, as Grove's operator reads it."""
 
     spec: ClusterTopologySpec = ClusterTopologySpec()
+
+
+class ClusterTopologyBinding(ClusterTopology, frozen=True, kw_only=True):
+    """The same, as an operator with `topologyName` reads it."""
+
+
+class OtherObject(KubernetesObject, frozen=True, kw_only=True):
+    """An object beside a workload that has no pods and no groups."""

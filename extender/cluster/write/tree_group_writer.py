@@ -22,10 +22,9 @@ from extender.cluster.connection.api_client import (
 )
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
-from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.core.workloads.workload_object import PARENT_ANNOTATION, TREE_LABEL
+from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from extender.ports.written_names import MANAGED_BY_LABEL
 

@@ -47,7 +47,7 @@ from extender.core.model.object_identity import changed_keys, same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
-from extender.core.model.wording import spaced
+from extender.core.model.wording import counted, spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
@@ -579,7 +579,7 @@ def _satisfied_condition(
     bound = sum(1 for member in root.bound.values() if member.group in leaves)
     if not bound:
         return None
-    text = f"{bound} members bound, the minimum of the tree is met"
+    text = f"{counted(bound, 'member')} bound, the minimum of the tree is met"
     more = pending_sentences(tree, root, None, readers)
     if more is not None:
         text += f"; {more.message()}"

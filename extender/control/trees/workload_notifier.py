@@ -21,6 +21,7 @@ from extender.core.model.ids import PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.wording import counted
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import Notice
@@ -153,7 +154,7 @@ def _events(
         roots += [group.name for group in tree.adopted if not group.parent]
         if roots:
             count = len(tree.groups) + len(tree.adopted)
-            text = f"{count} groups, roots: {', '.join(roots[:3])}"
+            text = f"{counted(count, 'group')}, roots: {', '.join(roots[:3])}"
             yield _event(workload, NoticeRecord(reason="TreeCompiled", message=text), warning=False)
 
 

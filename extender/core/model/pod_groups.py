@@ -18,6 +18,7 @@ from immutables import Map
 from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.pods import Pod
+from extender.core.model.wording import counted
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
 CHILDREN_MAX = (
@@ -408,7 +409,7 @@ def _without_surplus(
 def surplus_problem(parent: GroupKey, max_children: int) -> TreeProblem:
     """Return the problem of a parent with too many children, which the children beyond the number share (B16)."""
     text = (
-        f"{parent} has more than {max_children} child groups: raise --max-children of serve "
+        f"{parent} has more than {counted(max_children, 'child group')}: raise --max-children of serve "
         "(GANG_EXTENDER_MAX_CHILDREN), or make several trees of it"
     )
     return TreeProblem("B16", text)
@@ -850,11 +851,22 @@ def _lost_fields(order: list[Group]) -> list[TreeProblem]:
 
 
 def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[TreeProblem]:
+    """Return the problem of a tree that is too deep.
+
+    `_chains` ends below the first level that is too deep, so where that has a composite there may be more of them.
+    """
     deepest = min(depth_of, key=lambda key: (-depth_of[key], key))
-    if depth_of[deepest] <= DEPTH_MAX:
+    depth = depth_of[deepest]
+    if depth <= DEPTH_MAX:
         return []
-    text = f"the tree has {depth_of[deepest]} levels at {deepest}, at most {DEPTH_MAX} are allowed"
+    may_go_on = any(depth_of[key] == depth and key.kind == "CompositePodGroup" for key in depth_of)
+    text = too_deep_text(f"at least {depth}" if may_go_on else str(depth), deepest)
     return [TreeProblem("B7", text)]
+
+
+def too_deep_text(levels: str, deepest: GroupKey) -> str:
+    """Return the text about a tree with too many levels."""
+    return f"the tree has {levels} levels at {deepest}, at most {DEPTH_MAX} are allowed"
 
 
 def _too_many_children(

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from extender.core.model.wording import counted
 from extender.core.planner.explain.plan_builder import given, make_plan
 from extender.core.planner.explain.refusal_explanation import (
     RefusalExplanation,
@@ -164,8 +165,8 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     status = _status(request, fleet)
     if not solved.proved:
         text = (
-            f"{_name(request)}: no placement found within the budget of {request.budget} search "
-            f"nodes; it may still exist. {larger_budget(request.budget)}"
+            f"{_name(request)}: no placement found within the budget of "
+            f"{counted(request.budget, 'search node')}; it may still exist. {larger_budget(request.budget)}"
         )
         return Refusal(
             outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on

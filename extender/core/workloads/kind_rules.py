@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from extender.core.model.errors import BadInput
 from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
@@ -68,6 +69,22 @@ def managed_by_other(workload: WorkloadObject, own: str) -> str:
     if manager and manager != own:
         return f"spec.managedBy is {manager!r}, so another controller runs it"
     return ""
+
+
+def required(thing: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """Return an object inside another one.
+
+    Raises:
+        BadInput: It is missing, or no object.
+    """
+    found: Any = thing
+    for at, field in enumerate(path, start=1):
+        found = found.get(field)
+        if not isinstance(found, Mapping):
+            state = "is missing" if found is None else "is no object"
+            raise BadInput(f"{'.'.join(path[:at])}: {state}")
+    result: Mapping[str, Any] = found
+    return result
 
 
 def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
 from extender.core.workloads.native.native_groups import (
     AdoptedGroup,
@@ -128,7 +129,8 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         text = f"TreeProfile {request.profile_name!r} has the kind switched off: no gang is made"
         field = "metadata.labels[gang-extender.dev/tree]"
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
-    for refusal in kind.refusals(workload, policy):
+    notes = _field_notes(request)
+    for refusal in (*kind.refusals(workload, policy), *_lost_constraints(notes)):
         return _refused(kind, request, policy, refusal)
     try:
         plan = workload_parts(kind, request, policy)
@@ -137,7 +139,27 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
     groups = _never_raised(groups, request)
-    return CompiledTree(outcome="compiled", groups=groups, notices=plan.notices)
+    ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
+    return CompiledTree(outcome="compiled", groups=groups, notices=(*plan.notices, *ignored))
+
+
+def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:
+    """Return the fields of a workload, and of the object that it was made from, that nothing here uses."""
+    sources = (request.workload, request.owner)
+    return tuple(
+        (source, note)
+        for source in sources
+        if source is not None
+        for note in field_notes(source.kind, {"spec": source.spec})
+    )
+
+
+def _lost_constraints(notes: Iterable[tuple[WorkloadObject, FieldNote]]) -> Iterable[TreeRefusal]:
+    """Yield a refusal for each field that limits where pods may run, and whose meaning is not known (SPEC X14)."""
+    for of, note in notes:
+        if note.kind == "constraint":
+            text = f"a tree without it might be placed where it must not be: leave it out, or upgrade the service; {note.text}"
+            yield refusal_of(of, "UnknownConstraint", note.path, text)
 
 
 def adopts_groups(kind: WorkloadKind, request: CompileRequest) -> bool:

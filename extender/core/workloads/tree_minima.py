@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from extender.core.model.wording import counted
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, refusal_of
 from extender.core.workloads.workload_object import MIN_ANNOTATION, WorkloadObject
@@ -50,12 +51,14 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
         if wanted is None:
             return part
         if isinstance(part, Leaf):
-            most, limit, unit = part.pods, part.most, "pods"
+            most, limit, unit = part.pods, part.most, "pod"
         else:
             limit = max(part.most, len(part.children))
-            most, unit = limit, "groups"
+            most, unit = limit, "group"
         if wanted > limit:
-            text = f"{part.role}={wanted} is more than the {limit} {unit} that {part.role} has"
+            text = (
+                f"{part.role}={wanted} is more than the {counted(limit, unit)} that {part.role} has"
+            )
             raise _invalid_min(workload, text)
         return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
     if isinstance(part, Composite):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from extender.core.model.pod_groups import DEPTH_MAX
+from extender.core.model.wording import counted
 from extender.core.workloads.kind_rules import number
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
@@ -168,7 +169,7 @@ def _leaf(template: Template, part: Part, reading: _Reading) -> Leaf:
     name = template["name"]
     if isinstance(part, Composite):
         text = (
-            f"template {name} is one group, but {name} has {len(part.children)} groups, one per Job; write the label "
+            f"template {name} is one group, but {name} has {counted(len(part.children), 'group')}, one per Job; write the label "
             f"{LEAF_LABEL}: replicated-job into its pod template, or leave the annotation out"
         )
         raise reading.refusal("WorkloadDiffers", text)

@@ -139,9 +139,18 @@ class TrainJobFields(ReadFields, frozen=True, kw_only=True):
 
 
 class PackFields(ReadFields, frozen=True, kw_only=True):
+    """The domains that a topologyConstraint packs into."""
+
+    required: str | None = None
+    preferred: str | None = None
+
+
+class ConstraintFields(ReadFields, frozen=True, kw_only=True):
     """The topologyConstraint of a part of a PodCliqueSet."""
 
-    pack_domain: str | None = None
+    topology_name: str | None = None
+    pack: PackFields | None = None
+    pack_domain: str | None = None  # the older form of pack.required
 
 
 class CliqueSpecFields(ReadFields, frozen=True, kw_only=True):
@@ -157,7 +166,7 @@ class CliqueFields(LabelFields, frozen=True, kw_only=True):
 
     name: str
     spec: CliqueSpecFields | None = None
-    topology_constraint: PackFields | None = None
+    topology_constraint: ConstraintFields | None = None
 
 
 class ScalingGroupFields(ReadFields, frozen=True, kw_only=True):
@@ -167,7 +176,7 @@ class ScalingGroupFields(ReadFields, frozen=True, kw_only=True):
     clique_names: tuple[str, ...] | None = None
     replicas: Count | None = None
     min_available: Count | None = None
-    topology_constraint: PackFields | None = None
+    topology_constraint: ConstraintFields | None = None
 
 
 class CliqueTemplateFields(ReadFields, frozen=True, kw_only=True):
@@ -176,7 +185,7 @@ class CliqueTemplateFields(ReadFields, frozen=True, kw_only=True):
     cliques: tuple[CliqueFields, ...] | None = None
     pod_clique_scaling_groups: tuple[ScalingGroupFields, ...] | None = None
     priority_class_name: str | None = None
-    topology_constraint: PackFields | None = None
+    topology_constraint: ConstraintFields | None = None
 
 
 class PodCliqueSetFields(ReadFields, frozen=True, kw_only=True):

@@ -41,6 +41,19 @@ class Parts(Protocol):
         ...
 
 
+class HeldWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that the controller of another object makes from it."""
+
+    spec: Mapping[str, Any] | None  # None: it makes none
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    note: str = ""  # what a plan of it leaves out
+
+
+# Returns what the controller of an object makes of it; raises BadInput where the field with it is missing.
+Holder = Callable[[Mapping[str, Any]], HeldWorkload]
+
+
 class ObjectKind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A kind of object, as its API server names it."""
 
@@ -81,6 +94,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     labels_from: tuple[ObjectKind, ...] = ()
     # for a kind whose own label does not reach what its controller makes
     label_patch: RuntimePatch | None = None
+    # Kinds of the same API group whose controller makes one object of this kind.
+    holders: Mapping[str, Holder] = {}
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()

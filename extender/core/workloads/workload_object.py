@@ -23,6 +23,8 @@ WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (
     "gang-extender.dev/trees"  # the writer of an entry in a list of patches, see `RuntimePatch`
 )
+# of groups that are made from workloads: label app.kubernetes.io/managed-by, and the field manager
+MANAGED_BY = "gang-extender-trees"
 TEMPLATES_KIND = "Workload"  # what that annotation names
 PARENT_ANNOTATION = "gang-extender.dev/parent"
 # of upstream (KEP-5547), on the Jobs of a workload whose controller made the Workload of their groups

@@ -44,6 +44,7 @@ from extender.queries.explain.name_lookup import (
     ObjectName,
     WantedName,
     all_names,
+    in_other_namespace,
     matches,
     similar_names,
 )
@@ -121,7 +122,8 @@ class ExplainService:
     async def explain(self, wanted: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
         """Return why an object is in its state, and what would help.
 
-        Of several objects with the name, the first of `KINDS` is explained, and the others are in `related`.
+        Of several objects with the name, the first of `KINDS` is explained, and the others are in `related`. A name without
+        a namespace that only one other namespace has is explained there.
 
         Args:
             wanted: The name.
@@ -134,6 +136,10 @@ class ExplainService:
         """
         view, state, pace = self._cluster.view(), self._state.committed, Yielder()
         found = await matches(all_names(view, state, readers), wanted, pace)
+        if not found:
+            elsewhere = await in_other_namespace(all_names(view, state, readers), wanted, pace)
+            if elsewhere is not None:
+                found = await matches(all_names(view, state, readers), elsewhere, pace)
         if not found:
             near = await similar_names(all_names(view, state, readers), wanted, pace)
             raise NotFound(_not_found(wanted, near))

@@ -160,7 +160,7 @@ def gang_finding(
 
 def bound_text(gang: GangState, status: GangStatus) -> str:
     """Return how much of the minimum of a gang is there, and how many members are bound."""
-    return f"{status.present} of {status.needed} pods of the minimum, {len(gang.bound)} bound"
+    return f"{status.present} of {counted(status.needed, 'pod')} of the minimum, {len(gang.bound)} bound"
 
 
 def which(who: str, answer: str) -> str:

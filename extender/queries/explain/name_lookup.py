@@ -17,7 +17,8 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.runtime.cooperative_yield import Yielder
 
 GROUP_KINDS: Final = ("CompositePodGroup", "PodGroup")
-KINDS: Final = (*GROUP_KINDS, *sorted(BY_KIND), "Pod", "Node")  # the first of a name is explained
+WORKLOAD_KINDS: Final = tuple(sorted(BY_KIND))
+KINDS: Final = (*GROUP_KINDS, *WORKLOAD_KINDS, "Pod", "Node")  # the first of a name is explained
 SUGGESTIONS_MAX: Final = 5
 COMPARED_AT_ONCE: Final = 16  # names; some tenths of a millisecond
 _SHORT: Final = {
@@ -107,6 +108,26 @@ async def matches(
             found.add(one)
         await pace.yield_if_due()
     return sorted(found, key=lambda one: (KINDS.index(one.kind), one.path))
+
+
+async def in_other_namespace(
+    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
+) -> WantedName | None:
+    """Return a name in the only namespace that has it; None: none or several have it, or its namespace was given.
+
+    Gives the event loop back between objects. Arguments as for `matches`.
+    """
+    if wanted.given_namespace:
+        return None
+    namespaces = set()
+    for one in names:
+        namespace, _, name = one.path.rpartition("/")
+        if name == wanted.name and namespace and wanted.kind in ("", one.kind):
+            namespaces.add(namespace)
+        await pace.yield_if_due()
+    if len(namespaces) != 1:
+        return None
+    return msgspec.structs.replace(wanted, namespace=namespaces.pop(), given_namespace=True)
 
 
 async def similar_names(

@@ -29,6 +29,7 @@ from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
+    in_other_namespace,
     matches,
     similar_names,
 )
@@ -90,6 +91,10 @@ class PastExplanations:
     async def _explain(self, wanted: WantedName, at: str, readers: Visibility) -> Explanation:
         moment, state = await self._past.state_at(at, readers)
         found = await matches(recorded_names(state), wanted, Yielder())
+        if not found:
+            elsewhere = await in_other_namespace(recorded_names(state), wanted, Yielder())
+            if elsewhere is not None:
+                found = await matches(recorded_names(state), elsewhere, Yielder())
         if found:
             about = _of(state, found[0])
         else:

@@ -13,6 +13,7 @@ from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, Wait
 from extender.core.log.gang_phase import PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
+from extender.core.model.wording import counted
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,
@@ -111,7 +112,7 @@ def turn_finding(
 def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Finding:
     """Return the finding about a gang whose minimum was not bound any more."""
     first, *others = status.reasons or ("its last loss is not known",)
-    counts = f"{status.present} of {status.needed} pods of the minimum"
+    counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
     checks = _refused(who, decision).checks if decision is not None else _only_known()
     last = Check(check="bound", outcome="no", text=counts)
     return Finding(

@@ -21,6 +21,7 @@ from extender.core.log.events import (
     TreeRefused,
 )
 from extender.core.model.errors import CorruptLog
+from extender.core.model.wording import counted
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan
@@ -131,7 +132,9 @@ def _tree(data: TreeCompiled | TreeRefused | None) -> str:
     if data is None:
         return "scheduled by another controller"
     return (
-        f"refused: {data.reason}" if isinstance(data, TreeRefused) else f"{len(data.groups)} groups"
+        f"refused: {data.reason}"
+        if isinstance(data, TreeRefused)
+        else counted(len(data.groups), "group")
     )
 
 
@@ -153,12 +156,14 @@ def _replayed(
 
 
 def _evicts(data: PreemptionPlanned) -> str:
-    return f"{len(data.victims)} units evicted, {len(data.assignments)} placed"
+    return f"{counted(len(data.victims), 'unit')} evicted, {len(data.assignments)} placed"
 
 
 def _found(answer: PreemptionVerdict) -> str:
     if isinstance(answer, PreemptionPlan):
-        return f"{len(answer.victims)} units evicted, {len(answer.plan.assignments)} placed"
+        return (
+            f"{counted(len(answer.victims), 'unit')} evicted, {len(answer.plan.assignments)} placed"
+        )
     return f"no preemption: {answer.cause}"
 
 
@@ -221,7 +226,7 @@ def _compare_refusal(data: GangUnschedulable, judged: Judgement) -> list[str]:
         return [f"notes {list(notes)} instead of {list(data.preemption_notes)}"]
     if isinstance(verdict, Plan):
         if verdict.assignments:
-            return [f"a plan for {len(verdict.assignments)} members is found now"]
+            return [f"a plan for {counted(len(verdict.assignments), 'member')} is found now"]
     else:
         help_ = verdict.relaxations
         if verdict.outcome != data.outcome:

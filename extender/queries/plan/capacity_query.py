@@ -155,7 +155,7 @@ class _Copies:
         while fit < wanted and not refused:
             found = self._next(fit + 1)
             if not gangs and not found:
-                return PlanAnswer(verdict="placed", gangs=())
+                return PlanAnswer(verdict="nothing", gangs=())
             gangs += (msgspec.structs.replace(one, copy=fit + 1) for one in found)
             refused = tuple(one for one in found if one.verdict != "placed")
             if not refused:
@@ -165,7 +165,7 @@ class _Copies:
         limited = changes.max_copies and not refused
         counted = gangs if changes.copies or not fit else ()
         return PlanAnswer(
-            verdict=worst_verdict(counted),
+            verdict=worst_verdict(counted) if counted else "placed",
             gangs=tuple(gangs),
             copies=CopiesLine(
                 wanted=changes.copies, fit=fit, proved=not unknown and not limited, limited=limited

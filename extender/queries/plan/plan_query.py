@@ -28,10 +28,17 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key
-from extender.core.model.pods import Pod
+from extender.core.model.pod_groups import (
+    Forest,
+    Group,
+    Orphan,
+    Tree,
+    composite_key,
+    too_deep_text,
+)
+from extender.core.model.pods import RESOURCE_CLAIM, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
-from extender.core.model.wording import did_you_mean
+from extender.core.model.wording import counted, did_you_mean, join_names
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -68,6 +75,7 @@ from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hin
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was planned
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BUDGET_MAX = 200_000  # search nodes that a query may ask for
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -140,7 +148,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     a query for as many copies as fit is that of the first copy.
     """
 
-    verdict: VerdictWord
+    verdict: AnswerWord
     gangs: tuple[GangVerdict, ...]
     copies: CopiesLine | UnsetType = UNSET  # only of a query with copies
     given: tuple[str, ...] | UnsetType = UNSET  # what was changed about cluster and trees
@@ -221,9 +229,9 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     return PlanAnswer(verdict=worst_verdict(found), gangs=found)
 
 
-def worst_verdict(found: Iterable[GangVerdict]) -> VerdictWord:
-    """Return the worst verdict; *placed* if there is none."""
-    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="placed")
+def worst_verdict(found: Iterable[GangVerdict]) -> AnswerWord:
+    """Return the worst verdict; *nothing* if there is none."""
+    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="nothing")
 
 
 def plan_in_order(
@@ -330,7 +338,24 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
         if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
-    return tuple(dict.fromkeys(warnings))
+    return tuple(dict.fromkeys((*warnings, *_claim_warnings(view, question))))
+
+
+def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
+    """Yield one warning about the pods of a query that use devices: a plan does not count these."""
+    pods = [view.pods[uid] for uid in question.pods if uid in view.pods]
+    claims = {
+        text.removeprefix(RESOURCE_CLAIM)
+        for pod in pods
+        for text in pod.shape.unmodelled
+        if text.startswith(RESOURCE_CLAIM)
+    }
+    if claims:
+        using = sum(any(t.startswith(RESOURCE_CLAIM) for t in pod.shape.unmodelled) for pod in pods)
+        yield (
+            f"{counted(using, 'pod')} with resource claims ({join_names(sorted(claims))}): their devices are not counted, so "
+            "kube-scheduler may find fewer nodes"
+        )
 
 
 def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
@@ -453,12 +478,29 @@ def _members(count: int) -> str:
     return f"{count} member is" if count == 1 else f"{count} members are"
 
 
+def _too_deep(view: ClusterView, root: GroupKey) -> str:
+    """Return the text about a tree that is too deep, with all its levels; those below the first are in no tree."""
+    below: dict[GroupKey, list[GroupKey]] = {}
+    for group in view.groups.values():
+        if group.parent is not None:
+            parent = composite_key(group.key.namespace, group.parent)
+            below.setdefault(parent, []).append(group.key)
+    levels, level, deepest = 0, [root], root
+    while level:
+        levels, deepest = levels + 1, min(level)
+        level = [key for parent in level for key in below.get(parent, ())]
+    return too_deep_text(str(levels), deepest)
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> tuple[GangVerdict, ClusterView]:
     name = tree.root.key.path
     if tree.problems:
-        texts = tuple(problem.message for problem in tree.problems)
+        texts = tuple(
+            _too_deep(view, tree.root.key) if problem.rule == "B7" else problem.message
+            for problem in tree.problems
+        )
         return GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=texts), view
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))

@@ -11,7 +11,7 @@ from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.log.events import GroupRecord
 from extender.core.log.gang_phase import MinimumStatus, effective_phase, minimum_status
 from extender.core.log.reservation_state import GangState, MemberLoss
-from extender.core.model.wording import spaced
+from extender.core.model.wording import counted, spaced
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
 from extender.queries.log.reports import UNDECIDED
@@ -96,7 +96,7 @@ def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tupl
 
 def _loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:
     """Return the sentence about the last loss of a gang whose minimum is not bound any more."""
-    counts = f"{minimum.present} of {minimum.needed} pods of the minimum are there"
+    counts = f"{minimum.present} of {counted(minimum.needed, 'pod')} of the minimum {'is' if minimum.needed == 1 else 'are'} there"
     if loss is None:
         return counts
     pod = f"pod {loss.pod} on {loss.node} at {rfc3339(loss.at_us)}"

@@ -79,7 +79,7 @@ async def test_of_a_preemption_that_the_control_loop_planned(database_url, tmp_p
     async with serving(database_url, tmp_path, *objects) as (_, state):
         await eventually(lambda: state().preemptions, "the preemption")
     text = "\n".join(decisions(database_url, "default/hi", "PreemptionPlanned"))
-    assert "2 waiting and 0 bound members of 1 groups, 3 nodes" in text
+    assert "2 waiting and 0 bound members of 1 group, 3 nodes" in text
     assert "2 units (3 pods) that could be evicted" in text
     assert "0 units" not in text
 
@@ -116,5 +116,5 @@ async def test_a_decision_about_free_capacity_has_no_units(database_url, tmp_pat
     ):
         await eventually(lambda: state().reservations_on, "the admission")
     text = "\n".join(decisions(database_url, "default/hi", "GangAdmitted"))
-    assert "2 waiting and 0 bound members of 1 groups, 1 nodes" in text
+    assert "2 waiting and 0 bound members of 1 group, 1 node" in text
     assert "could be evicted" not in text

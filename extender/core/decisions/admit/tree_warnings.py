@@ -20,6 +20,7 @@ from extender.core.model.pod_groups import (
     composite_key,
 )
 from extender.core.model.wording import did_you_mean, join_names
+from extender.core.workloads.workload_object import MANAGED_BY
 
 # last words of topology keys, the widest first; words in one row are of one width
 _PLACES = (
@@ -147,7 +148,7 @@ class NodeLabels:
 def collect_warnings(
     view: ClusterView, tree: Tree, labels: NodeLabels | None = None
 ) -> Mapping[GroupKey, tuple[str, ...]]:
-    """Return warnings per group of a tree.
+    """Return warnings per group of a tree; how it is built is no warning where it was made from a workload.
 
     Args:
         view: The cluster.
@@ -178,7 +179,7 @@ def collect_warnings(
 
 
 def _only_child(tree: Tree, group: Group) -> Iterable[str]:
-    if len(tree.children.get(group.key, ())) == 1:
+    if len(tree.children.get(group.key, ())) == 1 and group.managed_by != MANAGED_BY:
         yield f"{group.key} has one child group; it could be left out (W1)"
 
 
@@ -197,7 +198,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
         for leaf in [
             child
             for child in tree.children.get(parent.key, ())
-            if child.basic and child.key.kind == "PodGroup"
+            if child.basic and child.key.kind == "PodGroup" and child.managed_by != MANAGED_BY
         ][:PROBLEMS_NAMED_MAX]
     }
 

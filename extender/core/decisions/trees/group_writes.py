@@ -15,9 +15,9 @@ from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group, leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import MANAGED_BY
 
 Key = TypeVar("Key")
-MANAGED_BY = "gang-extender-trees"  # label app.kubernetes.io/managed-by, and the field manager
 
 
 class GroupWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -131,7 +131,7 @@ class _Reasons:
             yield f"{name_of(group)} cannot be without {names}: its requiredGroups name it"
         elif can < group.minimum:
             yield (
-                f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
+                f"{name_of(group)} needs {group.minimum} of its {counted(len(group.children), 'child group')}; "
                 f"at most {can} can be satisfied"
             )
 
@@ -210,7 +210,7 @@ def _inside(
             most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
         got = int(max(best_inside(problem, child, group, most)[domain], 0))
         lines.append(
-            f"{name_of(child)} needs {child.minimum} pods{domain_phrase(child)}; in "
+            f"{name_of(child)} needs {counted(child.minimum, 'pod')}{domain_phrase(child)}; in "
             f"{'/'.join(group.level.values[domain])} at most {got} fit"
         )
     return lines
@@ -270,13 +270,13 @@ def _kept_out(nodes: int, cordoned: int) -> str:
         cordoned: Those with a cordon but no taint that it does not tolerate.
     """
     if cordoned == nodes:
-        return f"the {nodes} nodes it could run on are cordoned"
+        return f"{_the_nodes(nodes)} it could run on {'is' if nodes == 1 else 'are'} cordoned"
     if cordoned:
         return (
-            f"of the {nodes} nodes it could run on {cordoned} are cordoned, and it does not tolerate the "
+            f"of {_the_nodes(nodes)} it could run on {cordoned} are cordoned, and it does not tolerate the "
             "taints of the others"
         )
-    return f"it does not tolerate the taints of the {nodes} nodes it could run on"
+    return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"
 
 
 def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
@@ -290,7 +290,7 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     if not matching.any() and selected(problem.fleet, without_volumes(shape)).any():
         return f"none of the {problem.fleet.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
-        return f"none of the {problem.fleet.size} nodes matches its node selector"
+        return f"none of {_the_nodes(problem.fleet.size)} matches its node selector"
     kept = matching & tolerated(problem.fleet, shape)
     if not kept.any():
         cordoned = int((matching & tolerated(problem.fleet, shape, cordons=False)).sum())
@@ -298,5 +298,9 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():
         rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
-        return f"{rules} keeps it off the {int(kept.sum())} nodes it could run on"
-    return f"kube-scheduler refused the {int(kept.sum())} nodes it could run on"
+        return f"{rules} keeps it off {_the_nodes(int(kept.sum()))} it could run on"
+    return f"kube-scheduler refused {_the_nodes(int(kept.sum()))} it could run on"
+
+
+def _the_nodes(count: int) -> str:
+    return "the only node" if count == 1 else f"the {count} nodes"

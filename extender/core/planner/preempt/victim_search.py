@@ -368,7 +368,7 @@ class _Decision:
     # --- refusing ----------------------------------------------------------------------------------
 
     def _not_found(self, what: str) -> NoPreemption:
-        text = f"not found within the budget of {self.effort.limit} search nodes {what}"
+        text = f"not found within the budget of {counted(self.effort.limit, 'search node')} {what}"
         return _none("unknown", text, self.nodes, proved=False)
 
     def _no_help(self, reach: _Reach, *, extras: bool) -> NoPreemption:
@@ -639,7 +639,7 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
             continue
         if field == "weight":
             if other.units > best.units:
-                return f"costs more: {other.units} units instead of {best.units}"
+                return f"costs more: {counted(other.units, 'unit')} instead of {best.units}"
             mine, theirs = (
                 mine - best.units * PRIORITY_OFFSET,
                 theirs - other.units * PRIORITY_OFFSET,
@@ -649,3 +649,11 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
         return "costs more: takes reservations of more trees, or of more important ones"
     return "costs the same"
+
+
+def _going(count: int) -> str:
+    return (
+        "1 pod that terminates already frees"
+        if count == 1
+        else f"{count} pods that terminate already free"
+    )

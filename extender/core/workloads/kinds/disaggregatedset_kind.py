@@ -91,9 +91,11 @@ def _root(
     names, minimum, required = _roles_of(workload, revision, replicas, roles, observed)
     children = []
     for name in names:
-        spec = (roles.get(name) or {}).get("spec") or {}
+        role = roles.get(name) or {}
+        spec = role.get("spec") or {}
+        annotations = (role.get("metadata") or {}).get("annotations") or {}
         leaves = tuple(
-            replica_part(workload, spec, replica.namer(workload.name))
+            replica_part(workload, spec, annotations, replica.namer(workload.name))
             for replica in replicas.get(name, ())
         )
         most = max(len(leaves), _replicas(roles[name]) if name in roles else 0)

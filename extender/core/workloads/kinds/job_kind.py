@@ -15,6 +15,7 @@ from extender.core.workloads.kind_rules import (
     managed_by_other,
     number,
     only_whole,
+    required,
     scheduling_block,
     template_kept_out,
 )
@@ -22,8 +23,8 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_object import WorkloadObject
+from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
@@ -95,6 +96,26 @@ def _kept_out(workload: WorkloadObject) -> str:
     )
 
 
+def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
+    """Return the Job that a CronJob makes when its time has come: labels of the CronJob itself do not reach it."""
+    template = required(cronjob, "spec", "jobTemplate")
+    metadata, spec = template.get("metadata") or {}, required(template, "spec")
+    labels = metadata.get("labels") or {}
+    note = ""
+    if (
+        TREE_LABEL in ((cronjob.get("metadata") or {}).get("labels") or {})
+        and TREE_LABEL not in labels
+    ):
+        note = f"metadata.labels[{TREE_LABEL}]: does not reach the Jobs; write it to spec.jobTemplate.metadata.labels"
+    suspended = {"suspend": True} if cronjob["spec"].get("suspend") else {}
+    return HeldWorkload(
+        spec={**spec, **suspended},
+        labels=labels,
+        annotations=metadata.get("annotations") or {},
+        note=note,
+    )
+
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
@@ -113,6 +134,7 @@ JOB = WorkloadKind(
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,
+    holders={"CronJob": _of_cronjob},
     parts=_parts,
     finished=finished,
     suspended=lambda workload: bool(workload.spec.get("suspend")),

@@ -8,6 +8,9 @@ root is Basic then, and each step is a gang of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.workloads.kind_rules import (
@@ -22,11 +25,14 @@ from extender.core.workloads.kind_rules import (
 from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
 from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
+    EXCLUSIVE,
+    NODE_SELECTOR,
     ReplicatedJob,
     group_name,
     is_initializer,
     is_one_by_one,
     job_spec,
+    pod_template,
     replicated_jobs,
     step_parts,
     steps_of,
@@ -46,8 +52,6 @@ from extender.core.workloads.workload_object import (
 
 PREFIX = "jobset.sigs.k8s.io"
 NAME_LABEL = f"{PREFIX}/jobset-name"
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 
@@ -77,7 +81,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     else:
         children = tuple(step_parts(workload, steps, parts, policy))
         minimum = BASIC
-        if policy.gang == "all":
+        if policy.gang == "all" and len(steps) > 1:
             text = (
                 f"{workload} starts its ReplicatedJobs one after the other, so each step is a gang of its own; "
                 "capacity for later steps is not reserved"
@@ -85,6 +89,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
+    single = len(replicated_jobs(workload)) == 1
+    if single and not _needs_root(root_name, children[0], policy, observed):
+        return WorkloadParts(roots=children, notices=tuple(notices))
     root = Composite(
         name=root_name,
         role="",
@@ -94,6 +101,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     )
     roots = (root,) if steps is None else with_steps(workload, (root,), parts)
     return WorkloadParts(roots=roots, notices=tuple(notices))
+
+
+def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -> bool:
+    """Return whether a composite is above the only part of a JobSet.
+
+    It is where a tree was made with it before, or where the leaf has a topology of its own besides that of the root.
+    """
+    was_made = any(
+        one.kind == "CompositePodGroup" and one.name == name for one in observed.existing
+    )
+    both = bool(policy.root_topology and policy.leaf_topology)
+    return was_made or (both and isinstance(only, Leaf) and only.most > 1)
 
 
 def _part(
@@ -109,19 +128,32 @@ def _part(
         return None
     if _leaf_label(job) == PER_REPLICATED_JOB:
         gang = all_at_once(spec) and policy.gang != "per-job" and not is_initializer(job)
-        return _leaf(group_name(workload, name), name, job, replicas * most, finished, gang=gang)
+        templates = [pod_template(workload, job, index) for index in range(replicas)]
+        same = templates[0] if templates[0] == templates[-1] else None
+        of_pods = () if same is not None else tuple(one for one in templates for _ in range(most))
+        leaf = _leaf(
+            group_name(workload, name), name, replicas * most, finished, templates[0], gang=gang
+        )
+        return leaf and msgspec.structs.replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
         raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
     leaves = [
-        _leaf(group_name(workload, name, str(index)), "", job, most, finished, gang=gang)
+        _leaf(
+            group_name(workload, name, str(index)),
+            "",
+            most,
+            finished,
+            pod_template(workload, job, index),
+            gang=gang,
+        )
         for index in range(replicas)
     ]
     left = tuple(leaf for leaf in leaves if leaf is not None)
     if not left:
         return None
     if replicas == 1:
-        return _leaf(left[0].name, name, job, most, finished, gang=gang)
+        return msgspec.structs.replace(left[0], role=name)
     minimum = BASIC if policy.gang == "per-job" else len(left)
     return Composite(name=group_name(workload, name), role=name, children=left, minimum=minimum)
 
@@ -138,16 +170,15 @@ def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRe
 def _leaf(
     name: str,
     role: str,
-    job: ReplicatedJob,
     most: int,
     finished: Mapping[str, int],
+    template: Mapping[str, Any],
     *,
     gang: bool,
 ) -> Leaf | None:
     pods = most - finished.get(name, 0)
     if pods <= 0:
         return None
-    template = job_spec(job).get("template") or {}
     minimum = pods if gang else BASIC
     return Leaf(name=name, role=role, pods=pods, most=most, minimum=minimum, template=template)
 
@@ -172,12 +203,24 @@ def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterabl
                 f"{CHILDREN_MAX} groups: all its pods are one group"
             )
             yield Notice(reason="CoarserLeaves", message=text)
+        counts = spec.get("parallelism"), spec.get("completions")
+        if counts[0] is not None and counts[1] is None and _is_indexed(spec):
+            text = (
+                f"{workload}: ReplicatedJob {job['name']} has no completions: JobSet makes its Jobs Indexed, and Kubernetes "
+                f"refuses an Indexed Job without, so it has no pods; set completions: {counts[0]}, or completionMode: NonIndexed"
+            )
+            yield Notice(reason="CompletionsMissing", message=text)
         if not all_at_once(spec):
             text = (
                 f"{workload}: ReplicatedJob {job['name']} runs {spec.get('completions')} pods, "
                 f"{number(spec, 'parallelism', 1)} at a time: they are placed one by one"
             )
             yield Notice(reason="NotAllAtOnce", message=text)
+
+
+def _is_indexed(spec: Mapping[str, Any]) -> bool:
+    """Return whether the Jobs are Indexed; JobSet's webhook makes them so where nothing is set."""
+    return (spec.get("completionMode") or "Indexed") == "Indexed"
 
 
 # --- refusals

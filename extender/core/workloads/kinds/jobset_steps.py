@@ -17,6 +17,11 @@ from extender.core.workloads.workload_object import WorkloadObject
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob
 INITIALIZERS = ("dataset-initializer", "model-initializer")
 
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"  # another way of the same
+NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"  # the label of such nodes
+NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"  # their taint
+
 ReplicatedJob = Mapping[str, Any]
 
 
@@ -34,6 +39,27 @@ def group_name(workload: WorkloadObject, *parts: str) -> str:
 def job_spec(job: ReplicatedJob) -> Mapping[str, Any]:
     """Return the spec of the Jobs of a ReplicatedJob."""
     return (job.get("template") or {}).get("spec") or {}
+
+
+def pod_template(workload: WorkloadObject, job: ReplicatedJob, index: int) -> Mapping[str, Any]:
+    """Return the pod template of one Job of a ReplicatedJob, with what JobSet adds for its placement.
+
+    Source: `constructJob` of JobSet v0.12.0: with the annotations for exclusive placement by node selector, a Job runs on
+    nodes that carry its name, and that have a taint against all else.
+    """
+    template: Mapping[str, Any] = job_spec(job).get("template") or {}
+    own = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    of_set = workload.annotations if EXCLUSIVE in workload.annotations else {}
+    if not all(one in own or one in of_set for one in (EXCLUSIVE, NODE_SELECTOR)):
+        return template
+    spec = template.get("spec") or {}
+    name = f"{workload.namespace}_{workload.name}-{job['name']}-{index}"
+    toleration = {"key": NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
+    added = {
+        "nodeSelector": {**(spec.get("nodeSelector") or {}), NAMESPACED_JOB: name},
+        "tolerations": [*(spec.get("tolerations") or ()), toleration],
+    }
+    return {**template, "spec": {**spec, **added}}
 
 
 def is_initializer(job: ReplicatedJob) -> bool:

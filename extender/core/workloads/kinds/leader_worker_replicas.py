@@ -7,6 +7,7 @@ index and by the revision of the template. The StatefulSet controller writes a l
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.model.wording import counted
 from extender.core.workloads.kind_rules import number, template_kept_out, template_label
 from extender.core.workloads.name_rules import (
     LabelCondition,
@@ -39,6 +41,8 @@ GROUP_INDEX: Final = f"{PREFIX}/group-index"
 SUBGROUP_INDEX: Final = f"{PREFIX}/subgroup-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 EXCLUSIVE: Final = f"{PREFIX}/exclusive-topology"
+SUBGROUP_EXCLUSIVE: Final = f"{PREFIX}/subgroup-exclusive-topology"
+SUBGROUP_KEY: Final = f"{PREFIX}/subgroup-key"
 # Values of LEAF_LABEL; without it, one leaf holds a replica.
 ROLE: Final = "role"  # the leader, and all workers
 SUBGROUP: Final = "subgroup"  # a subgroup; the leader is in the first one
@@ -197,22 +201,27 @@ def split_replica(pattern: re.Pattern[str], head: str, name: str) -> Replica | N
 
 
 def replica_part(
-    workload: WorkloadObject, spec: Mapping[str, Any], name_of: Callable[[str], str]
+    workload: WorkloadObject,
+    spec: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> Part:
     """Return the part of one replica.
 
     Args:
         workload: For messages.
         spec: The LeaderWorkerSetSpec.
+        annotations: Of the LeaderWorkerSet.
         name_of: The name of a group of the replica by its suffix.
 
     Raises:
         InvalidPolicy: It would have too many groups.
     """
     template = spec.get("leaderWorkerTemplate") or {}
-    of_workers = template.get("workerTemplate") or {}
-    of_leader = template.get("leaderTemplate") or of_workers
     size = max(1, number(template, "size", 1))
+    sizes = _subgroups(workload, template, size) if template.get("subGroupPolicy") else {}
+    templates = _Templates(template, annotations.get(SUBGROUP_EXCLUSIVE, ""), name_of(""), sizes)
+    of_workers, of_leader = templates.of_workers, templates.of_leader
     gang = not _leader_first(spec)
     held = template_label(of_workers, LEAF_LABEL)
     if held not in _LEAVES:
@@ -223,7 +232,7 @@ def replica_part(
             most=size,
             minimum=size if gang or size == 1 else BASIC,
             template=of_workers,
-            leading=(of_leader,),
+            leading=templates.of_pods() or (of_leader,),
         )
     leader = Leaf(
         name=name_of("-leader"),
@@ -236,18 +245,87 @@ def replica_part(
     if held == ROLE:
         workers = _workers(name_of("-worker"), size - 1, of_workers, role="worker")
         return _over(name_of(""), "", (leader, *workers), gang=gang)
-    sizes = _subgroups(workload, template, size)
     if held == SUBGROUP:
-        return _with_leader(name_of, sizes, of_leader, of_workers, gang=gang)
+        return _with_leader(name_of, sizes, templates, gang=gang)
     subgroups = tuple(
         leaf
         for index, pods in sizes.items()
-        for leaf in _workers(name_of(f"-s{index}"), pods, of_workers, role="")
+        for leaf in _workers(name_of(f"-s{index}"), pods, templates.in_subgroup(index), role="")
     )
     if gang or not subgroups:
         return _over(name_of(""), "", (leader, *subgroups), gang=gang)
     below = _over(name_of("-workers"), "worker", subgroups, gang=True)
     return _over(name_of(""), "", (leader, below), gang=False)
+
+
+class _Templates:
+    """The pod templates of a replica, with what the webhook of LeaderWorkerSet adds to pods of exclusive subgroups.
+
+    Source: `SetExclusiveAffinities` of sigs.k8s.io/lws v0.9.0: the pods of a subgroup are in one domain of a topology, and
+    no other subgroup, of whatever LeaderWorkerSet, has a pod there.
+    """
+
+    def __init__(
+        self, template: Mapping[str, Any], topology: str, replica: str, sizes: Mapping[int, int]
+    ) -> None:
+        """Take the leaderWorkerTemplate, the key of the topology or nothing, and how many workers each subgroup has."""
+        policy = template.get("subGroupPolicy")
+        self.of_workers: Mapping[str, Any] = template.get("workerTemplate") or {}
+        self._topology = topology if policy else ""
+        self._replica = replica
+        self._sizes = sizes
+        leads = (policy or {}).get("subGroupPolicyType") != "LeaderExcluded"
+        plain: Mapping[str, Any] = template.get("leaderTemplate") or self.of_workers
+        self.of_leader = self._exclusive(plain, 0) if leads else plain
+
+    def in_subgroup(self, index: int) -> Mapping[str, Any]:
+        """Return the template of the workers of a subgroup."""
+        return self._exclusive(self.of_workers, index)
+
+    def of_pods(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the templates of all pods one by one, the leader first; empty where all workers have the same."""
+        if not self._topology:
+            return ()
+        workers = ((self.in_subgroup(index),) * pods for index, pods in self._sizes.items())
+        return (self.of_leader, *itertools.chain.from_iterable(workers))
+
+    def _exclusive(self, template: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+        if not self._topology:
+            return template
+        key = f"{self._replica}-{index}"  # the webhook writes a hash, of which only the identity counts
+        metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+        affinity = spec.get("affinity") or {}
+        same: dict[str, Any] = {"key": SUBGROUP_KEY, "operator": "In", "values": [key]}
+        other: list[dict[str, Any]] = [
+            {"key": SUBGROUP_KEY, "operator": "Exists"},
+            {"key": SUBGROUP_KEY, "operator": "NotIn", "values": [key]},
+        ]
+        return {
+            **template,
+            "metadata": {
+                **metadata,
+                "labels": {**(metadata.get("labels") or {}), SUBGROUP_KEY: key},
+            },
+            "spec": {
+                **spec,
+                "affinity": {
+                    **affinity,
+                    "podAffinity": self._with_term(affinity.get("podAffinity"), [same]),
+                    "podAntiAffinity": self._with_term(affinity.get("podAntiAffinity"), other),
+                },
+            },
+        }
+
+    def _with_term(
+        self, affinity: Mapping[str, Any] | None, expressions: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        field = "requiredDuringSchedulingIgnoredDuringExecution"
+        before = affinity or {}
+        term = {
+            "topologyKey": self._topology,
+            "labelSelector": {"matchExpressions": expressions},
+        }
+        return {**before, field: [*(before.get(field) or ()), term]}
 
 
 def _leader_first(spec: Mapping[str, Any]) -> bool:
@@ -288,8 +366,7 @@ def _workers(name: str, pods: int, template: Mapping[str, Any], *, role: str) ->
 def _with_leader(
     name_of: Callable[[str], str],
     sizes: Mapping[int, int],
-    of_leader: Mapping[str, Any],
-    of_workers: Mapping[str, Any],
+    templates: _Templates,
     *,
     gang: bool,
 ) -> Composite:
@@ -304,8 +381,8 @@ def _with_leader(
                 pods=pods,
                 most=pods,
                 minimum=pods if gang else BASIC,
-                template=of_workers,
-                leading=(of_leader,) if index == 0 else (),
+                template=templates.in_subgroup(index),
+                leading=(templates.of_leader,) if index == 0 else (),
             )
         )
     minimum = len(found) if gang else BASIC
@@ -326,7 +403,7 @@ def _subgroups(
     if count >= CHILDREN_MAX:
         field = "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
         text = (
-            f"{each} pods of {size} are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
+            f"{counted(each, 'pod')} of {size} in each are {count} subgroups, at most {CHILDREN_MAX - 1} are allowed; "
             "make the subgroups larger"
         )
         raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))

@@ -50,7 +50,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
 
     replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))
     roots: tuple[Part, ...] = tuple(
-        replica_part(workload, workload.spec, replica.namer(workload.name)) for replica in replicas
+        replica_part(workload, workload.spec, workload.annotations, replica.namer(workload.name))
+        for replica in replicas
     )
     notices: tuple[Notice, ...] = ()
     if workload.spec.get("startupPolicy") == "LeaderReady":

@@ -12,14 +12,18 @@ from typing import Any
 import msgspec
 
 from extender.core.model.errors import BadInput
+from extender.core.model.wording import did_you_mean
 from extender.core.workloads.kind_rules import number
 from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
 from extender.core.workloads.workload_object import WorkloadObject
 
 GROUP = "grove.io"
-TOPOLOGY = "grove-topology"  # the only ClusterTopology that its operator reads
-TOPOLOGY_COMMAND = f"kubectl get clustertopology {TOPOLOGY} -o yaml"
+TOPOLOGY = "grove-topology"  # the only one that an operator before `topologyName` reads
 BASE_LABEL = "grove.io/base-podgang"
+
+VERSION = "Grove v0.1.0-alpha.12"
+_CONSTRAINT = ("topologyName", "pack", "packDomain")  # fields of a topologyConstraint
+_PACK = ("required", "preferred")  # and of its `pack`
 
 _Item = Mapping[str, Any]
 
@@ -31,23 +35,25 @@ class PlannedPodGang(msgspec.Struct, frozen=True, kw_only=True):
     templates: Mapping[str, Mapping[str, Any]]
 
 
-def podgangs_of(owner: WorkloadObject, domains: Mapping[str, str]) -> tuple[PlannedPodGang, ...]:
+def podgangs_of(
+    owner: WorkloadObject, topologies: Mapping[str, Mapping[str, str]]
+) -> tuple[PlannedPodGang, ...]:
     """Return the PodGangs, all base ones first.
 
     Args:
         owner: The PodCliqueSet.
-        domains: Keys of node labels by the domains of Grove's ClusterTopology.
+        topologies: Of each topology of Grove, by its name, the keys of node labels by their domains.
 
     Raises:
-        BadInput: A scaling group names a clique that does not exist, or a domain is unknown.
+        BadInput: A scaling group names a clique that does not exist, or a topology constraint cannot be kept.
     """
-    return _PodGangs(owner, domains).gangs()
+    return _PodGangs(owner, topologies).gangs()
 
 
 class _PodGangs:
-    def __init__(self, owner: WorkloadObject, domains: Mapping[str, str]) -> None:
+    def __init__(self, owner: WorkloadObject, topologies: Mapping[str, Mapping[str, str]]) -> None:
         self._owner = owner
-        self._domains = domains
+        self._topologies = topologies
         self._template: _Item = owner.spec.get("template") or {}
         self._cliques = {str(one["name"]): one for one in self._template.get("cliques") or ()}
         self._scaling: tuple[_Item, ...] = tuple(self._template.get("podCliqueScalingGroups") or ())
@@ -59,6 +65,7 @@ class _PodGangs:
                     place = f"spec.template.podCliqueScalingGroups[{at}].cliqueNames"
                     raise BadInput(f"{place}: {text}")
                 self._grouped.add(name)
+        self._packs = {id(part): self._pack(part, *where) for part, *where in self._constrained()}
 
     def gangs(self) -> tuple[PlannedPodGang, ...]:
         replicas = range(number(self._owner.spec, "replicas", 0))
@@ -160,11 +167,71 @@ class _PodGangs:
 
     def _packed(self, part: _Item) -> dict[str, Any]:
         """Return the topology constraint of a part of the set, as a PodGang has it; empty: it has none."""
-        domain = (part.get("topologyConstraint") or {}).get("packDomain")
-        if not domain:
+        pack = self._packs[id(part)]
+        return {"topologyConstraint": {"packConstraint": pack}} if pack else {}
+
+    def _constrained(self) -> Iterator[tuple[_Item, str, str]]:
+        """Yield each part that may have a topology constraint, its path, and the topology that it inherits."""
+        of_set = _topology_name(self._template)
+        of_clique: dict[str, str] = {}
+        yield self._template, "spec.template", ""
+        for at, one in enumerate(self._scaling):
+            yield one, f"spec.template.podCliqueScalingGroups[{at}]", of_set
+            for clique in one.get("cliqueNames") or ():
+                of_clique.setdefault(clique, _topology_name(one))
+        for at, (name, one) in enumerate(self._cliques.items()):
+            inherited = of_clique.get(name) or of_set
+            yield one, f"spec.template.cliques[{at}]", inherited
+
+    def _pack(self, part: _Item, place: str, inherited: str) -> dict[str, str]:
+        """Return the keys of node labels that a part is packed by: `required`, `preferred`, both or none.
+
+        Raises:
+            BadInput: The constraint cannot be kept as it is: an unknown topology, domain or field, or none of them.
+        """
+        constraint = part.get("topologyConstraint")
+        if constraint is None:
             return {}
-        if domain not in self._domains:
-            known = f"it has {', '.join(self._domains)}" if self._domains else "it is not there"
-            text = f"{domain!r} is not in ClusterTopology/{TOPOLOGY} of the files ({known}); add the output of `{TOPOLOGY_COMMAND}`"
-            raise BadInput(f"topologyConstraint.packDomain: {text}")
-        return {"topologyConstraint": {"packConstraint": {"required": self._domains[domain]}}}
+        place = f"{place}.topologyConstraint"
+        pack = constraint.get("pack") or {}
+        for path, item, names in (("", constraint, _CONSTRAINT), (".pack", pack, _PACK)):
+            for name in item:
+                if name not in names:
+                    hint = did_you_mean(str(name), names) or f"; the fields are {', '.join(names)}"
+                    raise BadInput(f"{place}{path}.{name}: {VERSION} has no such field{hint}")
+        older = constraint.get("packDomain")
+        if older and pack.get("required"):
+            raise BadInput(f"{place}: has packDomain and pack.required; leave out packDomain")
+        wanted = {
+            "pack.required": pack.get("required"),
+            "packDomain": older,
+            "pack.preferred": pack.get("preferred"),
+        }
+        if not any(wanted.values()):
+            raise BadInput(f"{place}: names no domain; set pack.required or pack.preferred")
+        topology = str(constraint.get("topologyName") or inherited or TOPOLOGY)
+        return {
+            "preferred" if field == "pack.preferred" else "required": self._key(
+                str(domain), topology, f"{place}.{field}"
+            )
+            for field, domain in wanted.items()
+            if domain
+        }
+
+    def _key(self, domain: str, topology: str, place: str) -> str:
+        """Return the key of the node label of a domain.
+
+        Raises:
+            BadInput: The files do not have the topology, or it does not have the domain.
+        """
+        domains = self._topologies.get(topology, {})
+        if domain in domains:
+            return domains[domain]
+        state = f"it has {', '.join(domains)}" if domains else "it is not there"
+        text = f"{domain!r} is not in the ClusterTopologyBinding {topology} of the files ({state})"
+        command = f"kubectl get clustertopologybinding {topology} -o yaml"
+        raise BadInput(f"{place}: {text}; add the output of `{command}`")
+
+
+def _topology_name(part: _Item) -> str:
+    return str((part.get("topologyConstraint") or {}).get("topologyName") or "")

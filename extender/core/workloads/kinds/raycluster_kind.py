@@ -18,13 +18,19 @@ from extender.core.workloads.kind_rules import (
     never,
     number,
     only_whole,
+    required,
     template_kept_out,
 )
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
-from extender.core.workloads.workload_fields import Count, ReadFields, TemplateFields
-from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_fields import (
+    Count,
+    ReadFields,
+    ResourceFields,
+    TemplateFields,
+)
+from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "ray.io/cluster"
@@ -35,12 +41,30 @@ HEAD = "headgroup"  # value of GROUP_LABEL on the head
 _BETWEEN = "-ray-"  # a cluster a with a group b-c, and a cluster a-b with a group c, differ
 _REPLICA = re.compile(rf"{_BETWEEN}(?P<replica>.+)")
 
+# What KubeRay v1.6.2 adds to pods (`BuildAutoscalerContainer`, `DefaultWorkerPodTemplate`)
+_AUTOSCALER: Mapping[str, Any] = {
+    "name": "autoscaler",
+    "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
+}
+_SUBMITTER: Mapping[str, Any] = {
+    "name": "ray-job-submitter",
+    "resources": {
+        "requests": {"cpu": "500m", "memory": "200Mi"},
+        "limits": {"cpu": "1", "memory": "1Gi"},
+    },
+}
+_ENDED = ("Complete", "Failed")  # jobDeploymentStatus of a RayJob
+_WAITS_FOR_HEAD: Mapping[str, Any] = {
+    "name": "wait-gcs-ready",
+    "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}},
+}
+
 WorkerGroup = Mapping[str, Any]
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
     del policy
-    head = (workload.spec.get("headGroupSpec") or {}).get("template") or {}
+    head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
     used = _names_in_use(workload, observed)
     for group in _worker_groups(workload):
@@ -57,6 +81,31 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         one_by_one=True,
     )
     return WorkloadParts(roots=(root,))
+
+
+def _head_template(workload: WorkloadObject) -> Mapping[str, Any]:
+    """Return the template of the head, with the container of the autoscaler where it is enabled."""
+    head = workload.spec.get("headGroupSpec") or {}
+    if not workload.spec.get("enableInTreeAutoscaling"):
+        return _with_labels(head)
+    options = workload.spec.get("autoscalerOptions") or {}
+    resources = options.get("resources")
+    autoscaler = _AUTOSCALER if resources is None else {**_AUTOSCALER, "resources": resources}
+    return _with_labels(head, "containers", autoscaler)
+
+
+def _with_labels(
+    group: Mapping[str, Any], field: str = "", container: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Return the pod template of a group, with the labels of the group and a container that KubeRay adds."""
+    template = group.get("template") or {}
+    if not template.get("spec"):
+        return template
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    labels = {**(metadata.get("labels") or {}), **(group.get("labels") or {})}
+    if container is not None:
+        spec = {**spec, field: [*(spec.get(field) or ()), container]}
+    return {**template, "metadata": {**metadata, "labels": labels}, "spec": spec}
 
 
 def _worker_groups(workload: WorkloadObject) -> tuple[WorkerGroup, ...]:
@@ -80,7 +129,7 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
     if most == 0:
         return None
     hosts = max(1, number(group, "numOfHosts", 1))
-    template = group.get("template") or {}
+    template = _with_labels(group, "initContainers", _WAITS_FOR_HEAD)
     if (
         hosts == 1 or name in used
     ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
@@ -146,8 +195,65 @@ def _kept_out(workload: WorkloadObject) -> str:
     return managed_by_other(workload, MANAGER)
 
 
+# --- what makes a RayCluster
+
+
+def _of_rayjob(rayjob: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster that a RayJob makes, with the labels of the RayJob (`constructRayClusterForRayJob`)."""
+    spec, metadata = required(rayjob, "spec"), rayjob.get("metadata") or {}
+    if spec.get("clusterSelector"):
+        note = (
+            "spec.clusterSelector: it runs on a RayCluster that exists, so it has no pods to plan"
+        )
+        return HeldWorkload(spec=None, note=note)
+    if (rayjob.get("status") or {}).get("jobDeploymentStatus") in _ENDED:
+        return HeldWorkload(spec=None, note="is finished: it needs no pods any more")
+    cluster = dict(required(rayjob, "spec", "rayClusterSpec"))
+    if spec.get("suspend"):
+        cluster["suspend"] = True
+    if spec.get("managedBy"):
+        cluster["managedBy"] = spec["managedBy"]
+    mode, note = spec.get("submissionMode") or "K8sJobMode", ""
+    if mode == "SidecarMode" and isinstance(cluster.get("headGroupSpec"), Mapping):
+        head = cluster["headGroupSpec"]
+        template = _with_labels({"template": head.get("template") or {}}, "containers", _SUBMITTER)
+        cluster["headGroupSpec"] = {**head, "template": template}
+    elif mode == "K8sJobMode":
+        note = (
+            "the pod that submits the job is made when the RayCluster is ready, and is not planned"
+        )
+    return HeldWorkload(
+        spec=cluster,
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        note=note,
+    )
+
+
+def _of_raycronjob(raycronjob: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster of the RayJob that a RayCronJob makes; no label reaches it."""
+    spec = required(raycronjob, "spec", "jobTemplate")
+    suspended = {"suspend": True} if raycronjob["spec"].get("suspend") else {}
+    return _of_rayjob({"spec": {**spec, **suspended}})
+
+
+def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
+    """Return the RayCluster that a RayService makes (`constructRayClusterForRayService`)."""
+    metadata = rayservice.get("metadata") or {}
+    return HeldWorkload(
+        spec=required(rayservice, "spec", "rayClusterConfig"),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+    )
+
+
 class _HeadFields(ReadFields, frozen=True, kw_only=True):
+    labels: dict[str, str] | None = None
     template: TemplateFields | None = None
+
+
+class _AutoscalerFields(ReadFields, frozen=True, kw_only=True):
+    resources: ResourceFields | None = None
 
 
 class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
@@ -157,10 +263,13 @@ class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
     max_replicas: Count | None = None
     num_of_hosts: Count | None = None
     suspend: bool | None = None
+    labels: dict[str, str] | None = None
     template: TemplateFields | None = None
 
 
 class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
+    enable_in_tree_autoscaling: bool | None = None
+    autoscaler_options: _AutoscalerFields | None = None
     head_group_spec: _HeadFields | None = None
     worker_group_specs: tuple[_WorkerGroupFields, ...] | None = None
     suspend: bool | None = None
@@ -188,6 +297,7 @@ RAYCLUSTER = WorkloadKind(
     name_label=NAME_LABEL,
     template_paths=("spec.headGroupSpec.template", "spec.workerGroupSpecs[].template"),
     manager=MANAGER,
+    holders={"RayJob": _of_rayjob, "RayService": _of_rayservice, "RayCronJob": _of_raycronjob},
     parts=_parts,
     planned_uses=_planned_uses,
     finished=never,

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from extender.core.model.wording import counted
 from extender.core.workloads.kind_rules import scheduling_block
 from extender.core.workloads.tree_parts import Part, leaves_of
 from extender.core.workloads.tree_policy import (
@@ -185,7 +186,7 @@ def native_notices(
     found = []
     expected = sum(one.kind == "PodGroup" for one in composed) or 1
     if len(adopted) < expected:
-        text = f"{workload}: {len(adopted)} of {expected} groups of its controller are there; the others are waited for"
+        text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
         found.append(Notice(reason="WaitingForGroups", message=text))
     dropped = ["leaf"] if policy.leaf_topology else []
     dropped += ["root"] if policy.root_topology and not composed else []

@@ -160,7 +160,7 @@ async def test_an_exclusive_topology_of_a_jobset_is_refused(
     await story.api.create(train)
     where = await story.until_bound(4, "train-")
     assert all(node == f"r{name.split('-')[2]}-0" for name, node in where.items())
-    made = await until_groups(story, 4)
+    made = await until_groups(story, 3)
     assert sum(one["kind"] == "PodGroup" for one in made.values()) == 2
     await story.check_events()
 

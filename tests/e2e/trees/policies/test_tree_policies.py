@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
+    MANAGED_BY,
     NAMESPACE,
     SOURCE_ANNOTATION,
     TREE_LABEL,

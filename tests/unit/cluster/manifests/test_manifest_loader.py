@@ -10,8 +10,10 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.manifest_loader import load
-from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, read_bytes
+from extender.cluster.manifests.manifest_entries import Role, entries_in
+from extender.cluster.manifests.manifest_loader import complete, load
+from extender.cluster.manifests.plan_request_body import answer_plan_request
+from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, Document, read_bytes
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import build_forest, leaf_key
 from tests.support.planning import spec_vectors
@@ -102,6 +104,120 @@ def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> Non
     ):
         load([], [path])
     load([], [write("ns.yaml", an_object("Namespace", "a", "v1", ""))])
+
+
+def test_what_has_no_pods_beside_a_workload_is_left_out_in_one_line(write) -> None:
+    """As manifests are written: a Service, access rights and settings in one file with the workload."""
+    job = an_object(
+        "Job",
+        "j",
+        "batch/v1",
+        spec={"parallelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}},
+    )
+    beside = [
+        an_object("Service", "s", "v1", spec={"selector": {"a": "b"}}),
+        an_object("ConfigMap", "a", "v1", data={}),
+        an_object("ConfigMap", "b", "v1", data={}),
+        an_object("RoleBinding", "r", "rbac.authorization.k8s.io/v1", roleRef={}),
+        an_object("LocalQueue", "q", "kueue.x-k8s.io/v1beta1", spec={}),
+        an_object("WorkloadPriorityClass", "p", "kueue.x-k8s.io/v1beta1", "", value=1),
+        an_object("ResourceClaimTemplate", "t", "resource.k8s.io/v1", spec={"spec": {}}),
+    ]
+    found = load([write("nodes.yaml", a_node("n"))], [write("x.yaml", *beside, job)])
+    assert len(found.pods) == 2
+    (line,) = (text for text in found.warnings if "left out" in text)
+    assert line == (
+        "left out, as they have no pods: ConfigMap (2), LocalQueue (1), ResourceClaimTemplate (1), RoleBinding (1), Service (1), "
+        "WorkloadPriorityClass (1)"
+    )
+
+    # the same at the door of the service
+    question = {"cluster": [a_node("n")], "workload": [*beside, job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert (reply["verdict"], line in reply["warnings"]) == ("placed", True)
+    reply = msgspec.json.decode(
+        answer_plan_request(msgspec.json.encode(question | {"workload": beside}))
+    )
+    assert (reply["verdict"], reply["gangs"], reply["warnings"]) == ("nothing", [], [line])
+
+
+def test_claims_that_pods_use_are_read_or_named() -> None:
+    """A claim of a volume limits the nodes as ever; devices of a resource claim are not counted, which is a warning."""
+    template = {
+        "spec": {
+            "containers": [{"name": "c"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+        }
+    }
+    job = an_object("Job", "j", "batch/v1", spec={"parallelism": 2, "template": template})
+    where = {
+        "nodeSelectorTerms": [
+            {
+                "matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+                ]
+            }
+        ]
+    }
+    volume = an_object(
+        "PersistentVolume", "pv", "v1", "", spec={"nodeAffinity": {"required": where}}
+    )
+    claim = an_object("PersistentVolumeClaim", "data", "v1", spec={"volumeName": "pv"})
+    beside = an_object("ResourceClaimTemplate", "t", "resource.k8s.io/v1", spec={})
+    question = {"cluster": [a_node("a"), a_node("b"), volume], "workload": [claim, beside, job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert {line["node"] for line in reply["gangs"][0]["assignments"]} == {"b"}
+    assert any(
+        "2 pods with resource claims (gpu): their devices are not counted" in text
+        for text in reply["warnings"]
+    )
+
+
+def test_a_misspelt_field_is_named_at_the_door_of_the_service() -> None:
+    job = an_object(
+        "Job",
+        "j",
+        "batch/v1",
+        spec={"paralelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}},
+    )
+    question = {"cluster": [a_node("n")], "workload": [job]}
+    reply = msgspec.json.decode(answer_plan_request(msgspec.json.encode(question)))
+    assert any("spec.paralelism: there is no such field" in text for text in reply["warnings"])
+    served = complete(
+        entries_in([Document(where="jobs.yaml", value=job)], Role.CLUSTER), serving=True
+    )
+    assert any("jobs.yaml: Job/default/j: spec.paralelism" in text for text in served.warnings)
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (an_object("MPIJob", "m", "kubeflow.org/v2beta1", spec={"mpiReplicaSpecs": {"Worker": {"template": {"spec": {
+            "containers": [{"name": "c"}]}}}}}), "kind MPIJob of kubeflow.org/v2beta1 is not planned; give its pods and groups"),
+        (an_object("Servise", "s", "v1"), "kind Servise of v1 is not planned"),
+        (an_object("RayClusters", "s", "ray.io/v1"), "is not planned; did you mean RayCluster?"),
+        (an_object("Jobset", "s", "jobset.x-k8s.io/v1alpha2"), "is not planned; did you mean JobSet?"),
+    ],
+)  # fmt: skip
+def test_what_has_pods_that_are_not_planned_or_is_misspelt_is_an_error(write, thing, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        load([], [write("x.yaml", thing)])
+
+
+def test_an_object_with_a_generated_name_gets_one_by_its_place(write) -> None:
+    """As the API server does for `kubectl create`; the same file gives the same names, and two objects have two."""
+    job = an_object(
+        "Job", "", "batch/v1", spec={"template": {"spec": {"containers": [{"name": "c"}]}}}
+    )
+    job["metadata"] = {"generateName": "j-"}
+    path = write("x.yaml", job, job, a_pod("", metadata={"name": None, "generateName": "p-"}))
+    found = load([], [path])
+    names = sorted(str(one.workload) for one in found.origins.values())
+    assert [name.rpartition("-")[0] for name in names] == ["Job/default/j", "Job/default/j"]
+    assert names[0] != names[1]
+    assert len(found.pods) == 3
+    assert found.pods == load([], [path]).pods
 
 
 @pytest.mark.parametrize(
@@ -272,6 +388,7 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, podGroupTemplates=[a_template("a")])]),
          'template name "a" used twice: spec.compositePodGroupTemplates.0., spec.compositePodGroupTemplates.0..podGroupTemplates.0.'),
         (a_workload(**nested(5)), "has 5 levels, at most 4"),
+        (a_workload(**nested(10)), "has 10 levels, at most 4"),
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True)]), '"a" has no child template'),
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, disruptionMode={"all": {}}, podGroupTemplates=[a_template("b")])]),
          'child "b" is single under "a"'),
@@ -286,7 +403,7 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
     ],
-    ids=range(15),
+    ids=range(16),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):

@@ -96,6 +96,24 @@ def test_what_is_planned_must_be_of_a_known_kind_and_label(write, thing, text):
     assert len(labels) == ("metadata." in text)
 
 
+OF_WORKLOADS = [
+    (an_object("Job", "w", "batch/v1", spec={"paralelism": 2}), "Job/default/w: spec.paralelism: there is no such field in"),
+    (an_object("RayCluster", "w", "ray.io/v1", spec={"workerGroupSpecs": [{"groupName": "g", "minReplica": 2}]}),
+     "spec.workerGroupSpecs[0].minReplica: there is no such field in KubeRay v1.6.2, so it is not used; did you mean minReplicas?"),
+    (an_object("LeaderWorkerSet", "w", "leaderworkerset.x-k8s.io/v1", spec={"leaderWorkerTemplate": {"sise": 4}}),
+     "spec.leaderWorkerTemplate.sise: there is no such field in LWS v0.9.0, so it is not used; did you mean size?"),
+    (an_object("Job", "w", "batch/v1", spec={"template": {"spec": {"nodeSelecter": {}}}}), "did you mean nodeSelector?"),
+    (a_pod("w", nodeSelecter={"a": "b"}), "Pod/default/w: spec.nodeSelecter: there is no such field in Kubernetes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("thing", "text"), OF_WORKLOADS, ids=range(len(OF_WORKLOADS)))
+def test_a_misspelt_field_of_a_workload_or_pod_is_a_warning(write, thing, text):
+    """Their APIs get fields with time, so it is no error."""
+    found = load([], [write("x.yaml", thing)])
+    assert text in found.warnings[0]
+
+
 def test_a_field_of_a_later_kubernetes_is_a_warning(write):
     """The built-in kinds get fields and versions with time."""
     later = a_spec(version="scheduling.k8s.io/v2", **GANG, gangTimeout="5m")

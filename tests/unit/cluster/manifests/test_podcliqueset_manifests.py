@@ -98,6 +98,29 @@ def test_domains_are_node_labels_of_the_topology_in_the_files() -> None:
     assert tree["serve-0-pd-0-prefill"] == ("serve-0-serve-0-pd-0", 2, ())
 
 
+def test_the_topology_binding_that_a_part_names_or_inherits_has_its_domains() -> None:
+    """The current form: `pack` and `topologyName`, of the set, of a scaling group and of a clique."""
+    mine = a_set(topologyConstraint={"topologyName": "topo", "pack": {"required": "block"}})
+    mine["spec"]["template"]["podCliqueScalingGroups"][0]["topologyConstraint"] = {
+        "pack": {"required": "rack", "preferred": "block"}
+    }
+    mine["spec"]["template"]["cliques"][0]["topologyConstraint"] = {
+        "topologyName": "topo", "pack": {"required": "rack"},
+    }  # fmt: skip
+    binding = a_topology("block", "rack") | {"kind": "ClusterTopologyBinding"}
+    binding["metadata"]["name"] = "topo"
+    found = a_manifest([LABELLED, binding], [mine])
+    tree = tree_of(found)
+    assert tree["serve-0"] == (None, 2, (BLOCK,))
+    assert tree["serve-0-pd-0"][2] == (RACK,)
+    assert tree["serve-0-router"] == ("serve-0", 1, (RACK,))
+    assert tree["serve-0-serve-0-pd-0"] == ("serve-0", 2, (RACK,))
+    (first, second) = found.warnings
+    assert "PodGang/default/serve-0: spec.topologyConstraintGroupConfigs[0]" in first
+    assert f"preferred: '{BLOCK}' is not used" in first
+    assert "PodGang/default/serve-0-pd-0: spec.topologyConstraint" in second
+
+
 def test_priority_and_pods_of_a_clique_are_those_of_the_set() -> None:
     mine = a_set(priorityClassName="prod")
     mine["spec"]["template"]["cliques"][0] |= {"labels": {"team": "a"}}
@@ -138,15 +161,28 @@ def test_pods_that_are_there_are_not_made_again() -> None:
     ("change", "words"),
     [
         ({"topologyConstraint": {"packDomain": "rack"}},
-         "object 1: PodCliqueSet/default/serve: topologyConstraint.packDomain: 'rack' is not in ClusterTopology/grove-topology of the files "
-         "(it is not there); add the output of `kubectl get clustertopology grove-topology -o yaml`"),
+         "object 1: PodCliqueSet/default/serve: spec.template.topologyConstraint.packDomain: 'rack' is not in the ClusterTopologyBinding "
+         "grove-topology of the files (it is not there); add the output of `kubectl get clustertopologybinding grove-topology -o yaml`"),
+        ({"topologyConstraint": {"topologyName": "topo", "pack": {"preferred": "rack"}}},
+         "object 1: PodCliqueSet/default/serve: spec.template.topologyConstraint.pack.preferred: 'rack' is not in the "
+         "ClusterTopologyBinding topo of the files (it is not there); add the output of `kubectl get clustertopologybinding topo -o yaml`"),
+        ({"topologyConstraint": {"pack": {"requird": "rack"}}},
+         "object 1: PodCliqueSet/default/serve: spec.template.topologyConstraint.pack.requird: Grove v0.1.0-alpha.12 has no such field; "
+         "did you mean required?"),
+        ({"topologyConstraint": {"topologyName": "topo"}},
+         "object 1: PodCliqueSet/default/serve: spec.template.topologyConstraint: names no domain; set pack.required or pack.preferred"),
+        ({"topologyConstraint": {"packDomain": "rack", "pack": {"required": "rack"}}},
+         "object 1: PodCliqueSet/default/serve: spec.template.topologyConstraint: has packDomain and pack.required; leave out packDomain"),
+        ({"placementPolicy": {"rack": "one"}},
+         "object 1: PodCliqueSet/default/serve: spec.template.placementPolicy: there is no such field in Grove v0.1.0-alpha.12-rc1, "
+         "so it is not used; leave it out"),
         ({"podCliqueScalingGroups": [{"name": "pd", "cliqueNames": ["worker"]}]},
          "object 1: PodCliqueSet/default/serve: spec.template.podCliqueScalingGroups[0].cliqueNames: there is no clique 'worker'; "
          "there are router, prefill, decode"),
         ({"cliques": [{"name": "a", "spec": {"replicas": "two"}}]},
          'object 1: PodCliqueSet/default/serve: spec.template.cliques[0].spec.replicas: expected a whole number of at least 0, found "two"'),
     ],
-    ids=["domain", "clique", "type"],
+    ids=["domain", "preferred", "misspelt", "nothing", "both", "unknown", "clique", "type"],
 )  # fmt: skip
 def test_a_wrong_field_is_named(change, words) -> None:
     with pytest.raises(BadInput) as caught:

@@ -62,8 +62,8 @@ def test_the_runtime_is_in_the_files(where, kind) -> None:
     )
     cluster = [runtime] if where == "cluster" else []
     found = a_manifest(cluster, [trainjob] if cluster else [trainjob, runtime])
-    assert group_names(found) == [f"tune-{UID[:8]}", f"tune-node-0-{UID[:8]}"]
-    leaf = found.world.view.groups[found.groups[1]]
+    assert group_names(found) == [f"tune-node-0-{UID[:8]}"]
+    leaf = found.world.view.groups[found.groups[0]]
     assert (leaf.minimum, leaf.topology) == (3, (RACK,))
     pods = [found.world.view.pods[uid] for uid in found.pods]
     assert [dict(pod.shape.requests)["cpu"] for pod in pods] == [4000] * 3
@@ -86,14 +86,14 @@ def test_a_runtime_that_is_missing_is_named_with_the_command_that_prints_it() ->
 
 def test_a_jobset_of_the_files_is_planned_as_it_is() -> None:
     found = a_manifest([], [a_runtime(), a_trainjob(), a_jobset_of_trainer()])
-    assert (len(found.groups), len(found.pods)) == (2, 5)
+    assert (len(found.groups), len(found.pods)) == (1, 5)
 
 
 def test_a_jobset_that_runs_keeps_its_groups() -> None:
     """The TrainJob is written anew over a saved cluster: names have the UID of the JobSet there."""
     running = a_jobset_of_trainer(uid="abcdef00-0000-4000-8000-000000000000")
     found = a_manifest([running, a_runtime()], [a_trainjob()])
-    assert group_names(found) == ["tune-abcdef00", "tune-node-0-abcdef00"]
+    assert group_names(found) == ["tune-node-0-abcdef00"]
     assert len(found.pods) == 2
 
 

@@ -416,7 +416,7 @@ def test_a_suspended_workload_is_planned_as_if_it_ran_and_a_finished_one_is_not(
 
 def test_notices_of_the_compiler_are_warnings() -> None:
     found = a_manifest([], [a_job(parallelism=2, completions=7), a_jobset(
-        a_replicated_job("driver"), a_replicated_job("worker", dependsOn=[]), startupPolicy={"startupPolicyOrder": "InOrder"},
+        a_replicated_job("driver"), a_replicated_job("worker"), startupPolicy={"startupPolicyOrder": "InOrder"},
     )])  # fmt: skip
     (steps,) = found.warnings
     assert "JobSet/default/train starts its ReplicatedJobs one after the other" in steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.trees.group_writes import MANAGED_BY
 from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName
+from extender.core.workloads.workload_object import MANAGED_BY
 from tests.support.service.fakes import FakeCluster, Stage, idle
 from tests.support.service.manifest_builders import a_pod
 from tests.support.waiting import eventually

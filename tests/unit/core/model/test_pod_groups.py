@@ -131,6 +131,17 @@ def test_b7_a_branch_too_deep_spoils_the_legal_ones_too() -> None:
     assert problems(*chain[:3], leaf("fine", "c2")) == []
 
 
+def test_b7_more_levels_than_are_looked_at_are_not_named_as_if_they_were_all() -> None:
+    chain = [
+        composite("c0"),
+        *(composite(f"c{n}", f"c{n - 1}") for n in range(1, 9)),
+        leaf("deep", "c8"),
+    ]
+    ((rule, text),) = problems(*chain)
+    assert rule == "B7"
+    assert text == "the tree has at least 5 levels at CompositePodGroup/a/c4, at most 4 are allowed"
+
+
 def test_b8_two_workloads_in_one_tree() -> None:
     """H04."""
     ((rule, text),) = problems(

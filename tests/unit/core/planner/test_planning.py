@@ -71,7 +71,7 @@ def test_budget_is_not_a_proof():
     assert isinstance(verdict, Refusal)
     assert verdict.outcome == "unknown"
     assert not verdict.search.exhausted
-    assert "within the budget of 1 search nodes" in verdict.reasons[0]
+    assert "within the budget of 1 search node" in verdict.reasons[0]
     assert (
         "GANG_EXTENDER_SEARCH_BUDGET=10 (--search-budget of serve and plan)" in verdict.reasons[0]
     )

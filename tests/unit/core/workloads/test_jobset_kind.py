@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from tests.support.planning.controller_records import record, uses_of
 from tests.support.planning.workload_builders import (
@@ -72,14 +72,47 @@ def test_topology_of_root_and_leaves():
 
 
 def test_jobs_of_one_pod_are_one_leaf():
-    lines = drawn(compiled(jobset(replicated("w", 8))))
-    assert lines == ["+train-6f2f0f4a: gang 1, all", "  train-w-6f2f0f4a: gang 8, all"]
+    lines = drawn(compiled(jobset(DRIVER, replicated("w", 8))))
+    assert lines == [
+        "+train-6f2f0f4a: gang 2, all",
+        "  train-driver-6f2f0f4a: gang 1, all",
+        "  train-w-6f2f0f4a: gang 8, all",
+    ]
+
+
+@pytest.mark.parametrize("gang", ["all", "per-replicated-job", "per-job"])
+def test_a_single_replicated_job_has_no_composite_above_it(gang):
+    """W1: it would have one child. A topology for the tree is then that of its only part."""
+    assert drawn(compiled(annotated(replicated("w", 1, 4), gang=gang))) == [
+        "train-w-0-6f2f0f4a: gang 4, all"
+    ]
+    at_once = compiled(annotated(replicated("w", 2, 4), gang=gang, topology="root=net/block"))
+    first = "basic" if gang == "per-job" else "gang 2, all"
+    assert drawn(at_once)[0] == f"+train-w-6f2f0f4a: {first}, in net/block"
+    in_order = jobset(
+        replicated("w", 1, 4), spec={"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    )
+    assert (len(compiled(in_order).groups), compiled(in_order).notices) == (1, ())
+
+
+def test_a_composite_above_a_single_replicated_job_stays_or_has_a_topology_of_its_own():
+    only = annotated(replicated("w", 1, 4), topology="root=net/block,leaf=net/rack")
+    assert len(compiled(only).groups) == 2
+    (leaf,) = compiled(annotated(replicated("w", 1, 4))).groups
+    before = (
+        ExistingGroup(kind="CompositePodGroup", name="train-6f2f0f4a", basic=False, minimum=1),
+        ExistingGroup(kind="PodGroup", name=leaf.name, basic=False, minimum=4),
+    )
+    after = compiled(annotated(replicated("w", 1, 4)), existing=before)
+    assert [(one.name, one.parent) for one in after.groups] == [
+        ("train-6f2f0f4a", ""), (leaf.name, "train-6f2f0f4a"),
+    ]  # fmt: skip
 
 
 def test_more_than_512_jobs_are_one_leaf_and_a_notice():
     """Edge case 7: coarser leaves."""
     result = compiled(jobset(replicated("w", 513, 2)))
-    assert drawn(result)[1:] == ["  train-w-6f2f0f4a: gang 1026, all"]
+    assert drawn(result) == ["train-w-6f2f0f4a: gang 1026, all"]
     (notice,) = result.notices
     assert notice.reason == "CoarserLeaves"
     assert "ReplicatedJob w has 513 Jobs, more than 512 groups" in notice.message
@@ -230,7 +263,7 @@ def test_a_minimum_of_a_role_counts_jobs_or_pods():
         ("2", "2 is for one role, but there are several; write one of driver=N, worker=N"),
         ("boss=1", "no role 'boss'; there are driver, worker"),
         ("worker=3", "worker=3 is more than the 2 groups that worker has"),
-        ("driver=2", "driver=2 is more than the 1 pods that driver has"),
+        ("driver=2", "driver=2 is more than the 1 pod that driver has"),
     ],
 )
 def test_a_minimum_that_does_not_fit_is_refused(text, expected):
@@ -314,8 +347,11 @@ def test_the_profile_of_its_kind_counts():
         name="queue",
         kinds={"JobSet": KindPolicy(gang="per-replicated-job", disruption_mode="single")},
     )
-    lines = drawn(compiled(jobset(DRIVER), profile=profile, profile_name="queue"))
-    assert lines == ["+train-6f2f0f4a: basic", "  train-driver-6f2f0f4a: gang 1"]
+    two = jobset(DRIVER, replicated("w"))
+    lines = drawn(compiled(two, profile=profile, profile_name="queue"))
+    assert lines == [
+        "+train-6f2f0f4a: basic", "  train-driver-6f2f0f4a: gang 1", "  train-w-6f2f0f4a: gang 1",
+    ]  # fmt: skip
 
 
 def test_a_tree_below_a_composite_of_the_user_has_it_as_parent():

@@ -259,7 +259,7 @@ def test_too_many_subgroups_are_refused():
     result = compiled(found, use("serve-0-a-s1"))
     assert (result.outcome, result.refusal.reason) == ("refused", "TooManyGroups")
     assert result.refusal.field == "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
-    assert "1 pods of 2000 are 1999 subgroups" in result.refusal.message
+    assert "1 pod of 2000 in each are 1999 subgroups" in result.refusal.message
 
 
 # --- scaling, rollouts, restarts (edge case 4)

@@ -252,6 +252,25 @@ async def test_of_several_the_group_comes_first() -> None:
         assert (await ask("po/default/same")).kind == "Pod"
 
 
+async def test_a_name_that_one_other_namespace_has_is_answered() -> None:
+    """Not where its namespace was given, and not where two have it."""
+    things = []
+    for namespace, name in (("ml", "train"), ("ml", "both"), ("web", "both")):
+        gang = a_gang(name, pods=1)
+        for thing in gang:
+            thing["metadata"]["namespace"] = namespace
+        things += gang
+    async with a_stage(*things) as stage:
+        ask = await led(stage)
+        for name in ("train", "pg/train"):
+            found = await ask(name)
+            assert (found.kind, found.name) == ("PodGroup", "ml/train")
+        assert found.answer.startswith("PodGroup ml/train ")
+        for name in ("default/train", "both", "Job/train"):
+            with pytest.raises(NotFound):
+                await ask(name)
+
+
 async def test_a_typo_names_what_is_there() -> None:
     elsewhere = a_gang("train", pods=1)
     for thing in elsewhere:
@@ -261,7 +280,7 @@ async def test_a_typo_names_what_is_there() -> None:
         with pytest.raises(NotFound, match=r"default/srve.*did you mean PodGroup default/serve"):
             await ask("srve")
         with pytest.raises(NotFound, match=r"did you mean PodGroup ml/train\b"):
-            await ask("train")
+            await ask("default/train")
         with pytest.raises(NotFound, match=r"gang-extender history default/zzz"):
             await ask("zzz")
 

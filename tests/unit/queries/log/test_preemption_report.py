@@ -83,7 +83,7 @@ async def test_a_recorded_preemption_can_be_decided_again():
         stored = await stage.inputs.load(event.data.input_digest)
         again = replay_decision(event, event.data, stored)
         assert again.same, again.differences
-        assert again.recorded == again.now == "1 units evicted, 2 placed"
+        assert again.recorded == again.now == "1 unit evicted, 2 placed"
 
 
 async def test_a_lone_pods_preemption_can_be_decided_again():
@@ -104,7 +104,7 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
         stored = await stage.inputs.load(event.data.input_digest)
         again = replay_decision(event, event.data, stored)
         assert again.same, again.differences
-        assert again.recorded == again.now == "1 units evicted, 1 placed"
+        assert again.recorded == again.now == "1 unit evicted, 1 placed"
         other = msgspec.structs.replace(event.data, victims=())
         assert replay_decision(event, other, stored).differences == (
             "PodGroup/default/low: evicted now",

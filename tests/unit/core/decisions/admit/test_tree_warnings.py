@@ -6,6 +6,7 @@ import pytest
 
 from extender.core.decisions.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, build_forest
+from extender.core.workloads.workload_object import MANAGED_BY
 from tests.support.service.manifest_builders import a_group, a_node, a_world, an_object
 
 
@@ -49,6 +50,18 @@ def test_a_basic_leaf_below_a_gang_is_questionable():
         ],
     ):
         assert collect_warnings(*tree_of(*alone)) == {}
+
+
+def test_how_a_tree_of_a_workload_is_built_is_no_warning():
+    """W1 and X10 are for people who wrote the groups: a workload has no other tree."""
+    ours = {"labels": {"app.kubernetes.io/managed-by": MANAGED_BY}}
+    only = [
+        a_group("root", gang=1, composite=True, metadata=ours),
+        a_group("only", parent="root", metadata=ours),
+    ]
+    assert collect_warnings(*tree_of(*only)) == {}
+    view, tree = tree_of(a_group("root", gang=1, composite=True), only[1])
+    assert [key.name for key in collect_warnings(view, tree)] == ["root"]
 
 
 def test_many_basic_leaves_of_one_gang_are_named_once_for_the_first():

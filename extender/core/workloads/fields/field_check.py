@@ -1,0 +1,142 @@
+"""Find the fields of a workload that no version known here has, and those that a plan does not use.
+
+A field that is not read is a constraint that is lost, or a count that is the default instead, so each is named. What the
+API has and what does not change where pods may run is not named.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from extender.core.model.wording import did_you_mean
+from extender.core.workloads.fields.api_fields import TABLE, VERSIONS
+
+Fields = Mapping[str, str]  # names of fields, each with the name of its type or nothing
+
+_KINDS: Final = {  # a piece of the module that a kind's fields were read from; the others: Kubernetes
+    "JobSet": "jobset",
+    "LeaderWorkerSet": "lws",
+    "DisaggregatedSet": "lws",
+    "TrainJob": "trainer",
+    "TrainingRuntime": "trainer",
+    "ClusterTrainingRuntime": "trainer",
+    "RayCluster": "kuberay",
+    "RayJob": "kuberay",
+    "RayService": "kuberay",
+    "RayCronJob": "kuberay",
+    "PodGang": "grove",
+    "PodCliqueSet": "grove",
+}
+_PRODUCTS: Final = {
+    "kubernetes": "Kubernetes",
+    "jobset": "JobSet",
+    "lws": "LWS",
+    "trainer": "Trainer",
+    "kuberay": "KubeRay",
+    "grove": "Grove",
+}
+# Fields that change where pods may run, and that no plan uses, by type; with what they do.
+_NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
+    "JobSet.spec": {
+        "volumeClaimPolicies": "the nodes that the volumes of its claims can be used on are not known",
+    },
+    "LeaderWorkerSet.spec.leaderWorkerTemplate": {
+        "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
+    },
+    "PodGang.spec": {"reuseReservationRef": "the place of another PodGang is not looked for"},
+    "PodCliqueSet.spec.template": {
+        "resourceClaimTemplates": "devices of claims are not counted",
+        "resourceSharing": "devices of claims are not counted",
+    },
+    "PodCliqueSet.spec.template.cliques": {"resourceSharing": "devices of claims are not counted"},
+    "PodCliqueSet.spec.template.podCliqueScalingGroups": {
+        "resourceSharing": "devices of claims are not counted",
+    },
+}
+# Names of fields that are not known which mean that they limit where pods may run.
+_CONSTRAINT: Final = re.compile(
+    r"topology|placement|affinity|constraint|nodeselector", re.IGNORECASE
+)
+_POD_TYPES: Final = ("PodSpec", "ObjectMeta")  # what is below them has names of Kubernetes
+
+
+class FieldNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that is not used."""
+
+    path: str  # such as spec.template.spec.nodeSelecter
+    text: str
+    kind: Literal[
+        "unknown", "constraint", "unused"
+    ]  # constraint: an unknown one that limits where pods may run
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+def field_notes(kind: str, thing: Mapping[str, Any]) -> Iterator[FieldNote]:
+    """Yield the fields of an object that are not used; nothing for a kind whose fields are not known.
+
+    Args:
+        kind: The kind of the object.
+        thing: The object, or some of its fields: `spec` is enough.
+    """
+    if kind in types():
+        yield from _notes(thing, kind, "", version_of(kind), in_pod=kind == "Pod")
+
+
+def version_of(kind: str) -> str:
+    """Return the name and the version of the API that the fields of a kind were read from.
+
+    >>> version_of("JobSet"), version_of("Pod")
+    ('JobSet v0.12.0', 'Kubernetes v1.37.2')
+    """
+    piece = _KINDS.get(kind, "kubernetes")
+    module = next(one for one in VERSIONS if piece in one)
+    return f"{_PRODUCTS[piece]} {module.rpartition('@')[2]}"
+
+
+@functools.cache
+def types() -> Mapping[str, Fields]:
+    """Return all types of the table by name."""
+    found: dict[str, dict[str, str]] = {}
+    fields: dict[str, str] = {}
+    for line in TABLE.splitlines():
+        names = line
+        if line and not line.startswith(" "):
+            name, _, names = line.partition(" =")
+            fields = found[name] = {}
+        for word in names.split():
+            field, _, of = word.partition(":")
+            fields[field] = of
+    return found
+
+
+def _notes(
+    value: object, type_: str, path: str, version: str, *, in_pod: bool
+) -> Iterator[FieldNote]:
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _notes(item, type_, f"{path}[{index}]", version, in_pod=in_pod)
+        return
+    if not isinstance(value, Mapping):
+        return
+    known, not_used = types()[type_], _NOT_USED.get(type_, {})
+    for field, below in value.items():
+        here = f"{path}.{field}" if path else str(field)
+        if below is None:
+            continue  # not set
+        if field not in known:
+            limits = not in_pod and _CONSTRAINT.search(str(field)) is not None
+            text = f"there is no such field in {version}, so it is not used"
+            text += did_you_mean(str(field), known)
+            yield FieldNote(path=here, text=text, kind="constraint" if limits else "unknown")
+        elif below and field in not_used:
+            yield FieldNote(path=here, text=f"is not used: {not_used[field]}", kind="unused")
+        elif of := known[field]:
+            inside = in_pod or of in _POD_TYPES
+            yield from _notes(below, of, here, version, in_pod=inside)
