@@ -47,6 +47,13 @@ DRIFT_KINDS = (
 )  # fmt: skip
 
 
+# parts of the service that go on after a defect with one object, see `runtime/object_faults`
+FAULT_PARTS = (
+    "admission", "cluster", "control loop", "evictions", "explanations", "finalizers", "gate removal", "group writes", "nominations",
+    "periodic task", "pod explanations", "searches", "stale nominations", "status reports", "trees", "workload events",
+)  # fmt: skip
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
 
@@ -307,6 +314,12 @@ class Metrics:
             "Trees that were released and admitted again although nothing changed: a defect.",
             registry=self.registry,
         )
+        self.object_faults = Counter(
+            f"{prefix}_object_faults",
+            "Exceptions in the work for one object, by part of the service: a defect. The object is tried again after a pause, and the others go on.",
+            ["part"],
+            registry=self.registry,
+        )
         self.k8s_events_failed = Counter(
             f"{prefix}_k8s_events_failed",
             "Kubernetes Events that could not be written.",
@@ -346,6 +359,8 @@ class Metrics:
             self.reserved_capacity_used_by_others.labels(reason)
         for clock in get_args(SteppedClock):
             self.clock_steps.labels(clock)
+        for part in FAULT_PARTS:
+            self.object_faults.labels(part)
         for files in ("server", "client"):
             self.tls_reloads.labels(files, "failed")
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from extender.runtime.object_faults import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # label of the metric
     work: Callable[[], Awaitable[object]]
     every_s: Seconds  # from the end of one run to the start of the next
-    expected: tuple[type[Exception], ...] = ()  # tried again after them; others end the task
+    # tried again after them; errors of the log and of the lease end the task, all others are defects and counted
+    expected: tuple[type[Exception], ...] = ()
     failure: str = ""  # log message for them
     retry_s: Seconds | None = None  # instead of `every_s` after a failure
     # asked before each run; the work waits while it is false
@@ -45,23 +47,28 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
         with its time.
         """
         logged = ""
+        faults: ObjectFaults[str] = ObjectFaults("periodic task")
         while True:
             revision = self.changes.revision() if self.changes is not None else 0
             pause = self.every_s
             if self.condition():
-                try:
-                    await self.work()
-                except self.expected as error:
-                    pause = self.every_s if self.retry_s is None else self.retry_s
-                    if str(error) != logged:
-                        logged = str(error)
-                        log.warning(self.failure, extra={"task": self.name, "error": logged})
-                else:
-                    logged = ""
-                    METRICS.periodic_task_last_success_timestamp_seconds.labels(
-                        self.name
-                    ).set_to_current_time()
-            await self._pause(revision, pause() if callable(pause) else pause)
+                with faults.alone(self.name):
+                    try:
+                        await self.work()
+                    except self.expected as error:
+                        pause = self.every_s if self.retry_s is None else self.retry_s
+                        if str(error) != logged:
+                            logged = str(error)
+                            log.warning(self.failure, extra={"task": self.name, "error": logged})
+                    else:
+                        logged = ""
+                        METRICS.periodic_task_last_success_timestamp_seconds.labels(
+                            self.name
+                        ).set_to_current_time()
+            if faults.waits(self.name):
+                await asyncio.sleep(faults.pause_s(self.name))  # a change does not end it
+            else:
+                await self._pause(revision, pause() if callable(pause) else pause)
 
     async def _pause(self, revision: int, pause_s: float) -> None:
         if self.changes is None:

@@ -92,7 +92,7 @@ def count_passes(stage: Stage, during=lambda number: None) -> list[int]:
         await inner()
 
     stage.control_loop._pending_trees.admit = counted
-    stage.control_loop._pending_trees.nothing_to_admit = lambda: False
+    stage.control_loop._pending_trees.nothing_to_admit = lambda now: False
     return begun
 
 

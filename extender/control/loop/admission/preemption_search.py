@@ -33,12 +33,9 @@ class PreemptionSearch:
 
     def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
         self._searches = searches
-        self._cluster = parts.cluster
-        self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
         self._barriers = parts.barriers
-        self._observer = parts.observer
         self._appends = parts.appends
         self._evictor = parts.evictor
         self._planner = parts.planner
@@ -50,9 +47,9 @@ class PreemptionSearch:
         if isinstance(verdict, Plan) and verdict.assignments:
             # members that fit are admitted first; the next pass may preempt for the others
             return False
-        view, state = self._cluster.view(), self._leader.pending_state
+        now = tree_request.now
         return may_lead_to_preemption(tree_request.request, verdict) and self._policy.may_search(
-            view, state, tree_request.tree, complete=True
+            now.view, now.pending, tree_request.tree, complete=True
         )
 
     async def preempt(self, tree_request: TreeRequest, verdict: Verdict | None) -> bool:
@@ -69,7 +66,9 @@ class PreemptionSearch:
         request = self._requests.with_evictable(tree_request)
         encoded = self._planner.encode(request)
         try:
-            answer, took_ms = await self._searches.away(self._planner.preempt(encoded, verdict))
+            answer, took_ms, now = await self._searches.away(
+                self._planner.preempt(encoded, verdict)
+            )
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
@@ -78,7 +77,7 @@ class PreemptionSearch:
         if isinstance(answer, NoPreemption):
             self._policy.answered(uid, answer, took_ms)
             return False
-        current = self._requests.about(tree_request.tree)
+        current = self._requests.about(now, tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
             self._append(current, request, answer, encoded, took_ms)
             await self._appends.flush()
@@ -90,16 +89,16 @@ class PreemptionSearch:
         self, current: TreeRequest, request: PlanRequest, answer: PreemptionPlan
     ) -> bool:
         """Return whether to append the preemption; wake the next pass if it may search again at once."""
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
         if not self._policy.may_search(view, state, current.tree, complete=True):
             return False
-        now = self._requests.with_evictable(current)
-        if not preemption_still_holds(request, answer, now, view):
+        newest = self._requests.with_evictable(current)
+        if not preemption_still_holds(request, answer, newest, view):
             # the cluster has changed: the next pass searches again
             self._barriers.wakeup.wake()
             return False
         units = [unit.name for unit in answer.victims]
-        held = unbound_reservations(view, state, self._observer.forest, units)
+        held = unbound_reservations(view, state, forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
             # a member of a victim is being bound: the next pass evicts it with its unit
             self._barriers.wakeup.wake()
@@ -114,12 +113,12 @@ class PreemptionSearch:
         encoded: DecisionInput,
         took_ms: int,
     ) -> None:
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
         cause = f"cluster revision {view.revision}"
         context = new_event_context(self._clock, self._settings, encoded.digest, cause)
-        known = self._evictor.eviction_context(context.actor, context.cause, view)
+        known = self._evictor.eviction_context(context.actor, context.cause, view, state)
         *first, planned = decide_preemption(
-            view, state, self._observer.forest, current.tree, request, answer, context
+            view, state, forest, current.tree, request, answer, context
         )
         drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
         self._policy.answered(current.tree.root.uid, None, took_ms)

@@ -17,6 +17,7 @@ from extender.core.decisions.fairness.search_turns import SearchTurns, WaitingSe
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Verdict
 from extender.ports.log_ports import DecisionInput
+from extender.runtime.object_faults import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class RefusalExplanations:
         self._planner = parts.planner
         self._clock = parts.clock
         self._turns = SearchTurns()
+        self._faults: ObjectFaults[str] = ObjectFaults("explanations", parts.clock.monotonic_ms)
         self._wakeup = parts.barriers.wakeup
         self._waiting: dict[GangUid, TreeRequest] = {}
         self._finished: list[ExplainedRefusal] = []
@@ -76,8 +78,13 @@ class RefusalExplanations:
             chosen = self._turns.choose(waiting)
             assert chosen is not None
             uid = chosen.uid
-            self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
+            self._running = asyncio.create_task(self._explain_alone(self._waiting.pop(uid)))
             self._running.add_done_callback(self._ended)
+
+    async def _explain_alone(self, tree_request: TreeRequest) -> None:
+        """Explain a refusal; after a defect it stays as it was recorded."""
+        with self._faults.alone(tree_request.tree.root.key.path):
+            await self._explain(tree_request)
 
     async def _explain(self, tree_request: TreeRequest) -> None:
         encoded = self._planner.encode(tree_request.request)

@@ -20,6 +20,7 @@ from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.preemption_search import CRASHED_MS, PreemptionSearch
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import (
     awaited_preemption,
@@ -97,6 +98,7 @@ _STAY_REFUSED = (
 class AdmissionProgress(msgspec.Struct):
     """What one pass has found so far about the trees that it tried."""
 
+    now: Moment  # of the pass, with the state that its appends have led to
     postponed: list[Tree] = []
     all_stay_refused: bool = True
     # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
@@ -139,12 +141,9 @@ class TreeAdmission:
     ) -> None:
         self._searches = searches
         self._backoff = parts.requests.backoff
-        self._cluster = parts.cluster
-        self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
         self._wakeup = parts.barriers.wakeup
-        self._observer = parts.observer
         self._appends = parts.appends
         self._evictor = parts.evictor
         self._planner = parts.planner
@@ -174,26 +173,26 @@ class TreeAdmission:
         """Try to admit one tree.
 
         Args:
-            tree: As it was when the pass began.
-            progress: Of this pass; the tree is added to it if it must be looked at again.
+            tree: Of the moment of the pass.
+            progress: Of this pass, as it is now; the tree is added to it if it must be looked at again.
             last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
-            if self.is_recorded_invalid(tree):
+            if self.is_recorded_invalid(progress.now, tree):
                 return AdmissionOutcome.INVALID_AS_BEFORE
-            self.record_invalid([tree])
+            self.record_invalid(progress.now, [tree])
             return AdmissionOutcome.RECORDED
         waits = self._waits(tree, progress)
         if waits is not None:
             return waits
-        current = self._requests.about(tree)
+        current = self._requests.about(progress.now, tree)
         if current is None:
             return AdmissionOutcome.NOT_PENDING
         if self._refused_at_bind(current):
             return AdmissionOutcome.RECORDED
         if self._refusal_holds(current):
             return AdmissionOutcome.REFUSAL_HOLDS
-        if is_being_evicted(self._leaves_of_victims(), current.tree):
+        if is_being_evicted(self._leaves_of_victims(progress.now), current.tree):
             return AdmissionOutcome.BEING_EVICTED
         return await self._plan(current, progress, last=last)
 
@@ -209,16 +208,16 @@ class TreeAdmission:
             msgspec.structs.replace(request, explain=False) if later else request
         )
         try:
-            verdict, took_ms = await self._searches.away(self._planner.plan(encoded))
+            verdict, took_ms, moment = await self._searches.away(self._planner.plan(encoded))
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
         METRICS.planned(verdict, took_ms)
-        now = self._requests.about(tree_request.tree)
+        now = self._requests.about(moment, tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, request)
+        answered = TreeRequest(now.tree, request, moment)
         if isinstance(verdict, Plan) and verdict.assignments:
             self._backoff.placed(uid)
             if now.request == request or still_holds(request, verdict, now.request):
@@ -246,23 +245,27 @@ class TreeAdmission:
 
     def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
         """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
-        view, uid = self._cluster.view(), now.tree.root.uid
-        pending = awaited_preemption(self._leader.pending_state, uid)
+        view, uid = now.now.view, now.tree.root.uid
+        pending = awaited_preemption(now.now.pending, uid)
         if pending is None:
             return False
         return not may_admit(view, pending, verdict) or not (
             now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
         )
 
-    async def perform(self, wanted: WantedSearch) -> None:
+    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
+
+        Args:
+            wanted: The tree.
+            now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
         self._long.pop(wanted.uid, None)
-        current = self._requests.about(wanted.tree)
+        current = self._requests.about(now, wanted.tree)
         if current is None:
             return
         if (
@@ -273,35 +276,35 @@ class TreeAdmission:
             await self.search(current)
         await self._appends.flush()
 
-    def record_explanations(self) -> None:
+    def record_explanations(self, moment: Moment) -> None:
         """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
 
         Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
         """
         for found in self.explanations.take():
             seen = found.tree_request
-            now = self._requests.about(seen.tree)
+            now = self._requests.about(moment, seen.tree)
             if now is None or not isinstance(found.verdict, Refusal):
                 continue
             uid = now.tree.root.uid
-            root = self._leader.pending_state.gangs.get(uid)
-            note = self._held_for_others(seen, found.verdict)
+            root = moment.pending.gangs.get(uid)
+            answered = TreeRequest(now.tree, seen.request, moment)
+            note = self._held_for_others(answered, found.verdict)
             considered = self._considered(uid, note)
             same_tree = (seen.request.root, seen.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
             )
             if same_tree and is_recorded(root, found.verdict, considered):
-                answered = TreeRequest(now.tree, seen.request)
                 self._record_verdict(answered, found.verdict, found.encoded)
 
-    def is_recorded_invalid(self, tree: Tree) -> bool:
+    def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
         """Return whether the log has the current problems of an invalid tree."""
-        return is_recorded_invalid(self._leader.pending_state, tree)
+        return is_recorded_invalid(now.pending, tree)
 
-    def record_invalid(self, trees: Iterable[Tree]) -> None:
+    def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
-        state, context = self._leader.pending_state, self._event_context("", "tree changed")
+        state, context = now.pending, self._event_context("", "tree changed")
         self._appends.append_nowait(
             [draft for tree in trees for draft in decide_invalid(state, tree, context)]
         )
@@ -325,7 +328,7 @@ class TreeAdmission:
 
     def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
         """Return what a tree waits for before it is looked at, or None."""
-        if tree.root.deleting or self._paused(tree):
+        if tree.root.deleting or self._paused(progress.now, tree):
             return AdmissionOutcome.PAUSED
         running = self._searches.running(tree.root.uid)
         if running is not None and running.work != "hold":
@@ -336,7 +339,7 @@ class TreeAdmission:
 
     # -- before the plan -------------------------------------------------------------------------
 
-    def _paused(self, tree: Tree) -> bool:
+    def _paused(self, now: Moment, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
         Source: `retry_time_us` and `core/decisions/admit/readmission_backoff`.
@@ -344,16 +347,16 @@ class TreeAdmission:
         uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return True
-        root = self._leader.pending_state.gangs.get(uid)
+        root = now.pending.gangs.get(uid)
         pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
-            return self._readmissions.defers(self._cluster.view(), tree, self._clock.monotonic_ms())
+            return self._readmissions.defers(now.view, tree, self._clock.monotonic_ms())
         self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
     def _refused_at_bind(self, tree_request: TreeRequest) -> bool:
         """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
-        state = self._leader.pending_state
+        state = tree_request.now.pending
         root = state.gangs.get(tree_request.tree.root.uid)
         if root is not None and (root.reservations or root.bound):
             return False
@@ -370,11 +373,8 @@ class TreeAdmission:
 
     def _refusal_holds(self, tree_request: TreeRequest) -> bool:
         """Return whether the planner would refuse the tree again, and nothing else can help it now."""
-        view, state, uid = (
-            self._cluster.view(),
-            self._leader.pending_state,
-            tree_request.tree.root.uid,
-        )
+        view, state = tree_request.now.view, tree_request.now.pending
+        uid = tree_request.tree.root.uid
         if not self._refusals.holds(uid, tree_request.request):
             return False
         if self._noted.get(uid, "") != self._held_note(tree_request):
@@ -384,9 +384,9 @@ class TreeAdmission:
             return not self._preemption_policy.may_search(view, state, tree_request.tree)
         return not victims_are_gone(view, pending)
 
-    def _leaves_of_victims(self) -> Mapping[GroupKey, int]:
+    def _leaves_of_victims(self, now: Moment) -> Mapping[GroupKey, int]:
         """Return the leaves of units that are being evicted."""
-        view, state, known = self._cluster.view(), self._leader.pending_state, self._victims
+        view, state, known = now.view, now.pending, self._victims
         if known is None or known.view is not view or known.preemptions is not state.preemptions:
             leaves = leaves_being_evicted(view, state)
             known = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
@@ -398,10 +398,10 @@ class TreeAdmission:
         self, tree_request: TreeRequest, progress: AdmissionProgress, *, last: bool
     ) -> AdmissionOutcome:
         root, request = tree_request.tree.root, tree_request.request
-        pending = awaited_preemption(self._leader.pending_state, root.uid)
+        pending = awaited_preemption(tree_request.now.pending, root.uid)
         started_ms = self._clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
-        if not may_admit(self._cluster.view(), pending, answer):
+        if not may_admit(tree_request.now.view, pending, answer):
             # planned again when a node has gained capacity
             self._keep_refusal(tree_request)
             return AdmissionOutcome.AWAITS_VICTIMS
@@ -415,18 +415,18 @@ class TreeAdmission:
             )
             if holds_up:
                 self._hold_up(tree_request.tree, progress)
-            self._want(tree_request.tree, answer, holds_up=holds_up)
+            self._want(tree_request, answer, holds_up=holds_up)
             return AdmissionOutcome.TO_SEARCH
         if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
-            self._want(tree_request.tree, "explain", holds_up=False)
+            self._want(tree_request, "explain", holds_up=False)
             return AdmissionOutcome.TO_EXPLAIN
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
-        if self._still_arrives(root.uid, answer):
+        if self._still_arrives(tree_request, answer):
             return AdmissionOutcome.STILL_ARRIVES
         self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
 
-    def _still_arrives(self, uid: GangUid, verdict: Verdict) -> bool:
+    def _still_arrives(self, tree_request: TreeRequest, verdict: Verdict) -> bool:
         """Return whether a tree is new and waits for members; it is looked at again when its time is over.
 
         Pods of a gang are created one after the other within milliseconds. That some of them are not there yet is no news:
@@ -434,7 +434,8 @@ class TreeAdmission:
         """
         if not isinstance(verdict, Refusal) or verdict.outcome != "waiting":
             return False
-        if not self._arrival_ms or uid in self._leader.pending_state.gangs:
+        uid = tree_request.tree.root.uid
+        if not self._arrival_ms or uid in tree_request.now.pending.gangs:
             return False
         now_ms = self._clock.monotonic_ms()
         if uid not in self._arriving:
@@ -445,7 +446,7 @@ class TreeAdmission:
 
     def _end_arrival(self, uid: GangUid) -> None:
         """Have a tree recorded that still waits for members; most have been admitted by now."""
-        if uid in self._arriving and uid not in self._leader.pending_state.gangs:
+        if uid in self._arriving:
             self._wakeup.wake()
 
     def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
@@ -475,7 +476,7 @@ class TreeAdmission:
 
         Trees of the same priority pass it, unless it holds capacity, or its plans failed because others passed it.
         """
-        uid, state = tree.root.uid, self._leader.pending_state
+        uid, state = tree.root.uid, progress.now.pending
         root = state.gangs.get(uid)
         holds = root is not None and bool(root.reservations or root.bound)
         progress.searched_priority = tree.root.priority
@@ -483,8 +484,9 @@ class TreeAdmission:
             holds or uid in state.preemptions or self._overtaken[uid] >= OVERTAKEN_MAX
         )
 
-    def _want(self, tree: Tree, work: SearchWork, *, holds_up: bool) -> None:
-        root = self._leader.pending_state.gangs.get(tree.root.uid)
+    def _want(self, tree_request: TreeRequest, work: SearchWork, *, holds_up: bool) -> None:
+        tree = tree_request.tree
+        root = tree_request.now.pending.gangs.get(tree.root.uid)
         answered = root is not None and root.last_decision is not None
         self._searches.want(WantedSearch(tree, work, answered, holds_up))
 
@@ -497,7 +499,7 @@ class TreeAdmission:
 
     def _held_note(self, tree_request: TreeRequest) -> str:
         """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state = tree_request.now.view, tree_request.now.pending
         if not state.capacity_holds:
             return ""
         root, request = tree_request.tree.root, tree_request.request
@@ -551,7 +553,8 @@ class TreeAdmission:
             explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
         """
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
-        state, view = self._leader.pending_state, self._cluster.view()
+        self._arriving.pop(uid, None)
+        state, view = tree_request.now.pending, tree_request.now.view
         pending = awaited_preemption(state, uid)
         note = self._held_for_others(tree_request, verdict)
         considered = self._considered(uid, note)
@@ -561,6 +564,7 @@ class TreeAdmission:
         waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
+        after = state
         if not waits or pending is not None:
             context = msgspec.structs.replace(
                 self._event_context(encoded.digest, f"cluster revision {view.revision}"),
@@ -568,7 +572,7 @@ class TreeAdmission:
             )
             drafts: list[NewEvent] = []
             if pending is not None:
-                known = self._evictor.eviction_context(context.actor, context.cause, view)
+                known = self._evictor.eviction_context(context.actor, context.cause, view, state)
                 drafts = events_before_verdict(view, pending, verdict, known)
             drafts += decide_verdict(
                 state,
@@ -580,13 +584,12 @@ class TreeAdmission:
                 again=explained and uid in self._unexplained,
             )
             (self._unexplained.discard if explained else self._unexplained.add)(uid)
-            self._appends.append_nowait(drafts, encoded)
+            after = self._appends.append_nowait(drafts, encoded)
             if drafts or last is None:
                 pause_ms = NUMBERS_FIRST_MS
                 if as_recorded and last is not None:
                     pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
                 self._recorded[uid] = _RecordedVerdict(now_ms, pause_ms)
-        after = self._leader.pending_state
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
