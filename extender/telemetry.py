@@ -83,6 +83,7 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("hpack").setLevel(logging.INFO)  # a line for each header, at DEBUG
     # The lines do not have these; to collect them is a part of the cost of a record ("Optimization" in the HOWTO of logging).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 -- as documented there

@@ -22,8 +22,11 @@ from hyperframe.frame import GoAwayFrame
 
 from extender.http.http2.stream_transport import Headers, MalformedRequest, StreamTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
+from extender.runtime.limited_lines import LimitedLines
 
 log = logging.getLogger(__name__)
+ENDED = LimitedLines(log, "a connection of HTTP/2 is ended")
+REFUSED = LimitedLines(log, "a request of HTTP/2 is refused")
 
 # h2 looks through the open streams for each new one; above it, Go opens another connection.
 STREAMS_MAX: Final = 100
@@ -124,9 +127,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             events = self._h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:
-            log.warning(
-                "a connection of HTTP/2 is ended", extra={"peer": self._peer, "error": str(error)}
-            )
+            ENDED.warn(self._peer, peer=self._peer, error=str(error))
             self._flush()  # with the reason for the caller
             self.close()
             return
@@ -207,9 +208,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             stream = StreamTransport(self, number, headers, has_body=has_body)
         except MalformedRequest as error:
-            log.warning(
-                "a request of HTTP/2 is refused", extra={"peer": self._peer, "error": str(error)}
-            )
+            REFUSED.warn(self._peer, peer=self._peer, error=str(error))
             self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
             return None
         self._streams[number] = stream

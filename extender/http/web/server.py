@@ -7,6 +7,7 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTEND
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from extender.http.access.review_cache import ReviewCache
@@ -30,8 +32,13 @@ from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
+from extender.runtime.limited_lines import LimitedLines
 from extender.settings import Settings
+from extender.telemetry import METRICS
 
+log = logging.getLogger(__name__)
+
+TEXT_MAX = 200  # characters of an error about a request that is not HTTP; it quotes the request
 KEEPALIVE_S = 120.0  # of the query process, whose only client is the service
 LINGER_S = 1.0  # the rest of a refused body is read and dropped for so long, so that the client sees the response
 
@@ -128,6 +135,30 @@ def _application(
     return app
 
 
+class _RequestLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs about requests: of one that is not HTTP, one line without a traceback, at most once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+        self._malformed = LimitedLines(log, "a request is not HTTP")
+
+    def exception(
+        self,
+        msg: object,
+        *args: object,
+        exc_info: Any = True,  # noqa: ANN401 -- as in logging
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        """Log an exception that a request has led to."""
+        if isinstance(exc_info, HttpProcessingError):
+            METRICS.http_requests_refused.labels("malformed").inc()
+            peer = str(args[0]) if args else ""
+            text = " ".join(exc_info.message.split())[:TEXT_MAX]
+            self._malformed.warn(peer, peer=peer, error=text)
+            return
+        super().exception(msg, *args, exc_info=exc_info, **more)
+
+
 class _GatedRunner(web.AppRunner):
     """A runner whose sites accept connections through the gates of `ConnectionLimits`."""
 
@@ -177,6 +208,7 @@ async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
     runner = _GatedRunner(
         app,
         access_log=None,
+        logger=_RequestLog(),
         auto_decompress=False,
         keepalive_timeout=settings.keepalive_timeout_s,
         lingering_time=LINGER_S,
