@@ -48,8 +48,7 @@ from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
-from extender.runtime.object_faults import ObjectFaults
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)

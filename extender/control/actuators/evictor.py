@@ -46,7 +46,7 @@ from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
 from extender.runtime.idle_times import IdleTimes
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings
 from extender.telemetry import METRICS
 

@@ -24,8 +24,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock
-from extender.runtime.object_faults import ObjectFaults
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX
 
 log = logging.getLogger(__name__)

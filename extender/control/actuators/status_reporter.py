@@ -52,7 +52,7 @@ from extender.core.model.wording import spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 

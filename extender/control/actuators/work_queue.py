@@ -20,7 +20,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 
 K = TypeVar("K", bound=Hashable)
 # Timers of uvloop have whole milliseconds; a shorter one would end at once, again and again until the key is due.
@@ -45,7 +45,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     - *rest* during the back-off of the key, which is queued again behind the others: also few requests while the API
       server is away, but a key that always fails does not keep its worker from the others;
     - *continue* with the next key at once, where the failures are those of one object.
-    After an exception, which is a defect, every worker continues, and the key waits as long as `ObjectFaults` says.
+    After an exception, which is a defect, every worker continues, and the key waits for the pause of `ObjectFaults`.
     """
 
     # The back-off after the first failure; it is doubled with each further failure of the key, up to `max_s`.

@@ -37,7 +37,7 @@ from extender.core.model.errors import (
 from extender.core.model.pod_groups import Forest
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 
 log = logging.getLogger(__name__)

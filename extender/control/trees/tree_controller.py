@@ -47,7 +47,7 @@ from extender.core.workloads.workload_object import (
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 from extender.settings import Settings
 

@@ -22,7 +22,7 @@ from hyperframe.frame import GoAwayFrame
 
 from extender.http.http2.stream_transport import Headers, MalformedRequest, StreamTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
-from extender.runtime.limited_lines import LimitedLines
+from extender.telemetry import LimitedLines
 
 log = logging.getLogger(__name__)
 ENDED = LimitedLines(log, "a connection of HTTP/2 is ended")

@@ -28,8 +28,7 @@ from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_ans
 from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.cooperative_yield import Yielder
-from extender.runtime.limited_lines import LimitedLines
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ import logging
 import ssl
 
 from extender.ports.log_ports import Clock
-from extender.runtime.limited_lines import LimitedLines
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
 

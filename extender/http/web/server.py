@@ -32,9 +32,8 @@ from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
-from extender.runtime.limited_lines import LimitedLines
 from extender.settings import Settings
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
 

@@ -67,7 +67,7 @@ async def test_an_error_of_the_log_ends_the_task():
 
 async def test_a_defect_is_logged_and_counted_and_the_work_is_done_again(caplog, monkeypatch):
     """It does not end the task, and with it the process; a success ends the back-off."""
-    monkeypatch.setattr("extender.runtime.object_faults.FIRST_MS", 2)
+    monkeypatch.setattr("extender.runtime.periodic.FIRST_MS", 2)
     done = []
 
     async def work():

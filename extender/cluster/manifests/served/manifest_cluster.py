@@ -62,7 +62,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 

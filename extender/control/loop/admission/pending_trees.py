@@ -23,7 +23,7 @@ from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.runtime.cooperative_yield import SlicePace
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from extender.core.decisions.fairness.search_turns import SearchTurns, WaitingSe
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Verdict
 from extender.ports.log_ports import DecisionInput
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from extender.core.decisions.fairness.search_turns import (
 )
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
-from extender.runtime.object_faults import ObjectFaults
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 from extender.telemetry import METRICS
 

@@ -19,7 +19,7 @@ def faults(part):
 
 
 def raising_for(inner, name, position):
-    """Return a function that raises when its argument at a position names an object, while it is told to."""
+    """Return a function that raises when its argument at a position names an object, while `raises`."""
 
     def outer(*arguments, **rest):
         if outer.raises and name in repr(arguments[position]):
@@ -110,7 +110,7 @@ async def test_a_whole_actuator_that_fails_does_not_keep_the_others(monkeypatch)
 
 async def test_a_pass_that_fails_is_tried_again_and_the_log_ends_the_loop(monkeypatch):
     """The loop outlives a defect in what is common to all objects; a damaged log it does not."""
-    monkeypatch.setattr("extender.runtime.object_faults.FIRST_MS", 1)
+    monkeypatch.setattr("extender.runtime.periodic.FIRST_MS", 1)
     async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         await stage.lead()
         inner, errors = stage.parts.observer.observe, [ZeroDivisionError(), ZeroDivisionError()]
@@ -124,7 +124,7 @@ async def test_a_pass_that_fails_is_tried_again_and_the_log_ends_the_loop(monkey
         loop = stage.start(stage.control_loop.run())
         await eventually(lambda: stage.event_data(GangAdmitted), "the admission")
         assert not loop.done()
-        errors.append(CorruptLog("the test says so"))
+        errors.append(CorruptLog("the test damages it"))
         stage.cluster.change_node("n0", labels={"a": "b"})
         await eventually(loop.done, "the end of the loop")
         with pytest.raises(CorruptLog):

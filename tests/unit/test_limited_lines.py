@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from extender.runtime.limited_lines import CAUSES_MAX, LimitedLines
+from extender.telemetry import CAUSES_MAX, LimitedLines
 from tests.support.service.fakes import FakeClock
 
 log = logging.getLogger("tests.limited")
