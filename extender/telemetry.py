@@ -175,7 +175,7 @@ class Metrics:
         )
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
-            "Bytes of the bodies of all open requests.",
+            "Bytes of the bodies of all open requests, and of answers that their callers have not taken.",
             registry=self.registry,
         )
         self.tls_handshakes_failed = Counter(

@@ -20,6 +20,7 @@ from aiohttp.typedefs import Middleware
 
 from extender.http.access.review_cache import ReviewCache
 from extender.http.responses.error_responses import problems
+from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
@@ -82,17 +83,25 @@ def applications(
         settings: Which listeners there are.
         tls: The certificates; None: the listeners have no TLS.
     """
-    limits = RequestLimits(settings, parts.cluster_size)
+    in_flight = BytesInFlight()
+    limits = RequestLimits(settings, parts.cluster_size, in_flight)
     found = listeners(settings)
     return tuple(
-        _application(parts, settings, listener, limits, tls, len(found)) for listener in found
+        _application(
+            parts,
+            settings,
+            listener,
+            limits,
+            tls,
+            ConnectionLimits(settings, len(found), in_flight),
+        )
+        for listener in found
     )
 
 
 def _application(
-    parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, count: int
+    parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, connections: ConnectionLimits
 ) -> web.Application:  # fmt: skip
-    connections = ConnectionLimits(settings, count)
     check = check_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
     inner: list[Middleware] = []
@@ -149,6 +158,11 @@ class _RequestLog(logging.LoggerAdapter[logging.Logger]):
         **more: Any,  # noqa: ANN401
     ) -> None:
         """Log an exception that a request has led to."""
+        if isinstance(
+            exc_info, ConnectionError
+        ):  # the caller has gone in the middle of its request
+            self.debug(msg, *args)
+            return
         if isinstance(exc_info, HttpProcessingError):
             METRICS.http_requests_refused.labels("malformed").inc()
             peer = str(args[0]) if args else ""
