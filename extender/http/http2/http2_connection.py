@@ -44,7 +44,7 @@ LINGER_S: Final = 1.0
 FRAMES_PER_TURN: Final = 64
 # Of a connection within a second: pings, settings, resets, windows, and data without a byte to mention.
 CONTROL_FRAMES_PER_S: Final = 1_000
-SENT_PER_WINDOW_BYTES: Final = 512  # sent bytes that allow the caller one window update more
+SENT_PER_WINDOW_BYTES: Final = 256  # sent bytes that allow the caller one window update more
 TINY_BYTES: Final = 256  # of data, without being the last of a request
 PREFACE_BYTES: Final = 24
 FRAME_HEAD_BYTES: Final = 9

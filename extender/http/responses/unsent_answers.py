@@ -11,6 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from aiohttp import web
+
+from extender.runtime.garbage_collection import give_back_memory
 from extender.telemetry import METRICS
 
 STALL_S: Final = 10.0
@@ -20,6 +23,9 @@ PROGRESS_BYTES: Final = (
 PIECE_BYTES: Final = 64 * 1024  # that the event loop gets at a time
 # A timer that is this late: the process did not run, and what was taken meanwhile has not been seen.
 LATE_S: Final = 0.25
+# After so many bytes were in flight, free memory is given back, so long after most of them are gone.
+GIVE_BACK_BYTES: Final = 16 * 1024 * 1024
+GIVE_BACK_AFTER_S: Final = 2.0
 # Beyond it the one who writes is asked to wait.
 HIGH_BYTES: Final = 64 * 1024
 
@@ -28,6 +34,8 @@ class BytesInFlight:
     """Bytes of bodies whose requests are open, and of answers that were not taken yet."""
 
     def __init__(self) -> None:
+        self._most = 0  # since free memory was last given back
+        self._giving: asyncio.TimerHandle | None = None
         self.calls = 0  # bodies of all requests, and answers to calls of kube-scheduler
         self.reads = 0  # answers to all others: they do not keep kube-scheduler from calling
 
@@ -37,7 +45,16 @@ class BytesInFlight:
             self.reads += count
         else:
             self.calls += count
-        METRICS.http_body_bytes_in_flight.set(self.calls + self.reads)
+        total = self.calls + self.reads
+        METRICS.http_body_bytes_in_flight.set(total)
+        self._most = max(self._most, total)
+        if self._most >= GIVE_BACK_BYTES and total < self._most // 4 and self._giving is None:
+            self._giving = asyncio.get_running_loop().call_later(GIVE_BACK_AFTER_S, self._give_back)
+
+    def _give_back(self) -> None:
+        """Give back what many large bodies and answers have left free."""
+        self._giving, self._most = None, self.calls + self.reads
+        give_back_memory()
 
 
 class UnsentBytes:
@@ -101,6 +118,17 @@ class UnsentBytes:
             self._stalled()
         else:
             self.settle(waits=True)
+
+
+class SentResponse(web.Response):
+    """A response that drops its body when it is written: aiohttp keeps the last one of a connection until its next request."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write the body."""
+        try:
+            await super().write_eof(data)
+        finally:
+            self._body = None
 
 
 class PacedTransport(asyncio.Transport):

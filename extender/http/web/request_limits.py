@@ -128,6 +128,9 @@ class RequestLimits:
             except RequestRefused as refused:
                 return refused.response(request.path)
             finally:
+                request.pop(
+                    BODY, None
+                )  # aiohttp keeps the request until the next one of its connection
                 self._hold(-held)
                 connections.end(request.transport)
 
