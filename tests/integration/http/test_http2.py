@@ -200,7 +200,8 @@ async def test_a_window_that_is_closed_holds_the_one_who_writes(made, monkeypatc
 
 
 async def until_settled(client):
-    """Read the settings of the server, and nothing after that."""
+    """Read the settings of the server, open the window of the connection, and read nothing after that."""
+    client.h2.increment_flow_control_window(1 << 30)
     for event in client.h2.receive_data(await client.reader.read(1 << 16)):
         client._take(event)
     client.flush()
