@@ -181,12 +181,12 @@ async def test_answers_that_are_not_read_count_and_end(made, monkeypatch):
 
 async def test_a_window_that_is_closed_holds_the_one_who_writes(made, monkeypatch):
     """As a full socket does over HTTP/1.1: `pause_writing`, and `resume_writing` when the caller takes the rest."""
-    told = []
+    calls = []
     for name in ("pause_writing", "resume_writing"):
         inner = getattr(connection_limits._Gate, name)
 
         def noted(gate, inner=inner, name=name):
-            told.append(name)
+            calls.append(name)
             inner(gate)
 
         monkeypatch.setattr(connection_limits._Gate, name, noted)
@@ -195,7 +195,7 @@ async def test_a_window_that_is_closed_holds_the_one_who_writes(made, monkeypatc
         http2_client(made, service.ports[0], window=1_000) as caller,
     ):
         answer = await caller.ask(FILTER, large_filter_body(service, 2000))
-        assert (answer.status, told) == (200, ["pause_writing", "resume_writing"])
+        assert (answer.status, calls) == (200, ["pause_writing", "resume_writing"])
         json.loads(answer.body)
 
 

@@ -1,4 +1,4 @@
-"""A connection whose caller does not read: what is unsent counts, whoever writes waits, and without progress it ends."""
+"""A connection whose caller does not read: what is unsent counts, the one who writes waits, and without progress it ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from extender.http.responses import unsent_answers
 from extender.http.responses.unsent_answers import (
+    GIVE_BACK_AFTER_S,
     HIGH_BYTES,
     PIECE_BYTES,
     PROGRESS_BYTES,
@@ -102,9 +103,9 @@ async def test_no_progress_ends_it(size):
     peer, transport, in_flight, _ = paced()
     peer.takes = False
     transport.write(b"x" * size)
-    await asyncio.sleep(STALL_S - 1)
+    await asyncio.sleep(STALL_S * 0.9)
     assert not peer.ended
-    await asyncio.sleep(2)
+    await asyncio.sleep(STALL_S * 0.2)
     assert (peer.ended, in_flight.calls) == ("aborted", 0)
 
 
@@ -139,9 +140,9 @@ async def test_memory_is_given_back_once_after_much_was_in_flight(monkeypatch):
         in_flight.hold(20 << 20)
         in_flight.hold(-(20 << 20))
     assert not given
-    await asyncio.sleep(5)
+    await asyncio.sleep(GIVE_BACK_AFTER_S * 2)
     assert given == [1]
     in_flight.hold(1 << 20)
     in_flight.hold(-(1 << 20))
-    await asyncio.sleep(5)
+    await asyncio.sleep(GIVE_BACK_AFTER_S * 2)
     assert given == [1]
