@@ -6,7 +6,9 @@ import functools
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO, get_args
+from collections import Counter as Counts
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TextIO, get_args
 
 import msgspec
 from prometheus_client import (
@@ -47,6 +49,13 @@ DRIFT_KINDS = (
 )  # fmt: skip
 
 
+# parts of the service that go on after a defect with one object, see `runtime/periodic`
+FAULT_PARTS = (
+    "admission", "cluster", "control loop", "evictions", "explanations", "finalizers", "gate removal", "group writes", "nominations",
+    "periodic task", "pod explanations", "searches", "stale nominations", "status reports", "trees", "workload events",
+)  # fmt: skip
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
 
@@ -76,9 +85,49 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("hpack").setLevel(logging.INFO)  # a line for each header, at DEBUG
     # The lines do not have these; to collect them is a part of the cost of a record ("Optimization" in the HOWTO of logging).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 -- as documented there
+
+
+LINE_EVERY_MS: Final = 60_000
+CAUSES_MAX: Final = 100  # whose lines are counted apart; further ones share a count
+
+
+def _monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)
+
+
+class LimitedLines:
+    """Warnings that others can cause as often as they like: one a minute for each cause, with the number of those left out.
+
+    Args:
+        log: Where they go.
+        message: Of all of them.
+        now_ms: Monotonic time in milliseconds.
+    """
+
+    def __init__(
+        self, log: logging.Logger, message: str, now_ms: Callable[[], int] = _monotonic_ms
+    ) -> None:
+        self._log = log
+        self._message = message
+        self._now_ms = now_ms
+        self._logged_ms: dict[str, int] = {}
+        self._left_out: Counts[str] = Counts()
+
+    def warn(self, cause: str, /, **extra: object) -> None:
+        """Log a line, or count it if there was one with the same cause less than a minute ago."""
+        if cause not in self._logged_ms and len(self._logged_ms) >= CAUSES_MAX:
+            cause = "others"
+        now_ms, last_ms = self._now_ms(), self._logged_ms.get(cause)
+        if last_ms is not None and now_ms - last_ms < LINE_EVERY_MS:
+            self._left_out[cause] += 1
+            return
+        self._logged_ms[cause] = now_ms
+        left_out = self._left_out.pop(cause, 0)
+        self._log.warning(self._message, extra={**extra, "more_since_last_line": left_out})
 
 
 class Metrics:
@@ -126,7 +175,7 @@ class Metrics:
         )
         self.http_body_bytes_in_flight = Gauge(
             f"{prefix}_http_body_bytes_in_flight",
-            "Bytes of the bodies of all open requests.",
+            "Bytes of the bodies of all open requests, and of answers that their callers have not taken.",
             registry=self.registry,
         )
         self.tls_handshakes_failed = Counter(
@@ -307,6 +356,12 @@ class Metrics:
             "Trees that were released and admitted again although nothing changed: a defect.",
             registry=self.registry,
         )
+        self.object_faults = Counter(
+            f"{prefix}_object_faults",
+            "Exceptions in the work for one object, by part of the service: a defect. The object is tried again after a pause, and the others go on.",
+            ["part"],
+            registry=self.registry,
+        )
         self.k8s_events_failed = Counter(
             f"{prefix}_k8s_events_failed",
             "Kubernetes Events that could not be written.",
@@ -346,6 +401,8 @@ class Metrics:
             self.reserved_capacity_used_by_others.labels(reason)
         for clock in get_args(SteppedClock):
             self.clock_steps.labels(clock)
+        for part in FAULT_PARTS:
+            self.object_faults.labels(part)
         for files in ("server", "client"):
             self.tls_reloads.labels(files, "failed")
 

@@ -1,18 +1,128 @@
-"""Work that is repeated for as long as the service runs: every few seconds, and earlier when something has changed."""
+"""Work that is repeated for as long as the service runs, also after a defect.
+
+`PeriodicTask`: every few seconds, and earlier when something has changed. `ObjectFaults`: a defect that shows with one
+object does not keep the others; its exception is logged and counted, and the object waits. Only errors of the log and
+of the lease concern more than one object; they are raised (`OF_LOG_AND_LEASE`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
-from typing import NamedTuple
+from types import TracebackType
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from extender.core.model.errors import OF_LOG_AND_LEASE
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+FIRST_MS: Final = 1_000  # the pause of an object after its first fault; doubled each time ...
+LAST_MS: Final = 60_000  # ... up to this
+KEPT_MAX: Final = (
+    1_000  # objects whose pauses are remembered; beyond that the pauses that are over are forgotten
+)
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    until_ms: int
+    lasts_ms: int
+
+
+class _Alone(Generic[K]):
+    """A block of work for one object."""
+
+    def __init__(self, faults: ObjectFaults[K], key: K) -> None:
+        self._faults = faults
+        self._key = key
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            self._faults.succeeded(self._key)
+            return False
+        if not isinstance(error, Exception) or isinstance(error, OF_LOG_AND_LEASE):
+            return False
+        self._faults.failed(self._key, error)
+        return True
+
+
+class ObjectFaults(Generic[K]):
+    """The objects of one part of the service that wait because the work for them raised an exception."""
+
+    def __init__(self, part: str, now_ms: Callable[[], int] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            part: Label of the metric.
+            now_ms: Monotonic time in milliseconds; None: that of the event loop.
+        """
+        self._part = part
+        self._now_ms = now_ms or _loop_time_ms
+        self._pauses: dict[K, _Pause] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether an object waits, or is tried again."""
+        return bool(self._pauses)
+
+    def waits(self, key: K) -> bool:
+        """Return whether the pause of an object has not ended."""
+        pause = self._pauses.get(key)
+        return pause is not None and self._now_ms() < pause.until_ms
+
+    def alone(self, key: K) -> _Alone[K]:
+        """Return a block that works on one object, and ends without an exception if that work raises one."""
+        return _Alone(self, key)
+
+    def attempt(self, key: K, work: Callable[[], object]) -> bool:
+        """Work on one object unless it waits; return whether that was done without a fault."""
+        if self.waits(key):
+            return False
+        with self.alone(key):
+            work()
+            return True
+        return False
+
+    def pause_s(self, key: K) -> float:
+        """Return how long the pause of an object lasts, in seconds from its last fault; 0 for one without."""
+        pause = self._pauses.get(key)
+        return 0.0 if pause is None else pause.lasts_ms / 1000
+
+    def failed(self, key: K, error: Exception) -> None:
+        """Log and count the exception of an object, and let the object wait."""
+        before = self._pauses.get(key)
+        pause_ms = FIRST_MS if before is None else min(2 * before.lasts_ms, LAST_MS)
+        now_ms = self._now_ms()
+        if len(self._pauses) >= KEPT_MAX:
+            self._pauses = {k: p for k, p in self._pauses.items() if p.until_ms > now_ms}
+        self._pauses[key] = _Pause(now_ms + pause_ms, pause_ms)
+        METRICS.object_faults.labels(self._part).inc()
+        log.error(
+            "a defect of this service concerns one object; it is tried again after a pause",
+            exc_info=error,
+            extra={"part": self._part, "object": str(key), "pause_ms": pause_ms},
+        )
+
+    def succeeded(self, key: K) -> None:
+        """Forget the faults of an object."""
+        if self._pauses:
+            self._pauses.pop(key, None)
+
+
+def _loop_time_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
 
 Seconds = float | Callable[[], float]
 
@@ -30,7 +140,8 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # label of the metric
     work: Callable[[], Awaitable[object]]
     every_s: Seconds  # from the end of one run to the start of the next
-    expected: tuple[type[Exception], ...] = ()  # tried again after them; others end the task
+    # tried again after them; errors of the log and of the lease end the task, all others are defects and counted
+    expected: tuple[type[Exception], ...] = ()
     failure: str = ""  # log message for them
     retry_s: Seconds | None = None  # instead of `every_s` after a failure
     # asked before each run; the work waits while it is false
@@ -45,23 +156,28 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
         with its time.
         """
         logged = ""
+        faults: ObjectFaults[str] = ObjectFaults("periodic task")
         while True:
             revision = self.changes.revision() if self.changes is not None else 0
             pause = self.every_s
             if self.condition():
-                try:
-                    await self.work()
-                except self.expected as error:
-                    pause = self.every_s if self.retry_s is None else self.retry_s
-                    if str(error) != logged:
-                        logged = str(error)
-                        log.warning(self.failure, extra={"task": self.name, "error": logged})
-                else:
-                    logged = ""
-                    METRICS.periodic_task_last_success_timestamp_seconds.labels(
-                        self.name
-                    ).set_to_current_time()
-            await self._pause(revision, pause() if callable(pause) else pause)
+                with faults.alone(self.name):
+                    try:
+                        await self.work()
+                    except self.expected as error:
+                        pause = self.every_s if self.retry_s is None else self.retry_s
+                        if str(error) != logged:
+                            logged = str(error)
+                            log.warning(self.failure, extra={"task": self.name, "error": logged})
+                    else:
+                        logged = ""
+                        METRICS.periodic_task_last_success_timestamp_seconds.labels(
+                            self.name
+                        ).set_to_current_time()
+            if faults.waits(self.name):
+                await asyncio.sleep(faults.pause_s(self.name))  # a change does not end it
+            else:
+                await self._pause(revision, pause() if callable(pause) else pause)
 
     async def _pause(self, revision: int, pause_s: float) -> None:
         if self.changes is None:

@@ -136,6 +136,7 @@ class Stand:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
         environ |= {f"GANG_EXTENDER_{key.upper()}": value for key, value in settings.items()}
         environ["KUBECONFIG"] = str(kubeconfig)
+        environ["GANG_EXTENDER_LOG_LEVEL"] = "DEBUG"  # `filter_times` reads the lines of calls
         environ["PYTHONPATH"] = str(self.source)
         self.log = self.folder / "service.log"
         with self.log.open("wb") as log:

@@ -11,7 +11,18 @@ import pytest
 from tests.support import cpu_limit, virtual_time
 
 # They have sockets, files and processes, which take the time that they take.
-REAL_TIME = tuple(f"tests/unit/{name}" for name in ("cluster/", "http/", "runtime/", "test_ports"))
+REAL_TIME = tuple(
+    f"tests/unit/{name}"
+    for name in (
+        "cluster/",
+        "http/access/",
+        "http/test_",
+        "http/v1/",
+        "http/web/",
+        "runtime/",
+        "test_ports",
+    )
+)
 
 
 @pytest.hookimpl(wrapper=True)

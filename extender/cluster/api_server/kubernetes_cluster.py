@@ -48,7 +48,7 @@ from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,7 @@ class KubernetesCluster:
         self._ready_until_ms = -1  # if nothing more is received, and no informer loses its state
         self._trouble = "not asked yet"
         self._broken: asyncio.Future[None] | None = None
+        self._faults: ObjectFaults[str] = ObjectFaults("cluster", clock.monotonic_ms)
 
     @classmethod
     async def connect(
@@ -435,13 +436,21 @@ class KubernetesCluster:
                 self._tasks[resource] = self._spawn(self._follow(informer), resource.label)
 
     async def _follow(self, informer: Informer) -> None:
-        try:
-            await informer.run()
-        except ResourceNotServed:
+        """Keep the copy of a resource; after a defect it is listed again, and not used until then."""
+        label = informer.resource.label
+        while True:
+            with self._faults.alone(label):
+                try:
+                    await informer.run()
+                except ResourceNotServed:
+                    informer.synced = False
+                    informer.trouble = "not served any more"
+                    await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
+                    asyncio.get_running_loop().call_soon(self._rediscover.wake)
+                    return
             informer.synced = False
-            informer.trouble = "not served any more"
-            await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
-            asyncio.get_running_loop().call_soon(self._rediscover.wake)
+            informer.trouble = "a defect of this service, see the log"
+            await asyncio.sleep(self._faults.pause_s(label))
 
     async def _ping(self) -> None:
         """Request `/readyz`; any status below 500 counts as an answer.

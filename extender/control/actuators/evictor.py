@@ -10,6 +10,7 @@ changes nothing for those whose deletion was requested before.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -45,6 +46,7 @@ from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
 from extender.runtime.idle_times import IdleTimes
+from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -85,6 +87,7 @@ class Evictor:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
+        self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
         self._idle: IdleTimes[PlanId] = IdleTimes(clock)  # of pending preemptions
@@ -97,11 +100,13 @@ class Evictor:
 
     # -- for the control loop --------------------------------------------------------------------
 
-    def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
-        """Return what is known of victims beside the view, after an update from the view."""
-        self._observe(view)
+    def eviction_context(
+        self, actor: str, cause: str, view: ClusterView, state: ReservationState
+    ) -> EvictionContext:
+        """Return what is known of the victims in a state beside the view, after an update from the view."""
+        self._observe(view, state)
         self._idle.begin_round(self._leader.terms)
-        pending = self._leader.pending_state.preemptions.values()
+        pending = state.preemptions.values()
         return EvictionContext(
             actor=actor,
             cause=cause,
@@ -117,9 +122,9 @@ class Evictor:
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
-    def _observe(self, view: ClusterView) -> None:
+    def _observe(self, view: ClusterView, state: ReservationState) -> None:
         """Record which victims run, which terminate by this service, also from before a restart, and their neighbours."""
-        for preemption in self._leader.pending_state.preemptions.values():
+        for preemption in state.preemptions.values():
             if preemption.claims and preemption.id not in self._present:
                 here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
                 self._present[preemption.id] = frozenset(here)
@@ -137,18 +142,24 @@ class Evictor:
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the deletions that are due by the committed state, and forget ended preemptions."""
         self._forget(state)
-        known = self.eviction_context("", "", view)
+        known = self.eviction_context("", "", view, state)
         self._jobs = {}
         for preemption in state.preemptions.values():
-            for victim in victims_to_evict(view, preemption, known):
-                if victim.uid not in self._jobs:
-                    job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
-                    self._jobs[victim.uid] = job
+            due = functools.partial(self._note_due, view, preemption, known)
+            self._faults.attempt(preemption.gang, due)
         for uid in self._jobs:
             # What is being requested may not be in the view yet.
             if not self._queue.is_processing(uid):
                 self._queue.add(uid)
         self._report(view, state)
+
+    def _note_due(
+        self, view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+    ) -> None:
+        for victim in victims_to_evict(view, preemption, known):
+            if victim.uid not in self._jobs:
+                job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
+                self._jobs[victim.uid] = job
 
     def _forget(self, state: ReservationState) -> None:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}

@@ -24,7 +24,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class FinalizerController:
         self._leader = leader
         self._clock = clock
         self._placement = PlacementPriority(leader, clock)
+        self._faults: ObjectFaults[GroupKey] = ObjectFaults("finalizers", clock.monotonic_ms)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
         self._seen = ClusterView()  # the guards of the last look
         self._may_change: dict[GroupKey, Guard] = {}  # those of them that get or lose the finalizer
@@ -76,7 +77,12 @@ class FinalizerController:
                 await self._placement.give_way()
             if not self._may_write():
                 return False
-            failed |= not await self._write(wanted)
+            if self._faults.waits(wanted.group):
+                continue
+            answered = False
+            with self._faults.alone(wanted.group):
+                answered = await self._write(wanted)
+            failed |= not answered
             if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > ROUND_MS:
                 return not failed
         return False

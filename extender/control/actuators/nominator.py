@@ -42,6 +42,7 @@ from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
+from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Nominator:
             workers=1,
             policy=CLEAR_RETRIES,
         )
+        self._faults: ObjectFaults[str] = ObjectFaults("nominations")
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: Map[PodUid, PlanId] = Map()
         self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
@@ -144,8 +146,12 @@ class Nominator:
         to_look_at, ended = self._to_look_at(state, started)
         for reservation in to_look_at:
             uid = reservation.uid
+            step = Step.WAIT  # also after a defect: it is looked at again
+            if not self._faults.waits(reservation.pod):
+                with self._faults.alone(reservation.pod):
+                    step = next_step(reservation, view, stages, self._held_back, at_once=at_once)
             self._later.discard(uid)
-            match next_step(reservation, view, stages, self._held_back, at_once=at_once):
+            match step:
                 case Step.NOTHING:
                     started[uid] = reservation.plan
                 case Step.RELEASE:
@@ -332,12 +338,13 @@ class Nominator:
         about = seat.claim if isinstance(seat, ClaimedSeat) else seat
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
-        seen = self._cluster.view().pods.get(about.uid)
+        view = self._cluster.view()
+        seen = view.pods.get(about.uid)
         if isinstance(seat, Reservation):
             let_go = self._let_go.get(seat.uid) == seat.plan
             if let_go and (self._arrived(seat.uid) or (seen is not None and seen.node is not None)):
                 return
-            if not let_go and seen is not None and self._is_found_without(seen):
+            if not let_go and seen is not None and self._is_found_without(view, seen):
                 await self._cluster.remove_gate(pod)
                 self._let_go[seat.uid] = seat.plan
                 self._queue.add_after(seat.uid, self._delay_s)
@@ -359,7 +366,7 @@ class Nominator:
         if has_gate and await self._wait_and_recheck(seat):
             await self._cluster.remove_gate(pod)
 
-    def _is_found_without(self, pod: Pod) -> bool:
+    def _is_found_without(self, view: ClusterView, pod: Pod) -> bool:
         """Return whether kube-scheduler will find the node of a member without a nomination, which costs a request.
 
         It offers every feasible node to filter where there are at most `NODES_ALL_OFFERED`, and filter passes the
@@ -373,7 +380,7 @@ class Nominator:
             and pod.nominated is None
             and not pod.by_field
             and not _was_held_back(pod, pod.uid, self._held_back)
-            and len(self._cluster.view().nodes) <= NODES_ALL_OFFERED
+            and len(view.nodes) <= NODES_ALL_OFFERED
         )
 
     async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:

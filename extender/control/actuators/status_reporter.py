@@ -8,6 +8,7 @@ kube-scheduler does not ask again when the reason changes. A Kubernetes Event on
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -51,6 +52,7 @@ from extender.core.model.wording import counted, spaced
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +172,8 @@ class StatusReporter:
         self._orphans: dict[GroupKey, Orphan] = {}  # as they were last reported
         self._prune_at = PRUNE_MIN  # entries of `_wrote`
         self._labels = NodeLabels(ClusterView().nodes)
+        self._faults: ObjectFaults[str] = ObjectFaults("status reports", clock.monotonic_ms)
+        self._unwarned: set[GroupKey] = set()  # roots whose warnings were not collected
         self._warned: dict[GroupKey, Mapping[GroupKey, tuple[str, ...]]] = {}  # by root
         # Trees with members and node generation of the last warnings
         self._looked: tuple[Mapping[GroupKey, Tree], int] = ({}, -1)
@@ -206,31 +210,37 @@ class StatusReporter:
             self._native, self._trees, self._orphans = native, {}, {}
         shares = _Shares()
         for tree in self._changed_trees(view, state, forest, stall_reasons):
-            if not shares.take(tree.root.key.namespace, len(tree.groups)):
-                continue
-            root = state.gangs.get(tree.root.uid)
-            stall_reason = stall_reasons.get(tree.root.uid, "")
-            preemption = state.preemptions.get(tree.root.uid)
-            if tree.problems:
-                self._broken(tree, self._trees.get(tree.root.key))
-                self._trees[tree.root.key] = tree
-                continue
-            self._trees[tree.root.key] = tree
-            readers = self._readers_of(tree)
-            for group in tree.groups:
-                condition = _condition_of(tree, group, root, preemption, stall_reason, readers)
-                self._condition(group, condition)
-            self._templates(view, tree)
+            if shares.take(tree.root.key.namespace, len(tree.groups)):
+                stall_reason = stall_reasons.get(tree.root.uid, "")
+                report = functools.partial(self._report_tree, view, state, tree, stall_reason)
+                self._faults.attempt(f"conditions of {tree.root.key}", report)
         self._warnings(view, forest)
         reported = self._orphans.get
         due = [key for key, orphan in forest.orphans.items() if reported(key) is not orphan]
         for key in due:
             if shares.take(key.namespace, 1):
-                orphan = self._orphans[key] = forest.orphans[key]
-                self._report_orphan(orphan)
+                orphan = forest.orphans[key]
+                report = functools.partial(self._report_orphan, orphan)
+                if self._faults.attempt(f"condition of {key}", report):
+                    self._orphans[key] = orphan
         self._pods(view, state, forest)
-        self._all_settled &= not shares.exceeded
+        self._all_settled &= not shares.exceeded and not self._faults
         self._prune(view, forest)
+
+    def _report_tree(
+        self, view: ClusterView, state: ReservationState, tree: Tree, stall_reason: str
+    ) -> None:
+        """Queue the conditions of one tree."""
+        if tree.problems:
+            self._broken(tree, self._trees.get(tree.root.key))
+        else:
+            root, preemption = state.gangs.get(tree.root.uid), state.preemptions.get(tree.root.uid)
+            readers = self._readers_of(tree)
+            for group in tree.groups:
+                condition = _condition_of(tree, group, root, preemption, stall_reason, readers)
+                self._condition(group, condition)
+            self._templates(view, tree)
+        self._trees[tree.root.key] = tree
 
     def _changed_trees(
         self,
@@ -335,22 +345,32 @@ class StatusReporter:
         trees, (looked_at, generation) = forest.populated, self._looked
         self._looked = (trees, view.generation)
         if generation == view.generation:
-            changed = changed_keys(looked_at, trees)
+            changed = changed_keys(looked_at, trees) | self._unwarned
         else:
             changed = {*looked_at, *trees}
             if self._labels.nodes is not view.nodes:
                 self._labels = NodeLabels(view.nodes)
         before: dict[GroupKey, tuple[str, ...]] = {}
         for root_key in changed:
-            before |= self._warned.pop(root_key, {})
-        for root_key in changed:
+            before |= self._warned.get(root_key, {})
             if root_key not in trees:
-                continue
-            now = self._warned[root_key] = collect_warnings(view, trees[root_key], self._labels)
-            for key, texts in now.items():
-                for text in texts:
-                    if text not in before.get(key, ()):
-                        self._jobs.add(_group_event(view.groups[key], text))
+                self._warned.pop(root_key, None)
+        self._unwarned = set()
+        for root_key in changed & trees.keys():
+            warn = functools.partial(self._warn_of, view, trees[root_key], before)
+            if not self._faults.attempt(f"warnings of {root_key}", warn):
+                self._unwarned.add(root_key)
+
+    def _warn_of(
+        self, view: ClusterView, tree: Tree, before: Mapping[GroupKey, tuple[str, ...]]
+    ) -> None:
+        """Queue the warnings about one tree that none of the trees that changed had before."""
+        now = collect_warnings(view, tree, self._labels)
+        for key, texts in now.items():
+            for text in texts:
+                if text not in before.get(key, ()):
+                    self._jobs.add(_group_event(view.groups[key], text))
+        self._warned[tree.root.key] = now
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         """Queue Events about the members that wait, where a reason has changed and lasts."""
@@ -364,19 +384,28 @@ class StatusReporter:
                 now = (pod for _, pod in changed.get(leaf, ()) if pod is not None)
                 if not any(_waits(pod, state) for pod in now):
                     continue
-            found = self._looked_leaf(view, state, forest, leaf)
-            self._placed.discard(leaf)
-            if found is not None:
-                self._leaves[leaf] = found
-            else:
-                self._leaves.pop(leaf, None)
-                if leaf in view.members:
-                    self._placed.add(leaf)
-            if found is None or found.settled:
-                self._unsettled.discard(leaf)
-            else:
+            look = functools.partial(self._look_at_leaf, view, state, forest, leaf)
+            if not self._faults.attempt(f"members of {leaf}", look):
+                self._placed.discard(leaf)
                 self._unsettled.add(leaf)
         self._all_settled = not self._unsettled
+
+    def _look_at_leaf(
+        self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
+    ) -> None:
+        """Report to the members of one leaf, and keep what was reported."""
+        found = self._looked_leaf(view, state, forest, leaf)
+        self._placed.discard(leaf)
+        if found is not None:
+            self._leaves[leaf] = found
+        else:
+            self._leaves.pop(leaf, None)
+            if leaf in view.members:
+                self._placed.add(leaf)
+        if found is None or found.settled:
+            self._unsettled.discard(leaf)
+        else:
+            self._unsettled.add(leaf)
 
     def _leaves_to_look_at(
         self,

@@ -20,6 +20,8 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from extender.runtime.periodic import ObjectFaults
+
 K = TypeVar("K", bound=Hashable)
 # Timers of uvloop have whole milliseconds; a shorter one would end at once, again and again until the key is due.
 TIMER_MIN_S = 0.001
@@ -43,6 +45,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     - *rest* during the back-off of the key, which is queued again behind the others: also few requests while the API
       server is away, but a key that always fails does not keep its worker from the others;
     - *continue* with the next key at once, where the failures are those of one object.
+    After an exception, which is a defect, every worker continues, and the key waits for the pause of `ObjectFaults`.
     """
 
     # The back-off after the first failure; it is doubled with each further failure of the key, up to `max_s`.
@@ -137,6 +140,7 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()  # active, and due once more
         self._dropped: set[K] = set()  # active, and not to be retried
         self._pauses_s: dict[K, float] = {}  # the last back-off of keys that failed
+        self._faults: ObjectFaults[K] = ObjectFaults(name)
 
     def add(self, key: K) -> None:
         """Make a key due now, or at the end of its back-off."""
@@ -207,16 +211,27 @@ class WorkQueue(Generic[K]):
                 while repeat:
                     self._again.discard(key)
                     await self._until_allowed()
-                    retry = await self._process(key)
-                    repeat = retry is not None and await self._back_off(key, retry)
-                if retry is None and self._pauses_s:
-                    self._pauses_s.pop(key, None)
+                    repeat = await self._process_alone(key)
             except asyncio.CancelledError:
                 if key not in self._dropped and key not in self._delayed:
                     self._again.add(key)
                 raise
             finally:
                 self._finish(key)
+
+    async def _process_alone(self, key: K) -> bool:
+        """Process a key; return whether the worker processes it again now."""
+        retry, is_processed = None, False
+        with self._faults.alone(key):
+            retry, is_processed = await self._process(key), True
+        if not is_processed:
+            self._delay_again(key, self._faults.pause_s(key))
+            return False
+        if retry is None:
+            if self._pauses_s:
+                self._pauses_s.pop(key, None)
+            return False
+        return await self._back_off(key, retry)
 
     async def _until_ready(self) -> None:
         """Wait until a key has become ready; another worker may have taken it by then."""
@@ -250,14 +265,19 @@ class WorkQueue(Generic[K]):
         if policy.after_failure == "repeat":
             await asyncio.sleep(pause_s)
             return key not in self._dropped
-        # What was added meanwhile is due with the retry.
+        self._delay_again(key, pause_s)
+        if policy.after_failure == "rest":
+            await asyncio.sleep(pause_s)
+        return False
+
+    def _delay_again(self, key: K, pause_s: float) -> None:
+        """Make a key due after its back-off; what was added meanwhile is due with it."""
+        if key in self._dropped:
+            return
         self._again.discard(key)
         if key in self._delayed:
             self._end_delay(key)
         self._delay(key, self._now_s() + pause_s, is_back_off=True)
-        if policy.after_failure == "rest":
-            await asyncio.sleep(pause_s)
-        return False
 
     def _finish(self, key: K) -> None:
         """Record that a key has no worker any more, and queue it if it is due once more."""

@@ -16,6 +16,7 @@ from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
 )
+from extender.core.log.reservation_state import ReservationState
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 
 _HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld
@@ -37,13 +38,18 @@ class AppendBatch:
 
     def append_nowait(
         self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
-    ) -> None:
-        """Fold drafts into the pending state now, and start to append them after their decision input."""
+    ) -> ReservationState:
+        """Fold drafts into the pending state now, and start to append them after their decision input.
+
+        Returns:
+            The pending state after that.
+        """
         if not drafts:
-            return
+            return self._leader.pending_state
         has_input = encoded and any(isinstance(d.data, _HAS_INPUT) for d in drafts)
         save = functools.partial(self._inputs.save, encoded) if encoded and has_input else None
         self._appends.append(self._leader.append_nowait(drafts, save))
+        return self._leader.pending_state
 
     async def flush(self) -> None:
         """Wait until all appends of this pass have ended, then raise the first failure."""

@@ -138,6 +138,10 @@ class AppendPipeline:
         except ExtenderError as error:
             if append in self._in_flight:  # otherwise it was settled or failed meanwhile
                 self._on_failure(error)
+        except Exception:
+            log.exception("a defect kept an append from being sent")
+            if append in self._in_flight:
+                self._on_failure(StoreUnavailable("a defect kept the append from being sent"))
         else:
             try:
                 self._commit(append, chain)

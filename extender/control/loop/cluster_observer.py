@@ -1,6 +1,13 @@
-"""The cluster and the pending state as a step of a pass sees them, together with the trees of that view."""
+"""The moment that a step of the control loop decides on: a view, the trees of that view, and the state of the log.
+
+A pass takes one moment and hands it on; so does a search, before it waits for the planner process and after that.
+Nothing below may ask for the newest view, trees or state itself: after an await they would not belong together
+(`tests/unit/control/loop/test_one_moment.py` checks this).
+"""
 
 from __future__ import annotations
+
+import msgspec
 
 from extender.control.log.leader import Leader
 from extender.control.published.loss_predictor import LossPredictor
@@ -10,6 +17,17 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.pod_groups import Forest
 from extender.ports.cluster_ports import Cluster
 from extender.runtime.cooperative_yield import SlicePace
+
+
+class Moment(msgspec.Struct, frozen=True, eq=False):
+    """What belongs together."""
+
+    view: ClusterView
+    forest: Forest  # the trees of `view`
+    pending: ReservationState  # what further events are folded into; it may be newer than `view`
+    state: (
+        ReservationState  # the same with the replacement holds of losses that are not recorded yet
+    )
 
 
 class ClusterObserver:
@@ -31,18 +49,19 @@ class ClusterObserver:
         self._published = published
         self._losses = losses
 
-    @property
-    def forest(self) -> Forest:
-        """Return the trees of the last observation."""
-        return self._published.observation.forest
-
     async def approach(self, pace: SlicePace) -> None:
         """Build the trees of very many new groups in slices, before `observe`."""
         await self._published.approach(self._cluster.view(), pace)
 
-    def observe(self) -> tuple[ClusterView, Forest, ReservationState]:
-        """Publish the newest view and its trees; return both, and the pending state with its predicted losses."""
+    def observe(self) -> Moment:
+        """Publish the newest view and its trees, and return them with the pending state."""
         view = self._cluster.view()
-        forest = self._published.observe(view).forest
-        state = self._losses.with_predicted_losses(view, self._leader.pending_state)
-        return view, forest, state
+        return self._moment(view, self._published.observe(view).forest)
+
+    def after_appends(self, now: Moment) -> Moment:
+        """Return a moment with the same view and trees, and the state with what was appended since."""
+        return self._moment(now.view, now.forest)
+
+    def _moment(self, view: ClusterView, forest: Forest) -> Moment:
+        pending = self._leader.pending_state
+        return Moment(view, forest, pending, self._losses.with_predicted_losses(view, pending))

@@ -20,16 +20,24 @@ from itertools import chain
 from typing import NamedTuple
 
 from extender.control.loop.admission.pending_trees import PendingTrees
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.expected_changes import ChildGroups, are_expected
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.decisions.capacity.hold_progress import hold_progress
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.errors import (
+    ClusterUnavailable,
+    NotLeading,
+    StoreUnavailable,
+)
+from extender.core.model.pod_groups import Forest
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 
 log = logging.getLogger(__name__)
@@ -54,6 +62,8 @@ EXPECTED_CHANGES_MS_MAX = 1_000
 # After a long pass an unexpected change may wait so long: members of a large gang change hundreds of times a second
 LOOK_EVERY_MS = 20
 LONG_PASS_MS = 16
+# A pass that a defect ended is tried again after a pause of at most this length: everything waits for it.
+PASS_AGAIN_S_MAX = 5.0
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -74,6 +84,7 @@ class ControlLoop:
         self._clock = parts.clock
         self._settings = parts.settings
         self._observer = parts.observer
+        self._faults: ObjectFaults[str] = ObjectFaults("control loop", parts.clock.monotonic_ms)
         self._published = parts.exchange.published
         self._rejections = parts.exchange.rejections
         self._appends = parts.appends
@@ -104,14 +115,19 @@ class ControlLoop:
         while True:
             seen, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
             after = seen
+            is_done = False
             try:
-                if not self._cluster.not_ready_reason() and self._leader.may_record():
-                    await self.run_pass()
-                    took_us = self._clock.thread_cpu_us() - begun_us
-                    took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
-                    after = seen._replace(state=self._leader.wakeup.revision)
-                    await self.search(seen)
-                self._warm_up()
+                with self._faults.alone("pass"):
+                    if not self._cluster.not_ready_reason() and self._leader.may_record():
+                        await self.run_pass()
+                        took_us = self._clock.thread_cpu_us() - begun_us
+                        took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
+                        after = seen._replace(state=self._leader.wakeup.revision)
+                        await self.search(seen)
+                    self._warm_up()
+                    is_done = True
+                if not is_done:
+                    await asyncio.sleep(min(self._faults.pause_s("pass"), PASS_AGAIN_S_MAX))
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
@@ -144,10 +160,11 @@ class ControlLoop:
         """
         searches = self._pending_trees.searches
         changes = self._changes_after(seen) if seen is not None else ()
-        await searches.go_on(changes, self._actuate, within_s)
+        await searches.go_on(changes, lambda: self._actuate(self._observer.observe()), within_s)
         async with searches.turn:
-            if await self._pending_trees.admit_postponed():
-                self._actuate()
+            now = await self._pending_trees.admit_postponed()
+            if now is not None:
+                self._actuate(now)
 
     async def _run_pass(self) -> None:
         terms, pace = self._leader.terms, SlicePace(self._clock)
@@ -155,18 +172,20 @@ class ControlLoop:
         await self._catch_up(terms)
         await self._observer.approach(pace)
         await pace.yield_if_due()  # calls of kube-scheduler come first between the steps
-        await self._reconciler.reconcile()
+        begun = self._observer.observe()  # the view and the trees of all steps
+        await self._reconciler.reconcile(begun)
         await pace.yield_if_due()
-        await self._reconciler.record_rejections()
+        await self._reconciler.record_rejections(self._observer.after_appends(begun))
         await pace.yield_if_due()
         self._end_recovery(terms)
-        if not self._pending_trees.nothing_to_admit():
-            await self._pending_trees.admit()
+        now = self._observer.after_appends(begun)
+        if not self._pending_trees.nothing_to_admit(now):
+            await self._pending_trees.admit(now)
         self._pending_trees.publish_pauses()
-        self._pending_trees.hold_capacity()
-        await self._pending_trees.record_explanations()
+        self._pending_trees.hold_capacity(self._observer.after_appends(begun))
+        await self._pending_trees.record_explanations(self._observer.after_appends(begun))
         await pace.yield_if_due()
-        self._actuate()
+        self._actuate(begun)
         self._published.end_pass(terms, self._nominator.released)
 
     async def _catch_up(self, terms: int) -> None:
@@ -189,17 +208,27 @@ class ControlLoop:
             self._barriers.sync(self._leader.committed)
             self._leader.end_recovery(terms)
 
-    def _actuate(self) -> None:
-        """Queue the writes that follow from the committed state."""
-        view, state, forest = self._cluster.view(), self._leader.committed, self._observer.forest
-        self._barriers.sync(state)  # first: the nominator asks which members are at bind
-        self._rejections.note_messages(view, state)  # before nominations
-        self._nominator.sync(view, state)
+    def _actuate(self, now: Moment) -> None:
+        """Queue the writes that follow from the committed state; a defect of one actuator does not keep the others."""
+        view, forest, state = now.view, now.forest, self._leader.committed
+        attempt = self._faults.attempt
+        # first: the nominator asks which members are at bind
+        attempt("bind barriers", lambda: self._barriers.sync(state))
+        # before nominations
+        attempt("node rejections", lambda: self._rejections.note_messages(view, state))
+        attempt("nominations", lambda: self._nominator.sync(view, state))
+        attempt("gate removal", lambda: self._gate_remover.sync(self._gated(state, forest)))
+        attempt("evictions", lambda: self._evictor.sync(view, state))
+        attempt("status reports", lambda: self._report(view, state, forest))
+
+    def _gated(self, state: ReservationState, forest: Forest) -> Iterable[Pod]:
+        """Return the members without a reservation whose gate is to be removed."""
         gated: Iterable[Pod] = gates_to_remove(state, forest)
         if self._settings.unschedulable_gates == "remove":
             gated = chain(gated, refused_members(state, forest))
-        self._gate_remover.sync(gated)
-        self._evictor.sync(view, state)
+        return gated
+
+    def _report(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
         for uid, hold in state.capacity_holds.items():
             notes[uid] = hold_progress(view, state, hold).sentence()

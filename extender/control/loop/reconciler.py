@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.overcommit_warnings import warn_overcommit
 from extender.control.loop.readmission_alarm import report_loops
@@ -31,11 +33,9 @@ class Reconciler:
     """Brings the log to the state of the cluster."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._cluster = parts.cluster
         self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
-        self._observer = parts.observer
         self._published = parts.exchange.published
         self._losses = parts.pending_losses
         self._appends = parts.appends
@@ -52,13 +52,12 @@ class Reconciler:
         self._comparison, self._terms = IncrementalReconciliation(), -1
         self._nominations = NominationDrift()
 
-    async def reconcile(self) -> None:
+    async def reconcile(self, moment: Moment) -> None:
         """Append what differs between cluster and log: bound, lost, released, evicted."""
-        view, forest, _ = self._observer.observe()
-        state = self._leader.pending_state
+        view, forest, state = moment.view, moment.forest, moment.pending
         self._termination_reasons.retain(state)
         now = self._context(view, state)
-        known = self._evictor.eviction_context(now.actor, now.cause, view)
+        known = self._evictor.eviction_context(now.actor, now.cause, view, state)
         # before `decide_reconcile`, which completes trees
         drafts = decide_hold_ends(
             view,
@@ -73,25 +72,26 @@ class Reconciler:
         self._preemption_policy.allow_retry(drafts)
         await self._appends.append([*drafts, *self._nominations.look(view, state, now)])
         warn_overcommit(drafts)
-        self._back_off_released(view, state, drafts)
+        self._back_off_released(moment, state, drafts)
         self._published.mark_compared(view)
 
-    async def record_rejections(self) -> None:
+    async def record_rejections(self, moment: Moment) -> None:
         """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
-        view, _, state = self._observer.observe()
+        view, state = moment.view, moment.state
+        placed = functools.partial(self._placed, view)
         now_ms = self._clock.now_us() // 1000
-        self._rejections.listen(view, state, self._placed, now_ms)
+        self._rejections.listen(view, state, placed, now_ms)
         refused = self._rejections.confirmed(view, state, now_ms)
         drafts = decide_rejections(
             view,
             state,
-            [r for r in refused if not self._placed(r.uid)],
+            [r for r in refused if not placed(r.uid)],
             self._barriers.started(),
             actor=self._settings.identity,
             now_ms=now_ms,
         )
         await self._appends.append(drafts)
-        self._back_off_released(view, state, drafts)
+        self._back_off_released(moment, state, drafts)
 
     def _context(self, view: ClusterView, state: ReservationState) -> ReconcileContext:
         now = self._losses.context(f"cluster revision {view.revision}")
@@ -152,22 +152,22 @@ class Reconciler:
             known = self._plans[root.uid] = (held, newest_us, plans)
         return known[1:]
 
-    def _placed(self, uid: PodUid) -> bool:
+    def _placed(self, view: ClusterView, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
-        pod = self._cluster.view().pods.get(uid)
+        pod = view.pods.get(uid)
         prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
         return prebinding or self._barriers.at_bind(uid)
 
     def _back_off_released(
-        self, view: ClusterView, state: ReservationState, drafts: Sequence[NewEvent]
+        self, moment: Moment, state: ReservationState, drafts: Sequence[NewEvent]
     ) -> None:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
-        now_ms, forest = self._clock.monotonic_ms(), self._observer.forest
-        loops = self._readmissions.released(view, state, forest, drafts, now_ms)
+        now_ms, forest = self._clock.monotonic_ms(), moment.forest
+        loops = self._readmissions.released(moment.view, state, forest, drafts, now_ms)
         report_loops(
             loops,
             forest,
             self._reporter,
             show_names=self._settings.show_names_across_namespaces,
         )
-        self._readmissions.keep(self._leader.pending_state)
+        self._readmissions.keep(state)

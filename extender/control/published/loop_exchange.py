@@ -11,14 +11,17 @@ from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
 from extender.core.decisions.admit.node_rejections import RejectionEvidence
 from extender.core.decisions.preempt.preemption_lifecycle import EvictionContext
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 
 
 class EvictionKnowledge(Protocol):
     """What is known of victims beside the view; it changes between passes, with each eviction that is requested."""
 
-    def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
-        """Return what is known now, after an update from the view."""
+    def eviction_context(
+        self, actor: str, cause: str, view: ClusterView, state: ReservationState
+    ) -> EvictionContext:
+        """Return what is known now of the victims in a state, after an update from the view."""
         ...
 
 

@@ -50,7 +50,7 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedPass:
-    """The values of now; only the control loop calls the methods."""
+    """The values of now; only the control loop calls the methods, but for `forest_of`."""
 
     def __init__(self) -> None:
         self._searches: Mapping[GangUid, SearchTurn] = {}
@@ -96,6 +96,11 @@ class PublishedPass:
             self._base = (view, forest)
             self._observation = msgspec.structs.replace(before, view=view, forest=forest)
         return self._observation
+
+    def forest_of(self, view: ClusterView) -> Forest:
+        """Return the trees of a view that the control loop may not have seen yet; nothing is published."""
+        before = self._observation
+        return before.forest if before.view is view else forest_after(*self._base, view)
 
     async def approach(self, view: ClusterView, pace: SlicePace) -> None:
         """Build the trees of a view with many more or fewer groups in slices, so that `observe` has little to do."""

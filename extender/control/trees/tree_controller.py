@@ -36,6 +36,7 @@ from extender.core.model.object_identity import same_objects
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.job_kind import JOB
+from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
@@ -46,6 +47,7 @@ from extender.core.workloads.workload_object import (
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 from extender.settings import Settings
 
@@ -104,6 +106,7 @@ class TreeController:
         self._native = NativeOwners()
         self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
         self._readings: dict[str, _Reading] = {}  # by the UID of the workload
+        self._faults: ObjectFaults[str] = ObjectFaults("trees")
         self._terms = -1  # of the leader, when `_compiled` was filled
         self.groups = GroupController(cluster, workloads, leader)
         self.notifier = WorkloadNotifier(cluster, leader)
@@ -120,8 +123,11 @@ class TreeController:
             seen = (self._workloads.view().revision, self._cluster.view().revision)
             state = self._leader.wakeup.revision
             try:
-                if self._may_record():
-                    await self.look()
+                with self._faults.alone("all workloads"):
+                    if self._may_record():
+                        await self.look()
+                if self._faults.waits("all workloads"):
+                    await asyncio.sleep(self._faults.pause_s("all workloads"))
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("trees not recorded", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
@@ -178,47 +184,62 @@ class TreeController:
         trees = self._leader.pending_state.trees
         native = self._native.of(self._cluster.view().groups)
         for workload in workloads:
-            kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
-            reading = self._read(workload)
-            name, reason = reading.profile, reading.retire_reason
-            if before is not None and before.adopted:
-                name, reason = _of_adopted(before, name, reason)
-            if reason:
-                if before is not None:
-                    yield retire(before, reason), b""
+            name = _name_of(workload)
+            if self._faults.waits(name):
                 continue
-            if name not in view.profiles and "TreeProfile" not in view.synced:
-                continue
-            try:
-                owner = self._owner(view, kind, workload)
-            except _Waiting:
-                continue
-            owned = view.owned.get(workload.uid, _NO_OBJECTS)
-            used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
-            wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
-            if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
-                continue
-            templates = view.templates.get((workload.namespace, wanted))
-            made = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
-            inputs = (workload, owner, view.profiles, used, owned, before, templates, *made)
-            last = self._compiled.get(workload.uid)
-            if last is not None and same_objects(inputs, last.inputs):
-                continue
-            jobs = [one for one in owned.values() if one.kind == JOB.kind]
-            request = compile_request(
-                workload,
-                owner=owner,
-                name=name,
-                profiles=view.profiles,
-                uses=with_finished_pods(used, jobs),
-                before=before,
-                templates=templates,
-            )
-            made_by_others = native_groups_of(native, (workload.uid, *owned))
-            event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
-            self._compiled[workload.uid] = _Compiled(inputs)
-            if event is not None:
-                yield event, encoded
+            decided = None
+            with self._faults.alone(name):
+                decided = self._decide(view, workload, uses, trees, native)
+            if decided is not None:
+                yield decided
+
+    def _decide(
+        self,
+        view: WorkloadView,
+        workload: WorkloadObject,
+        uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
+        trees: Mapping[str, WorkloadTree],
+        native: Mapping[str, tuple[NativeGroup, ...]],
+    ) -> tuple[TreeEvent, bytes] | None:
+        """Return the event of a workload with its input, or None if it has not changed or waits."""
+        kind, before = BY_KIND[workload.kind], trees.get(workload.uid)
+        reading = self._read(workload)
+        name, reason = reading.profile, reading.retire_reason
+        if before is not None and before.adopted:
+            name, reason = _of_adopted(before, name, reason)
+        if reason:
+            return (retire(before, reason), b"") if before is not None else None
+        if name not in view.profiles and "TreeProfile" not in view.synced:
+            return None
+        try:
+            owner = self._owner(view, kind, workload)
+        except _Waiting:
+            return None
+        owned = view.owned.get(workload.uid, _NO_OBJECTS)
+        used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
+        wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
+        if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
+            return None
+        templates = view.templates.get((workload.namespace, wanted))
+        made = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
+        inputs = (workload, owner, view.profiles, used, owned, before, templates, *made)
+        last = self._compiled.get(workload.uid)
+        if last is not None and same_objects(inputs, last.inputs):
+            return None
+        jobs = [one for one in owned.values() if one.kind == JOB.kind]
+        request = compile_request(
+            workload,
+            owner=owner,
+            name=name,
+            profiles=view.profiles,
+            uses=with_finished_pods(used, jobs),
+            before=before,
+            templates=templates,
+        )
+        made_by_others = native_groups_of(native, (workload.uid, *owned))
+        event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
+        self._compiled[workload.uid] = _Compiled(inputs)
+        return (event, encoded) if event is not None else None
 
     def _owner(
         self, view: WorkloadView, kind: WorkloadKind, workload: WorkloadObject
@@ -277,9 +298,13 @@ class TreeController:
     def _sync(self, view: WorkloadView, uses: Mapping[WorkloadName, tuple[LeafUse, ...]]) -> None:
         """Queue the writes of groups, and the messages to users, from the committed state."""
         trees = self._leader.committed.trees
-        self.groups.sync(trees, self._settled_owners(view, trees))
+        owners = self._settled_owners(view, trees)
         native = self._native.of(self._cluster.view().groups)
-        self.notifier.sync(view, trees, uses, native, self.groups.problems)
+        self._faults.attempt("group writes", lambda: self.groups.sync(trees, owners))
+        self._faults.attempt(
+            "workload messages",
+            lambda: self.notifier.sync(view, trees, uses, native, self.groups.problems),
+        )
 
     def _settled_owners(
         self, view: WorkloadView, trees: Mapping[str, WorkloadTree]
@@ -298,9 +323,15 @@ class TreeController:
                 owner = workload.owner
                 is_owned = owner is not None and owner.kind in kind.policy_from
                 owner_uid = owner.uid if owner is not None and is_owned else workload.uid
-                is_settled = self._read(workload).retire_reason is not None
+                is_settled = False
+                with self._faults.alone(f"end of {_name_of(workload)}"):
+                    is_settled = self._read(workload).retire_reason is not None
             (settled if is_settled else unsettled).add(owner_uid)
         return frozenset(settled - unsettled)
+
+
+def _name_of(workload: WorkloadObject) -> str:
+    return f"{workload.kind}/{workload.namespace}/{workload.name}"
 
 
 def _input(head: bytes) -> DecisionInput:

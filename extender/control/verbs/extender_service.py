@@ -249,7 +249,7 @@ class ExtenderService:
         if choice is not None:
             return choice.candidates
         spared = recently_evicted_units(state, GangUid(known.uid), self._clock.now_us())
-        forest = self._published.observation.forest
+        forest = self._published.forest_of(view)
         question = build_preempt_input(view, state, forest, known, offered, spared=spared)
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption else None
         choice = choose_victims(question, preemption=wanted)
@@ -264,7 +264,7 @@ class ExtenderService:
             draft = NewEvent(
                 gang_uid=GangUid(known.uid), gang=known.path, data=plan, actor=actor, cause=cause
             )
-            eviction = self._exchange.evictions.eviction_context(actor, cause, view)
+            eviction = self._exchange.evictions.eviction_context(actor, cause, view, state)
             drafts = [
                 *release_reservations(state, held, but=(), actor=actor, cause=cause),
                 *takeovers_by_plan(view, state, draft, eviction),

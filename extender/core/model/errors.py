@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class ExtenderError(Exception):
     """Base class of all our exceptions."""
@@ -170,4 +172,11 @@ class ClockAhead(ExtenderError):
 
 
 class InvariantBroken(ExtenderError):
-    """An invariant of this program does not hold, which is a defect: log it and exit."""
+    """An invariant of this program does not hold, which is a defect: log it, and give up what was begun."""
+
+
+# Errors of the log and of the lease. They concern all objects: no part of the service takes them for a defect of the
+# object that it works on, and they alone may end the process.
+OF_LOG_AND_LEASE: Final = (
+    StoreUnavailable, Fenced, HeadMoved, DuplicateEvent, LeaseHeld, CorruptLog, SchemaOutdated, NotLeading, ClockAhead,
+)  # fmt: skip

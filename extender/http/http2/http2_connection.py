@@ -21,12 +21,17 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import GoAwayFrame
 
 from extender.http.http2.stream_transport import Headers, MalformedRequest, StreamTransport
+from extender.http.responses.unsent_answers import LATE_S, BytesInFlight, PacedTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
+ENDED = LimitedLines(log, "a connection of HTTP/2 is ended")
+REFUSED = LimitedLines(log, "a request of HTTP/2 is refused")
 
-# h2 looks through the open streams for each new one; above it, Go opens another connection.
-STREAMS_MAX: Final = 100
+STREAMS_MAX: Final = (
+    250  # as in the server of Go; a caller that has more calls dials again for each of them
+)
 STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 1 << 24
 HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, unpacked
@@ -35,9 +40,15 @@ FRAME_BYTES_MAX: Final = 64 * 1024
 STREAM_ID_MAX: Final = 2**31 - 1
 # Between GOAWAY and the end of a connection without requests; Go closes it at once.
 LINGER_S: Final = 1.0
-# A deadline that is noticed later than this has passed while the process did not run: its machine was stopped, or moved.
-# What was on its way then may still arrive, for the same time.
-LATE_S: Final = 0.25
+# In one turn of the loop: frames may be tiny, and each costs some 20 us of it.
+FRAMES_PER_TURN: Final = 64
+# Of a connection within a second: pings, settings, resets, windows, and data without a byte to mention.
+CONTROL_FRAMES_PER_S: Final = 1_000
+SENT_PER_WINDOW_BYTES: Final = 256  # sent bytes that allow the caller one window update more
+TINY_BYTES: Final = 256  # of data, without being the last of a request
+PREFACE_BYTES: Final = 24
+FRAME_HEAD_BYTES: Final = 9
+DATA, HEADERS, END_STREAM = 0, 1, 1
 
 
 class Connections(Protocol):
@@ -45,6 +56,7 @@ class Connections(Protocol):
 
     header_timeout_s: float
     keepalive_timeout_s: float
+    in_flight: BytesInFlight
 
     def admit(self, gate: Any, transport: asyncio.Transport) -> str:  # noqa: ANN401
         """Count a connection, or return why it is refused."""
@@ -67,7 +79,15 @@ class Http2Connection(asyncio.Protocol):
         self._limits = limits
         self._make = make
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self.in_flight = limits.in_flight
+        self._transport: PacedTransport | None = None
+        self._holds = False  # the caller does not take what was sent
+        self._received = bytearray()  # frames that were not looked at yet
+        self._preface_left = PREFACE_BYTES
+        self._works = False  # the next turn of the loop goes on with them
+        self._second_s = 0.0  # when the counts began
+        self._control_frames = 0
+        self._sent_bytes = 0
         self._peer = ""
         self._admitted = False
         self._streams: dict[int, StreamTransport] = {}
@@ -104,7 +124,8 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and send the settings."""
-        self._transport = cast(asyncio.Transport, transport)
+        real = cast(asyncio.Transport, transport)
+        self._transport = PacedTransport(real, self.in_flight, self._hold)
         name = transport.get_extra_info("peername")
         self._peer = name[0] if isinstance(name, tuple) else ""
         if self._limits.admit(self, self._transport):
@@ -118,19 +139,80 @@ class Http2Connection(asyncio.Protocol):
         self._wait(self._limits.header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        """Handle the frames that have arrived, and give each request what came of it in one piece."""
+        """Handle the frames that have arrived, some of them in each turn of the loop."""
         if not self._admitted:
             return
+        self._received += data
+        if not self._works:
+            self._work()
+
+    def _work(self) -> None:
+        """Handle some frames, and have the next turn of the loop go on with the rest."""
+        if not self._is_open():
+            self._received.clear()
+            return
+        assert self._transport is not None
+        piece, more = self._next_frames()
+        if self._control_frames > CONTROL_FRAMES_PER_S + self._sent_bytes // SENT_PER_WINDOW_BYTES:
+            METRICS.http_requests_refused.labels("control-frames").inc()
+            text = f"more than {CONTROL_FRAMES_PER_S} frames in a second that bring nothing of a request"
+            self._refuse(ErrorCodes.ENHANCE_YOUR_CALM, text)  # RFC 9113, 10.5
+            return
+        self._receive(piece)
+        if more != self._works and self._is_open():
+            (self._transport.pause_reading if more else self._transport.resume_reading)()
+        self._works = more
+        if more:
+            self._loop.call_soon(self._work)
+
+    def _next_frames(self) -> tuple[bytes, bool]:
+        """Take the next whole frames, `FRAMES_PER_TURN` of them, and count those that bring nothing of a request.
+
+        Returns:
+            Their bytes, and whether there may be more.
+        """
+        received, at, frames = self._received, 0, 0
+        if self._preface_left:
+            at = min(self._preface_left, len(received))
+            self._preface_left -= at
+        now_s = self._loop.time()
+        if now_s - self._second_s >= 1.0:
+            self._second_s, self._control_frames, self._sent_bytes = now_s, 0, 0
+        while frames < FRAMES_PER_TURN and len(received) - at >= FRAME_HEAD_BYTES:
+            size = int.from_bytes(received[at : at + 3])
+            end = at + FRAME_HEAD_BYTES + size
+            if size > self._h2.max_inbound_frame_size:
+                self._refuse(ErrorCodes.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+                break
+            if end > len(received):
+                break
+            kind, flags = received[at + 3], received[at + 4]
+            tiny = kind == DATA and size < TINY_BYTES and not flags & END_STREAM
+            self._control_frames += tiny or kind not in (DATA, HEADERS)
+            at, frames = end, frames + 1
+        piece = bytes(received[:at])
+        del received[:at]
+        return piece, frames == FRAMES_PER_TURN and bool(received)
+
+    def _refuse(self, code: ErrorCodes, text: str) -> None:
+        """End the connection with a reason for the caller."""
+        ENDED.warn(self._peer, peer=self._peer, error=text)
+        self._received.clear()
+        with contextlib.suppress(h2.exceptions.ProtocolError):  # h2 has ended it already
+            self._h2.close_connection(code)
+        self._flush()
+        self.close()
+
+    def _receive(self, data: bytes) -> None:
+        """Handle frames, and give each request what came of it in one piece."""
         try:
             events = self._h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:
-            log.warning(
-                "a connection of HTTP/2 is ended", extra={"peer": self._peer, "error": str(error)}
-            )
+            ENDED.warn(self._peer, peer=self._peer, error=str(error))
             self._flush()  # with the reason for the caller
             self.close()
             return
-        # h2 looks at the size of a frame when all of it has arrived
+        # headers in several frames
         self._unparsed_bytes = 0 if events else self._unparsed_bytes + len(data)
         if self._unparsed_bytes > FRAME_BYTES_MAX:
             self.close()
@@ -149,18 +231,28 @@ class Http2Connection(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
-        """Let the streams wait."""
-        for stream in tuple(self._streams.values()):
-            stream.hold(writing=False)
+        """Keep what comes from now on."""
+        if self._transport is not None:
+            self._transport.pause()
 
     def resume_writing(self) -> None:
-        """Let the streams go on."""
+        """Go on."""
+        if self._transport is not None:
+            self._transport.resume()
+
+    def _hold(self, holds: bool) -> None:  # noqa: FBT001 -- as `PacedTransport` calls it
+        """Let the streams wait, or go on."""
+        self._holds = holds
         for stream in tuple(self._streams.values()):
-            stream.hold(writing=True)
+            stream.hold(writing=not holds)
+            if not holds and len(stream.unsent):
+                self.send_body(stream)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all streams."""
         self._stop_waiting()
+        if self._transport is not None:
+            self._transport.lose()
         for stream in tuple(self._streams.values()):
             stream.lose(exc or ConnectionResetError("the connection is closed"))
         if self._admitted and self._transport is not None:
@@ -196,7 +288,7 @@ class Http2Connection(asyncio.Protocol):
                     stream.lose(ConnectionResetError("the caller has reset the stream"))
             case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
                 for stream in tuple(self._streams.values()):
-                    if stream.unsent:
+                    if len(stream.unsent):
                         self.send_body(stream)
             case h2.events.ConnectionTerminated():  # h2 sends nothing more either
                 self.close()
@@ -207,9 +299,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             stream = StreamTransport(self, number, headers, has_body=has_body)
         except MalformedRequest as error:
-            log.warning(
-                "a request of HTTP/2 is refused", extra={"peer": self._peer, "error": str(error)}
-            )
+            REFUSED.warn(self._peer, peer=self._peer, error=str(error))
             self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
             return None
         self._streams[number] = stream
@@ -236,23 +326,25 @@ class Http2Connection(asyncio.Protocol):
     def send_body(self, stream: StreamTransport) -> None:
         """Send what the windows of flow control let through; the rest is sent when the caller opens them."""
         number, unsent = stream.stream_id, stream.unsent
-        while self._is_open() and (unsent or stream.complete):
+        while self._is_open() and (len(unsent) or stream.complete) and not self._holds:
             window = self._h2.local_flow_control_window(number)
             size = min(window, self._h2.max_outbound_frame_size, len(unsent))
-            if size <= 0 and unsent:
+            if size <= 0 and len(unsent):
                 break
             ends = stream.complete and size == len(unsent)
-            self._h2.send_data(number, bytes(unsent[:size]), end_stream=ends)
-            del unsent[:size]
+            self._h2.send_data(number, unsent.take(size), end_stream=ends)
+            self._sent_bytes += size
             if ends:
                 stream.sent()
                 break
+            self._flush()  # shows whether the caller takes it
+        stream.settle()
         self._flush_soon()
 
     def reset(self, stream_id: int) -> None:
         """End a stream: after a whole response without an error, else as one that failed."""
         stream = self._streams.get(stream_id)
-        whole = stream is not None and stream.complete
+        whole = stream is not None and stream.complete and not len(stream.unsent)
         code = ErrorCodes.NO_ERROR if whole else ErrorCodes.INTERNAL_ERROR
         # its end may have arrived in the bytes that are being looked at
         with contextlib.suppress(h2.exceptions.StreamClosedError):

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import h2.exceptions
 import h2.utilities
 
+from extender.http.responses.unsent_answers import HIGH_BYTES, BytesInFlight, UnsentBytes
+
 Headers = list[tuple[bytes, bytes]]
 
 HEAD_BYTES_MAX: Final = 64 * 1024  # of a response
@@ -33,6 +35,11 @@ class MalformedRequest(Exception):
 
 class Frames(Protocol):
     """The connection that sends the frames of a stream."""
+
+    @property
+    def in_flight(self) -> BytesInFlight:
+        """Return what counts the bytes that callers do not take."""
+        ...
 
     def extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 -- as in asyncio
         """Return what a transport knows about the connection."""
@@ -81,7 +88,8 @@ class StreamTransport(asyncio.Transport):
     ) -> None:
         super().__init__()
         self.stream_id = stream_id
-        self.unsent = bytearray()  # of the body of the response
+        # of the body of the response
+        self.unsent = UnsentBytes(connection.in_flight, self.abort)
         self.complete = False  # nothing of the response is to come
         self._connection = connection
         head = request_head(tuple(headers), has_body=has_body)
@@ -93,6 +101,10 @@ class StreamTransport(asyncio.Transport):
         self._reading = True
         self._unread = 0
         self._response = bytearray()  # until its head is complete
+        self._connection_holds = False  # the connection takes no more bytes
+        self._holds = (
+            False  # the protocol waits, for the connection or for the window of the stream
+        )
         self._left: int | None = None  # bytes of the body to come; None: until it is closed
         self._responding = False
 
@@ -128,23 +140,36 @@ class StreamTransport(asyncio.Transport):
         """End it: the caller has reset the stream, or the connection is gone."""
         if not self._closed:
             self._closed = True
+            self.unsent.drop()
             self._connection.forget(self)
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
 
     def hold(self, *, writing: bool) -> None:
-        """Pass on to the protocol whether the connection takes more bytes."""
-        if self._protocol is not None and not self._closed:
-            if writing:
-                self._protocol.resume_writing()
-            else:
-                self._protocol.pause_writing()
+        """Take whether the connection takes more bytes."""
+        self._connection_holds = not writing
+        self.settle()
+
+    def settle(self) -> None:
+        """Count what the window did not let through, and let the protocol wait while that is much."""
+        if self._closed:
+            return
+        self.unsent.settle()
+        holds = self._connection_holds or len(self.unsent) > HIGH_BYTES
+        if self._protocol is None or holds == self._holds:
+            return
+        self._holds = holds
+        if holds:
+            self._protocol.pause_writing()
+        else:
+            self._protocol.resume_writing()
 
     def sent(self) -> None:
         """End the stream: all of the response is sent."""
         if self._closed:
             return
         self._closed = True
+        self.unsent.drop()
         if not self._request_ended:
             self._connection.reset(self.stream_id)  # what is still to come is not wanted
         self._connection.forget(self)
@@ -204,7 +229,7 @@ class StreamTransport(asyncio.Transport):
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
-        self.unsent += data
+        self.unsent.add(data)
         self.complete = self._left == 0
         self._connection.send_body(self)
 

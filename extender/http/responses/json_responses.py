@@ -15,6 +15,7 @@ from aiohttp import web
 from yarl import URL
 
 from extender.core.model.ids import Position
+from extender.http.responses.unsent_answers import SentResponse
 from extender.runtime.cooperative_yield import Yielder
 
 AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
@@ -50,7 +51,7 @@ def not_modified(request: web.Request, tag: str) -> bool:
 def at_position(body: bytes, position: int | None) -> web.Response:
     """Return a response with a body of JSON and its log position; None: it has none."""
     headers = {} if position is None else {"X-Log-Position": str(position)}
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return SentResponse(body=body, content_type="application/json", headers=headers)
 
 
 async def answer(
@@ -72,7 +73,7 @@ async def answer(
     size = sum(map(len, pieces))
     if size <= AT_ONCE_BYTES or request.method == "HEAD":
         body = b"".join(pieces)
-        return web.Response(body=body, content_type="application/json", headers=headers)
+        return SentResponse(body=body, content_type="application/json", headers=headers)
     response = web.StreamResponse(headers=headers)
     response.content_type = "application/json"
     response.content_length = size

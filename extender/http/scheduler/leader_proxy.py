@@ -211,7 +211,7 @@ class LeaderProxy:
 
     def _cannot(self, verb: Verb, reason: str, headers: dict[str, str] | None = None) -> VerbAnswer:
         METRICS.extender_requests.labels(verb, "not-forwarded").inc()
-        log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
+        log.debug("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
         return error_answer(verb, f"cannot answer now: {reason}", headers)
 
 

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 from aiohttp import web
 
+from extender.http.responses.unsent_answers import SentResponse
+
 Verb = Literal["filter", "prioritize", "preempt", "bind"]
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -33,7 +35,7 @@ class VerbAnswer(NamedTuple):
     def response(self) -> web.Response:
         """Return it as a response of aiohttp."""
         headers = {"Content-Type": self.content_type, **self.headers}
-        return web.Response(status=self.status, body=self.body, headers=headers)
+        return SentResponse(status=self.status, body=self.body, headers=headers)
 
 
 def text_answer(status: int, text: str, headers: Mapping[str, str] | None = None) -> VerbAnswer:

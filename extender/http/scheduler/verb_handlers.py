@@ -1,4 +1,4 @@
-"""The four verbs over HTTP: decode, call the service, encode, write one log line per call.
+"""The four verbs over HTTP: decode, call the service, encode, count; one log line per call at level DEBUG.
 
 A body that does not decode is a 400. "Cannot answer now" goes into the `Error` field of filter and
 bind; prioritize then has no opinion (`[]`), and preempt, which has no such field, is a 503.
@@ -28,11 +28,12 @@ from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_ans
 from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.cooperative_yield import Yielder
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
 
 TAKE_OVER_S = 1.0  # how long calls wait for the first pass of a new leader before they fail
+UNDECODABLE_BODIES = LimitedLines(log, "undecodable body")
 PodReader = Callable[[bytes], Pod]
 # of msgspec: deep nesting raises RecursionError, broken UTF-8 in raw bytes UnicodeDecodeError
 UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
@@ -188,7 +189,7 @@ class VerbHandlers:
     def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> VerbAnswer:
         outcome = "refused" if refusal else "bound"
         seconds = _count("bind", outcome, started)
-        log.info(
+        log.debug(
             "call",
             extra={
                 "verb": "bind",
@@ -210,7 +211,9 @@ class VerbHandlers:
         self, verb: Verb, outcome: str, started: float, pod: Pod, *, offered: int, left: int
     ) -> None:
         seconds = _count(verb, outcome, started)
-        log.info(
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        log.debug(
             "call",
             extra={
                 "verb": verb,
@@ -275,5 +278,5 @@ def _meta_victims(chosen: Sequence[NodeCandidate]) -> dict[NodeName, wire.MetaVi
 
 def _bad(verb: Verb, error: Exception) -> VerbAnswer:
     _counter(verb, "undecodable").inc()
-    log.warning("undecodable body", extra={"verb": verb, "error": str(error)})
+    UNDECODABLE_BODIES.warn(verb, verb=verb, error=str(error))
     return text_answer(400, f"{verb}: {error}")

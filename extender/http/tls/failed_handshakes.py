@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections import Counter
 
 from extender.ports.log_ports import Clock
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 60.0
 NO_CERTIFICATE = "no-certificate"
 UNKNOWN_CA = "unknown-ca"
 ENDED = "ended"
@@ -49,9 +47,7 @@ class FailedHandshakes:
 
     def __init__(self, listener: str, clock: Clock) -> None:
         self._listener = listener
-        self._clock = clock
-        self._logged_ms: dict[str, int] = {}
-        self._unlogged: Counter[str] = Counter()
+        self._lines = LimitedLines(log, "a TLS handshake failed", clock.monotonic_ms)
 
     def observe(self, context: ssl.SSLContext) -> None:
         """Have the connections of a context report to this object."""
@@ -73,20 +69,8 @@ class FailedHandshakes:
         """Count a handshake that ended with an error; log it unless its cause was logged a moment ago."""
         cause = cause_of(error)
         METRICS.tls_handshakes_failed.labels(cause).inc()
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._logged_ms.get(cause, -int(LOG_EVERY_S * 1000)) < LOG_EVERY_S * 1000:
-            self._unlogged[cause] += 1
-            return
-        self._logged_ms[cause] = now_ms
-        log.warning(
-            "a TLS handshake failed",
-            extra={
-                "listener": self._listener,
-                "cause": cause,
-                "about": ABOUT[cause],
-                "error": str(error),
-                "more_since_last_line": self._unlogged.pop(cause, 0),
-            },
+        self._lines.warn(
+            cause, listener=self._listener, cause=cause, about=ABOUT[cause], error=str(error)
         )
 
 

@@ -86,7 +86,7 @@ class AccessControl:
             need = RIGHTS.get(resource.canonical)
             if need in FREE:
                 return await handler(request)
-            self._connections.begin(request.transport)
+            self._connections.begin(request.transport, reads=True)
             try:
                 grant = await self._checked(request, need)
                 request[VISIBILITY] = grant

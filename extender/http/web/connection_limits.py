@@ -21,8 +21,9 @@ from typing import cast
 
 from aiohttp import web
 
-from extender.http.http2.http2_connection import LATE_S, Http2Connection
+from extender.http.http2.http2_connection import Http2Connection
 from extender.http.http2.stream_transport import StreamTransport
+from extender.http.responses.unsent_answers import LATE_S, BytesInFlight, PacedTransport
 from extender.http.tls.client_certificate import ClientCertificate, certificate_of
 from extender.http.tls.tls_contexts import HTTP2
 from extender.http.web.direct_requests import (
@@ -54,9 +55,13 @@ class ConnectionLimits:
     Args:
         settings: Numbers and times.
         listeners: How many there are; each gets the same part of the open files.
+        in_flight: Counts answers that callers do not take; shared by all listeners.
     """
 
-    def __init__(self, settings: Settings, listeners: int = 1) -> None:
+    def __init__(
+        self, settings: Settings, listeners: int = 1, in_flight: BytesInFlight | None = None
+    ) -> None:
+        self.in_flight = in_flight or BytesInFlight()
         self.header_timeout_s = settings.header_timeout_s
         self.keepalive_timeout_s = settings.keepalive_timeout_s
         self.body_timeout_s = settings.body_timeout_s
@@ -120,10 +125,10 @@ class ConnectionLimits:
             del self._peers[peer]
         METRICS.http_connections.dec()
 
-    def begin(self, transport: asyncio.BaseTransport | None) -> None:
-        """Record that the headers of a request have arrived."""
+    def begin(self, transport: asyncio.BaseTransport | None, *, reads: bool) -> None:
+        """Record that the headers of a request have arrived; `reads`: it is no call of kube-scheduler."""
         if transport is not None and (gate := self._gates.get(transport)) is not None:
-            gate.begin()
+            gate.begin(reads=reads)
 
     def end(self, transport: asyncio.BaseTransport | None) -> None:
         """Record that the handler of a request has returned."""
@@ -159,7 +164,8 @@ class _Gate(asyncio.Protocol):
         self._make = protocol
         self._inner: asyncio.Protocol | None = None  # of aiohttp; None: not needed yet, or refused
         self._admitted = False
-        self._transport: asyncio.Transport | None = None
+        self._transport: PacedTransport | StreamTransport | None = None
+        self._paced: PacedTransport | None = None  # the same, of a connection of HTTP/1.1
         self._peer = ""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -177,12 +183,17 @@ class _Gate(asyncio.Protocol):
     # -- protocol -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if _speaks_http2(self._transport):  # each of its streams has a gate
+        real = cast(asyncio.Transport, transport)
+        if _speaks_http2(real):  # each of its streams has a gate
             protocol = Http2Connection(self._limits, self._limits.gated(self._make))
-            self._transport.set_protocol(protocol)
+            real.set_protocol(protocol)
             protocol.connection_made(transport)
             return
+        if isinstance(real, StreamTransport):
+            self._transport = real
+        else:
+            self._paced = PacedTransport(real, self._limits.in_flight, self._hold)
+            self._transport = self._paced
         refused = self._limits.admit(self, self._transport)
         if refused:
             self._transport.write(
@@ -212,16 +223,27 @@ class _Gate(asyncio.Protocol):
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
-        if self._inner is not None:
-            self._inner.pause_writing()
+        if self._paced is not None:
+            self._paced.pause()
+        else:
+            self._hold(holds=True)
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        if self._inner is not None:
-            self._inner.resume_writing()
+        if self._paced is not None:
+            self._paced.resume()
         else:
-            self._continue()
+            self._hold(holds=False)
+
+    def _hold(self, holds: bool) -> None:  # noqa: FBT001 -- as `PacedTransport` calls it
+        """Let the one who writes wait while the caller does not take what was written."""
+        self._writing_paused = holds
+        if self._inner is None:
+            if not holds:
+                self._continue()
+        elif holds:
+            self._inner.pause_writing()
+        else:
+            self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline_s = None
@@ -229,6 +251,8 @@ class _Gate(asyncio.Protocol):
             self._timer.cancel()
         if self._rest_timer is not None:
             self._rest_timer.cancel()
+        if self._paced is not None:
+            self._paced.lose()
         if self._admitted and self._transport is not None:
             self._limits.release(self._transport, self._peer)
         if self._inner is not None:
@@ -262,7 +286,7 @@ class _Gate(asyncio.Protocol):
         if isinstance(begun, DirectResponse):
             self._respond(begun)
             return
-        self.begin()
+        self.begin(reads=False)
         begun.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[DirectResponse]) -> None:
@@ -278,6 +302,7 @@ class _Gate(asyncio.Protocol):
     def _respond(self, response: DirectResponse) -> None:
         assert self._transport is not None
         self._part, self._used = False, True
+        self._transport.unsent.reads = False
         self._transport.write(response.data)
         if response.closes or self._limits.stopping:
             self._transport.close()
@@ -305,6 +330,8 @@ class _Gate(asyncio.Protocol):
         received, self._received = self._received, b""
         self._inner = self._make()
         self._inner.connection_made(self._transport)
+        if self._writing_paused:
+            self._inner.pause_writing()
         if received:
             self.data_received(received)
 
@@ -324,7 +351,9 @@ class _Gate(asyncio.Protocol):
 
     # -- requests -------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, *, reads: bool) -> None:
+        assert self._transport is not None
+        self._transport.unsent.reads = reads
         self._in_request, self._part = True, False
         self._deadline_s = None
 

@@ -41,6 +41,7 @@ from extender.http.responses.request_visibility import (
     encoded_visibility,
     visibility_of,
 )
+from extender.http.responses.unsent_answers import SentResponse
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
 from extender.runtime.cooperative_yield import Yielder
@@ -293,7 +294,7 @@ async def _whole(reply: aiohttp.ClientResponse) -> web.Response:
         body = await reply.read()
     except (aiohttp.ClientError, OSError) as error:
         raise _unanswered(error) from error
-    return web.Response(status=reply.status, headers=_kept(reply), body=body)
+    return SentResponse(status=reply.status, headers=_kept(reply), body=body)
 
 
 async def _pass_on(

@@ -20,6 +20,7 @@ from aiohttp.typedefs import Middleware
 
 from extender.http.responses.error_responses import Handler, problem
 from extender.http.responses.request_body import BODY
+from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.v1.plan_api import BODY_MAX as PLAN_BYTES_MAX
 from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.stream_limits import StreamLimits, TooManyStreams, is_stream
@@ -82,12 +83,18 @@ class RequestLimits:
     Args:
         settings: Sizes, times and numbers.
         size: Returns how large the cluster is now.
+        in_flight: Counts the bytes; shared with the connections, which count answers that are not taken.
     """
 
-    def __init__(self, settings: Settings, size: Callable[[], ClusterSize]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        size: Callable[[], ClusterSize],
+        in_flight: BytesInFlight | None = None,
+    ) -> None:
         self._settings = settings
         self._size = size
-        self._in_flight = 0  # bytes
+        self._in_flight = in_flight or BytesInFlight()
         self._streams = StreamLimits(settings.max_streams_per_peer)
 
     def middleware(
@@ -103,7 +110,8 @@ class RequestLimits:
         @web.middleware
         async def within_limits(request: web.Request, handler: Handler) -> web.StreamResponse:
             held = 0
-            connections.begin(request.transport)
+            reads = not request.path.startswith("/scheduler/")
+            connections.begin(request.transport, reads=reads)
             try:
                 check(request)
                 limit = self.of(request.path)
@@ -120,6 +128,9 @@ class RequestLimits:
             except RequestRefused as refused:
                 return refused.response(request.path)
             finally:
+                request.pop(
+                    BODY, None
+                )  # aiohttp keeps the request until the next one of its connection
                 self._hold(-held)
                 connections.end(request.transport)
 
@@ -131,7 +142,7 @@ class RequestLimits:
         most = self._settings.max_body_bytes_in_flight * limit.share
         return (
             len(body) <= limit.size
-            and self._in_flight + len(body) <= most
+            and self._counted(limit) + len(body) <= most
             and (limit.values is None or body.count(b",") <= limit.values)
         )
 
@@ -196,14 +207,22 @@ class RequestLimits:
 
     def _take(self, count: int, limit: BodyLimit) -> None:
         most = self._settings.max_body_bytes_in_flight
-        if self._in_flight + count > most * limit.share:
-            text = f"bodies of {self._in_flight} bytes are in flight already, at most {most} are accepted; try again"
+        counted = self._counted(limit)
+        if counted + count > most * limit.share:
+            text = (
+                f"{counted} bytes of bodies and of answers that were not read are in flight already, "
+                f"at most {most} are accepted; try again"
+            )
             raise RequestRefused("bytes-in-flight", 503, "Too many bytes in flight", text)
         self._hold(count)
 
+    def _counted(self, limit: BodyLimit) -> int:
+        """Return the bytes that count against a limit; answers to others do not keep kube-scheduler from calling."""
+        found = self._in_flight
+        return found.calls if limit.share == 1.0 else found.calls + found.reads
+
     def _hold(self, count: int) -> None:
-        self._in_flight += count
-        METRICS.http_body_bytes_in_flight.set(self._in_flight)
+        self._in_flight.hold(count)
 
     @contextmanager
     def _stream(self, request: web.Request) -> Iterator[None]:

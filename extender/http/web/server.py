@@ -7,6 +7,7 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTEND
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -14,10 +15,12 @@ from typing import Any, Protocol, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from extender.http.access.review_cache import ReviewCache
 from extender.http.responses.error_responses import problems
+from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
@@ -31,7 +34,11 @@ from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
+from extender.telemetry import METRICS, LimitedLines
 
+log = logging.getLogger(__name__)
+
+TEXT_MAX = 200  # characters of an error about a request that is not HTTP; it quotes the request
 KEEPALIVE_S = 120.0  # of the query process, whose only client is the service
 LINGER_S = 1.0  # the rest of a refused body is read and dropped for so long, so that the client sees the response
 
@@ -76,17 +83,25 @@ def applications(
         settings: Which listeners there are.
         tls: The certificates; None: the listeners have no TLS.
     """
-    limits = RequestLimits(settings, parts.cluster_size)
+    in_flight = BytesInFlight()
+    limits = RequestLimits(settings, parts.cluster_size, in_flight)
     found = listeners(settings)
     return tuple(
-        _application(parts, settings, listener, limits, tls, len(found)) for listener in found
+        _application(
+            parts,
+            settings,
+            listener,
+            limits,
+            tls,
+            ConnectionLimits(settings, len(found), in_flight),
+        )
+        for listener in found
     )
 
 
 def _application(
-    parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, count: int
+    parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, connections: ConnectionLimits
 ) -> web.Application:  # fmt: skip
-    connections = ConnectionLimits(settings, count)
     check = check_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
     inner: list[Middleware] = []
@@ -126,6 +141,35 @@ def _application(
     if listener.asks_for_certificates:
         app.on_response_prepare.append(close_outdated)
     return app
+
+
+class _RequestLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs about requests: of one that is not HTTP, one line without a traceback, at most once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+        self._malformed = LimitedLines(log, "a request is not HTTP")
+
+    def exception(
+        self,
+        msg: object,
+        *args: object,
+        exc_info: Any = True,  # noqa: ANN401 -- as in logging
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        """Log an exception that a request has led to."""
+        if isinstance(
+            exc_info, ConnectionError
+        ):  # the caller has gone in the middle of its request
+            self.debug(msg, *args)
+            return
+        if isinstance(exc_info, HttpProcessingError):
+            METRICS.http_requests_refused.labels("malformed").inc()
+            peer = str(args[0]) if args else ""
+            text = " ".join(exc_info.message.split())[:TEXT_MAX]
+            self._malformed.warn(peer, peer=peer, error=text)
+            return
+        super().exception(msg, *args, exc_info=exc_info, **more)
 
 
 class _GatedRunner(web.AppRunner):
@@ -177,6 +221,7 @@ async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
     runner = _GatedRunner(
         app,
         access_log=None,
+        logger=_RequestLog(),
         auto_decompress=False,
         keepalive_timeout=settings.keepalive_timeout_s,
         lingering_time=LINGER_S,

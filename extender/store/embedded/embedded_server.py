@@ -28,6 +28,7 @@ from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.runtime.child_process import end_with_parent
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
 from extender.store.embedded.os_account import (
+    PORT,
     ServerHome,
     change_owner,
     prepare_server_home,
@@ -47,6 +48,13 @@ logger = logging.getLogger(__name__)
 DATABASE = "gang_extender"
 SUPERUSER = "gang_extender"
 LOGIN_ROLES = (SUPERUSER, WRITER, AUDITOR)  # roles that our account may connect as
+
+# What asyncpg would take from PG* variables and from ~/.pgpass, which are meant for another server. Peer authentication
+# uses no password.
+APART_FROM_ENVIRONMENT = (
+    f"port={PORT}&password=-&sslmode=disable&sslnegotiation=postgres"
+    "&target_session_attrs=any&gsslib=gssapi&krbsrvname=postgres"
+)
 
 INITDB_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 60.0  # includes crash recovery of a full WAL
@@ -98,10 +106,8 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """Return the database URL of the superuser; the server may be down."""
-        server_home = self._started_home()
-        return (
-            f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(server_home.sockets), safe='')}"
-        )
+        sockets = quote(str(self._started_home().sockets), safe="")
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={sockets}&{APART_FROM_ENVIRONMENT}"
 
     @property
     def pid(self) -> int | None:
@@ -323,6 +329,7 @@ class EmbeddedPostgres:
         command = [str(self._programs() / "postgres"), "-D", str(server_home.cluster)]
         for name, value in {
             **self._settings,
+            "port": str(PORT),
             "unix_socket_directories": str(server_home.sockets),
         }.items():
             command += ["-c", f"{name}={value}"]

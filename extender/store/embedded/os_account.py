@@ -23,7 +23,8 @@ from extender.store.embedded.postgres_binaries import Binaries
 SERVICE_ACCOUNT = "gang-extender"  # used by root, if it exists
 OVERFLOW_UID = 65534  # used by root otherwise: the account without rights, on every Linux
 POINTER = "postgres.location"
-SOCKET_NAME = ".s.PGSQL.5432"
+PORT = 5432  # a part of the name of the socket; nothing listens on TCP
+SOCKET_NAME = f".s.PGSQL.{PORT}"
 SOCKET_PATH_MAX = 107  # bytes, sun_path without its terminating zero
 ELSEWHERE = ("/var/lib/gang-extender", "/var/tmp")  # noqa: S108 - created with mode 0700, owner checked
 SHORT_PLACES = ("/run", "/tmp")  # noqa: S108 - created with mode 0700, owner checked

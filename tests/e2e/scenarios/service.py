@@ -91,6 +91,7 @@ class Service:
                 **tls_settings(certificates),
                 **settings,
             }
+        self._environ["GANG_EXTENDER_LOG_LEVEL"] = "DEBUG"  # `calls` reads the lines of calls
         self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}
         self._process: subprocess.Popen[bytes] | ForkedCommand | None = None
         self.starts = 0

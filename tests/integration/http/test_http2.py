@@ -9,15 +9,25 @@ from datetime import UTC, datetime, timedelta
 
 import h2.exceptions
 import pytest
-from hyperframe.frame import PingFrame
+from h2.errors import ErrorCodes
+from hyperframe.frame import (
+    DataFrame,
+    PingFrame,
+    PriorityFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 from extender.cli.certificates.certificate_folder import SERVER_NAME
 from extender.http.http2 import http2_connection
+from extender.http.responses import unsent_answers
 from extender.http.web import connection_limits
 from extender.listener_settings import HTTP1_SERVER_NAME
+from extender.telemetry import METRICS
 from tests.integration.http.test_direct_calls import bodies
 from tests.support.certificates import certificate_folder, client_context
-from tests.support.service.http2_client import http2_client
+from tests.support.service.http2_client import Http2Client, http2_client
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening
 from tests.support.waiting import eventually
 
@@ -133,6 +143,135 @@ async def test_a_body_without_a_length_is_read_to_its_end(made):
         caller.flush()
         answer = await caller.answer(number)
         assert (answer.status, json.loads(answer.body)["NodeNames"]) == (200, ["n0"])
+
+
+def large_filter_body(service, names):
+    """Return a call whose answer is larger than itself: a pod that waits gets no node, with the reason for each."""
+    body = service.filter_body() | {"NodeNames": [f"node-{n:05}-{'x' * 100}" for n in range(names)]}
+    body["Pod"]["metadata"]["uid"] = "unknown"
+    return json.dumps(body).encode()
+
+
+async def test_answers_that_are_not_read_count_and_end(made, monkeypatch):
+    """Beyond `max_body_bytes_in_flight` a call is refused; after the time without progress their streams end, and calls are answered."""
+    monkeypatch.setattr(unsent_answers, "STALL_S", 1.0)
+    refused = METRICS.http_requests_refused.labels("answer-not-read")._value.get
+    before = refused()
+    async with (
+        listening(made, max_body_bytes_in_flight=1_000_000) as service,
+        http2_client(made, service.ports[0], window=0) as idle,
+        http2_client(made, service.ports[0]) as other,
+    ):
+        body = large_filter_body(service, 1000)
+        unread = [idle.start(FILTER, body) for _ in range(8)]
+        await eventually(
+            lambda: METRICS.http_body_bytes_in_flight._value.get() > 1_000_000 - len(body),
+            "unread answers",
+        )
+        answer = await other.ask(FILTER, body)
+        assert (answer.status, b"answers that were not read" in answer.body) == (503, True)
+        for number in unread:
+            with pytest.raises(ConnectionResetError):
+                await idle.answer(number)
+        assert refused() >= before + 5
+        await eventually(lambda: METRICS.http_body_bytes_in_flight._value.get() == 0, "all of it")
+        async with http2_client(made, service.ports[0]) as third:
+            assert (await third.ask(FILTER, body)).status == 200
+
+
+async def test_a_window_that_is_closed_holds_the_one_who_writes(made, monkeypatch):
+    """As a full socket does over HTTP/1.1: `pause_writing`, and `resume_writing` when the caller takes the rest."""
+    calls = []
+    for name in ("pause_writing", "resume_writing"):
+        inner = getattr(connection_limits._Gate, name)
+
+        def noted(gate, inner=inner, name=name):
+            calls.append(name)
+            inner(gate)
+
+        monkeypatch.setattr(connection_limits._Gate, name, noted)
+    async with (
+        listening(made) as service,
+        http2_client(made, service.ports[0], window=1_000) as caller,
+    ):
+        answer = await caller.ask(FILTER, large_filter_body(service, 2000))
+        assert (answer.status, calls) == (200, ["pause_writing", "resume_writing"])
+        json.loads(answer.body)
+
+
+async def until_settled(client):
+    """Read the settings of the server, open the window of the connection, and read nothing after that."""
+    client.h2.increment_flow_control_window(1 << 30)
+    for event in client.h2.receive_data(await client.reader.read(1 << 16)):
+        client._take(event)
+    client.flush()
+    client.writer.transport.pause_reading()
+
+
+async def test_a_caller_that_reads_nothing_at_all_is_ended(made, monkeypatch):
+    """The window is open, and the socket full: nothing of it stays."""
+    monkeypatch.setattr(unsent_answers, "STALL_S", 0.5)
+    monkeypatch.setattr(Http2Client, "_read", until_settled)
+    async with listening(made) as service:  # noqa: SIM117 -- as long as the connection is open
+        async with http2_client(made, service.ports[0], window=2**31 - 1) as idle:
+            for _ in range(30):
+                idle.start(FILTER, large_filter_body(service, 3000))
+            await eventually(
+                lambda: (
+                    METRICS.http_body_bytes_in_flight._value.get() == 0
+                    and not service.runners[0].app[connection_limits.CONNECTIONS]._http2
+                ),
+                "the end of the connection",
+            )
+
+
+TINY = {
+    "pings": PingFrame(0, opaque_data=b"12345678").serialize(),
+    "settings": SettingsFrame(0, settings={3: 100}).serialize(),
+    "windows": WindowUpdateFrame(0, window_increment=1).serialize(),
+    "resets": RstStreamFrame(1, error_code=8).serialize(),
+    "priorities": PriorityFrame(1).serialize(),
+    "unknown frames": b"\0\0\0\xff\0\0\0\0\0",
+    "empty data": DataFrame(1).serialize(),
+}
+
+
+@pytest.mark.parametrize("kind", TINY)
+async def test_a_hundred_thousand_tiny_frames_end_their_connection(kind, made, monkeypatch):
+    """After some thousand, with a reason, and with some of them in each turn of the loop, so that others are answered between."""
+    sizes, inner = [], http2_connection.Http2Connection._receive
+
+    def noted(connection, data):
+        sizes.append(len(data))
+        inner(connection, data)
+
+    refused = METRICS.http_requests_refused.labels("control-frames")._value.get
+    before = refused()
+    async with listening(made) as service, http2_client(made, service.ports[0]) as good:  # noqa: SIM117 -- that of the flood ends
+        async with http2_client(made, service.ports[0]) as caller:
+            caller.start(FILTER, b"{", ends=False, content_length="9")  # stream 1
+            assert (await good.ask(FILTER, service.filter_body())).status == 200
+            monkeypatch.setattr(http2_connection.Http2Connection, "_receive", noted)
+            caller.writer.write(TINY[kind] * 100_000)
+            await caller.ended.wait()
+            assert (await good.ask(FILTER, service.filter_body())).status == 200
+            monkeypatch.undo()
+    frames = sum(sizes) / len(TINY[kind])
+    assert max(sizes) < 4096
+    if kind not in ("resets", "empty data"):  # where h2 may find an error of its own first
+        assert caller.reason == ErrorCodes.ENHANCE_YOUR_CALM
+        assert refused() == before + 1
+    assert frames < 2 * http2_connection.CONTROL_FRAMES_PER_S + 1000
+
+
+async def test_rapid_resets_end_their_connection(made):
+    """A call that is reset at once costs more than the caller pays: CVE-2023-44487."""
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        for _ in range(3000):
+            caller.h2.reset_stream(caller.start(FILTER, b"{", ends=False, content_length="9"))
+        caller.flush()
+        await caller.ended.wait()
+        assert caller.reason == ErrorCodes.ENHANCE_YOUR_CALM
 
 
 BAD = {

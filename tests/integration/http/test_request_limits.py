@@ -106,6 +106,7 @@ def counted():
     """Return a function: how often a reason was counted since the test began."""
     reasons = [
         "encoding",
+        "malformed",
         "body-size",
         "body-values",
         "bytes-in-flight",
@@ -436,3 +437,25 @@ async def test_one_peer_has_some_streams_only(counted):
         await more.send(request("/v1/events?follow=true", 0, "GET"))
         assert b" 200 OK" in await more.reader.readline()
     assert counted("streams-per-peer") == 1
+
+
+async def test_malformed_requests_and_usual_calls_leave_few_lines(counted, caplog):
+    """What is not HTTP: one line a minute without a traceback, as of bodies that cannot be decoded; of calls none."""
+    caplog.set_level("INFO")
+    async with listening() as (served, connect):
+        for sent in (b"POST /scheduler/filter HTTP/1.1\r\nhost: 127.0.0.1\r\nbad header\r\n\r\n", b"\x16\x03\x01 nonsense\r\n\r\n") * 20:  # fmt: skip
+            peer = await connect()
+            peer.writer.write(sent)
+            assert b" 400 " in await peer.reader.readline()
+        peer = await connect()
+        call = {"Pod": wire_pod(served.stage, "g-0"), "NodeNames": ["n0"]}
+        for body, expected in ((json.dumps(call).encode(), 200), (b"[]", 400)) * 20:
+            assert (await peer.ask("/scheduler/filter", body))[0] == expected
+    assert counted("malformed") >= 20
+    logged = [r for r in caplog.records if r.name.startswith(("extender.http", "aiohttp"))]
+    assert {(r.levelname, r.message) for r in logged} <= {
+        ("WARNING", "a request is not HTTP"),
+        ("WARNING", "undecodable body"),
+    }
+    assert len(logged) <= 2
+    assert not any(r.exc_info for r in logged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from asyncpg import connect_utils
 
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.ports.log_ports import START
-from extender.store import schema_migration
+from extender.store import database_roles, schema_migration
 from extender.store.embedded import embedded_server, os_account, postgres_binaries
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.postgres_binaries import find_binaries, wheel_folder
@@ -94,6 +96,39 @@ def gone(pid):
 
 def rights(path):
     return {step: step.stat().st_mode for step in (path, *path.parents)}
+
+
+def hostile(folder):
+    """Return a value for each variable that asyncpg reads, and a home, with which a connection that uses them fails or differs."""
+    source = Path(connect_utils.__file__).read_text()
+    values = dict.fromkeys(re.findall(r"""["'](PG[A-Z]+)["']""", source), "nonsense")
+    passwords = folder / ".pgpass"
+    passwords.write_text("not a line of such a file\n")
+    passwords.chmod(0o600)
+    return values | {
+        "PGPORT": "6000", "PGHOST": "/nowhere", "PGPASSFILE": str(passwords), "PGSSLMODE": "verify-full",
+        "PGSSLCERT": "/nowhere.crt", "PGTARGETSESSIONATTRS": "standby", "PGSSLNEGOTIATION": "direct",
+        "PGOPTIONS": "-c default_transaction_read_only=on", "PGDATA": "/nonsense", "HOME": str(folder),
+    }  # fmt: skip
+
+
+async def test_nothing_comes_from_the_environment(folder, monkeypatch, tmp_path):
+    """PG* variables are meant for another server: start, roles and connections are the same with each of them, and with all."""
+    values = hostile(tmp_path)
+    assert values.keys() >= {"PGPORT", "PGHOST", "PGUSER", "PGDATABASE", "PGPASSWORD", "PGGSSLIB"}
+    with monkeypatch.context() as all_at_once:
+        for name, value in values.items():
+            all_at_once.setenv(name, value)
+        async with EmbeddedPostgres(folder, settings=FAST) as server:
+            assert await ask(server.url, "SHOW port") == str(os_account.PORT)
+            await schema_migration.upgrade(server.url)
+            writer = database_roles.as_role(server.url, database_roles.WRITER)
+            assert await database_roles.excess_rights(writer) == []
+    async with EmbeddedPostgres(folder, settings=FAST) as server:
+        for name, value in values.items():
+            with monkeypatch.context() as alone:
+                alone.setenv(name, value)
+                assert await ask(server.url, "SELECT current_user") == embedded_server.SUPERUSER
 
 
 async def test_first_start_second_start_and_what_it_is_like(folder, monkeypatch):
@@ -197,9 +232,9 @@ async def test_a_second_process_shares_the_server_and_inherits_it(data):
 async def test_a_path_too_long_for_a_socket(folder):
     deep = folder / ("a" * 60) / ("b" * 60)
     async with EmbeddedPostgres(deep, settings=FAST) as server:
-        assert len(server.url) < 160
         assert await ask(server.url) == 1
         sockets = server._home.sockets
+        assert len(str(sockets)) < 60
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
     sockets.rmdir()
 

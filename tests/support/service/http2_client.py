@@ -50,6 +50,7 @@ class Http2Client:
             self.h2.local_settings = h2.settings.Settings(client=True, initial_values=values)
         self.going_away = asyncio.Event()
         self.ended = asyncio.Event()  # the connection is closed
+        self.reason = None  # of the last GOAWAY
         self._settled = asyncio.Event()
         self._streams = {}
         self._task = None
@@ -143,6 +144,7 @@ class Http2Client:
                     stream["done"].set_exception(ConnectionResetError(getattr(code, "name", code)))
                     stream["done"].exception()
             case h2.events.ConnectionTerminated():
+                self.reason = event.error_code
                 self.going_away.set()
             case h2.events.RemoteSettingsChanged():
                 self._settled.set()

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from extender.core.model.errors import StoreUnavailable
+from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
@@ -53,16 +53,34 @@ async def test_expected_errors_are_logged_once_each_and_the_work_is_done_again(c
     assert done[4] > 1_700_000_000  # seconds since 1970
 
 
-async def test_another_error_ends_the_task():
+async def test_an_error_of_the_log_ends_the_task():
     async def work():
-        raise ZeroDivisionError
+        raise CorruptLog
 
     task = PeriodicTask(
         name="broken", work=work, every_s=OFTEN_S, expected=(StoreUnavailable,), failure="not done"
     )
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(CorruptLog):
         await task.run()
     assert _last_success("broken") is None
+
+
+async def test_a_defect_is_logged_and_counted_and_the_work_is_done_again(caplog, monkeypatch):
+    """It does not end the task, and with it the process; a success ends the back-off."""
+    monkeypatch.setattr("extender.runtime.periodic.FIRST_MS", 2)
+    done = []
+
+    async def work():
+        done.append(_last_success("defective"))
+        if len(done) < 3:
+            raise ZeroDivisionError
+
+    before = METRICS.object_faults.labels("periodic task")._value.get()
+    async with running(work, name="defective", every_s=OFTEN_S):
+        await eventually(lambda: len(done) > 3, "the work again")
+    assert done[:3] == [None] * 3
+    assert METRICS.object_faults.labels("periodic task")._value.get() == before + 2
+    assert [(r.object, r.pause_ms) for r in caplog.records] == [("defective", 2), ("defective", 4)]
 
 
 async def test_no_work_and_no_success_while_the_condition_is_false():

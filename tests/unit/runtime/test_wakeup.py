@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from extender.control.loop import control_loop
+from extender.control.loop.cluster_observer import Moment
 from extender.core.log.events import GangUnschedulable
 from extender.runtime.wakeup import Wakeup, first_of
 from tests.support.service.fakes import Stage
@@ -86,13 +87,13 @@ def count_passes(stage: Stage, during=lambda number: None) -> list[int]:
     begun: list[int] = []
     inner = stage.control_loop._pending_trees.admit
 
-    async def counted() -> None:
+    async def counted(now: Moment) -> None:
         begun.append(len(begun) + 1)
         during(len(begun))
-        await inner()
+        await inner(now)
 
     stage.control_loop._pending_trees.admit = counted
-    stage.control_loop._pending_trees.nothing_to_admit = lambda: False
+    stage.control_loop._pending_trees.nothing_to_admit = lambda now: False
     return begun
 
 

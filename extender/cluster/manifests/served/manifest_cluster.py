@@ -62,6 +62,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -188,9 +189,11 @@ class ManifestCluster:
         await self._journal.close()
 
     async def _poll_forever(self) -> None:
+        faults: ObjectFaults[str] = ObjectFaults("cluster")
         while True:
-            await asyncio.sleep(self._poll_s)
-            await self._poll()
+            await asyncio.sleep(max(self._poll_s, faults.pause_s("files")))
+            with faults.alone("files"):
+                await self._poll()
 
     async def _poll(self) -> None:
         self._read_journal()

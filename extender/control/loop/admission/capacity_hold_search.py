@@ -11,6 +11,7 @@ import msgspec
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.tree_searches import TreeSearches, WantedSearch
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.decisions.admit.hold_planning import HoldRequests, decide_hold
 from extender.core.decisions.admit.plan_request import group_key_of
@@ -51,12 +52,9 @@ class CapacityHoldSearch:
 
     def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
         self._searches = searches
-        self._cluster = parts.cluster
-        self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
         self._wakeup = parts.barriers.wakeup
-        self._observer = parts.observer
         self._appends = parts.appends
         self._planner = parts.planner
         self._requests = requests
@@ -64,14 +62,14 @@ class CapacityHoldSearch:
         self._looked: object = None  # gangs of which none had its turn, ...
         self._looked_ms = 0  # ... and when that was
 
-    def want(self) -> None:
+    def want(self, now: Moment) -> None:
         """Let the tree whose turn it is wait for its search in the planner process, if there is one."""
-        state, now_ms = self._leader.pending_state, self._clock.monotonic_ms()
+        state, now_ms = now.pending, self._clock.monotonic_ms()
         if not self._settings.hold_capacity_after_s or self._is_settled(state, now_ms):
             return
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in state.gangs}
         for root in self._due(state):
-            tree = self._observer.forest.trees.get(group_key_of(root))
+            tree = now.forest.trees.get(group_key_of(root))
             if tree is None or tree.root.uid != root.uid or self._searches.is_wanted(root.uid):
                 continue
             self._searches.want(WantedSearch(tree, "hold", answered=True, holds_up=False))
@@ -91,55 +89,62 @@ class CapacityHoldSearch:
             paused={uid for uid, pause in self._pauses.items() if pause.until_ms > now_ms},
         )
 
-    async def perform(self, wanted: WantedSearch) -> None:
+    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
         """Search where capacity could be held for a tree, and append the hold; in its turn.
+
+        Args:
+            wanted: The tree.
+            now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
-        current = self._requests.about(wanted.tree)
+        current = self._requests.about(now, wanted.tree)
         if current is None:
             return
         requests = self._requests.for_hold(current)
         try:
-            place = await self._place(requests)
+            place, now = await self._place(requests, now)
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": wanted.tree.root.key.path})
             place = None
         if place is None:
             self._pause(wanted.uid)
             return
-        now = self._requests.about(wanted.tree)
-        if now is None or not self._is_current(now, place):
+        newest = self._requests.about(now, wanted.tree)
+        if newest is None or not self._is_current(newest, place):
             until_ms = self._clock.monotonic_ms() + CHANGED_MS
             self._pauses[wanted.uid] = _Pause(until_ms, AGAIN_MS // 2)
             return
         # whatever ends the hold: at most one in this time, so that the log does not grow fast
         self._pauses[wanted.uid] = _Pause(self._clock.monotonic_ms() + AGAIN_MS, AGAIN_MS // 2)
-        self._append(now, place)
+        self._append(newest, place)
         await self._appends.flush()
         self._wakeup.wake()
 
-    async def _place(self, requests: HoldRequests) -> _Place | None:
-        """Return the place for which the fewest pods must leave; None: it would not fit if all that may leave had left."""
+    async def _place(self, requests: HoldRequests, now: Moment) -> tuple[_Place | None, Moment]:
+        """Return the place for which the fewest pods must leave, and the moment of the last answer.
+
+        None: it would not fit if all that may leave had left.
+        """
         search, found = requests.search(), None
         request = next(search, None)
         while request is not None:
-            place = await self._planned(request)
+            place, now = await self._planned(request)
             found = place or found
             try:
                 request = search.send(place is not None)
             except StopIteration:
                 break
-        return found
+        return found, now
 
-    async def _planned(self, request: PlanRequest) -> _Place | None:
+    async def _planned(self, request: PlanRequest) -> tuple[_Place | None, Moment]:
         encoded = self._planner.encode(request)
-        verdict, _ = await self._searches.away(self._planner.plan(encoded))
+        verdict, _, now = await self._searches.away(self._planner.plan(encoded))
         if isinstance(verdict, Plan) and verdict.assignments:
-            return _Place(request, verdict, encoded)
-        return None
+            return _Place(request, verdict, encoded), now
+        return None, now
 
     def _is_current(self, now: TreeRequest, place: _Place) -> bool:
         """Return whether the tree and the nodes of the plan are as they were planned; what runs there may have changed."""
@@ -150,12 +155,12 @@ class CapacityHoldSearch:
         if not same_tree:
             return False
         root = now.tree.root
-        if all(gang.uid != root.uid for gang in self._due(self._leader.pending_state)):
+        if all(gang.uid != root.uid for gang in self._due(now.now.pending)):
             return False
         return still_holds(place.request, place.plan, self._requests.for_hold(now).all_free())
 
     def _append(self, now: TreeRequest, place: _Place) -> None:
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state = now.now.view, now.now.pending
         cause = f"cluster revision {view.revision}"
         drafts = decide_hold(
             view,

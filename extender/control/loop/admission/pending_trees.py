@@ -11,13 +11,19 @@ from extender.control.loop.admission.capacity_hold_search import CapacityHoldSea
 from extender.control.loop.admission.current_requests import CurrentRequests
 from extender.control.loop.admission.preemption_search import PreemptionSearch
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
-from extender.control.loop.admission.tree_admission import AdmissionProgress, TreeAdmission
+from extender.control.loop.admission.tree_admission import (
+    AdmissionOutcome,
+    AdmissionProgress,
+    TreeAdmission,
+)
 from extender.control.loop.admission.tree_searches import TreeSearches, WantedSearch
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.runtime.cooperative_yield import SlicePace
+from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -31,7 +37,6 @@ class PendingTrees:
     """The trees that are invalid or have members to place."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._leader = parts.leader
         self._clock = parts.clock
         self._wakeup = parts.barriers.wakeup
         self._observer = parts.observer
@@ -45,6 +50,7 @@ class PendingTrees:
         self.searches = TreeSearches(parts)
         self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
         self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
+        self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
         self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
         self.searches.set_up(self._perform)
         self._postponed: list[Tree] = []
@@ -53,23 +59,21 @@ class PendingTrees:
         self._published = parts.exchange.published
         self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
 
-    async def _perform(self, wanted: WantedSearch) -> None:
-        if wanted.work == "hold":
-            await self._holds.perform(wanted)
-        else:
-            await self._admission.perform(wanted)
+    async def _perform(self, wanted: WantedSearch, now: Moment) -> None:
+        perform = self._holds.perform if wanted.work == "hold" else self._admission.perform
+        await perform(wanted, now)
 
     def publish_pauses(self) -> None:
         """Publish which trees are deferred because they were released again and again without a cause."""
         self._published.publish_paused(self._readmissions.pauses())
 
-    def hold_capacity(self) -> None:
+    def hold_capacity(self, now: Moment) -> None:
         """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
-        self._holds.want()
+        self._holds.want(now)
 
-    def nothing_to_admit(self) -> bool:
+    def nothing_to_admit(self, now: Moment) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
-        view, forest, state = self._observer.observe()
+        view, forest, state = now.view, now.forest, now.state
         hints, now_ms = self._rejections.hints(view), self._clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
@@ -90,16 +94,16 @@ class PendingTrees:
         """Return the explanations that run in the background."""
         return self._admission.explanations
 
-    async def record_explanations(self) -> None:
+    async def record_explanations(self, now: Moment) -> None:
         """Append the refusals that were explained since the last pass."""
-        self._admission.record_explanations()
+        self._admission.record_explanations(now)
         await self._appends.flush()
 
-    async def admit(self) -> None:
+    async def admit(self, now: Moment) -> None:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
         self.searches.begin_pass()
         self._idle_filter.end_pass(None)
-        view, forest, state = self._observer.observe()
+        view, forest, state = now.view, now.forest, now.state
         hints = self._rejections.hints(view)
         pending = tuple(self._builder.pending(state, forest, hints))
         self._retain([tree for tree, _ in pending])
@@ -107,7 +111,7 @@ class PendingTrees:
         before = self._idle_filter.begin_pass(
             view, state, forest, parts, hints, self._clock.monotonic_ms()
         )
-        progress = AdmissionProgress()
+        progress = AdmissionProgress(now)
         self._limits.begin()
         try:
             await self._try_each([tree for tree, part in pending if part is not None], progress)
@@ -127,7 +131,7 @@ class PendingTrees:
             late = []
             for seen in equals:
                 namespace = seen.root.key.namespace
-                if not self._may_begin(seen):
+                if not self._may_begin(progress.now, seen):
                     continue
                 if used_ms[namespace] >= NAMESPACE_MS:
                     late.append(seen)
@@ -149,10 +153,10 @@ class PendingTrees:
             used_ms += await self._try(seen, progress, pace)
         self._tried_late -= {tree.root.uid for tree in late}
 
-    def _may_begin(self, tree: Tree) -> bool:
+    def _may_begin(self, now: Moment, tree: Tree) -> bool:
         """Return whether the log has a gang, or may get it now."""
         root = tree.root
-        if root.uid in self._leader.pending_state.gangs:
+        if root.uid in now.pending.gangs:
             return True
         now_ms = self._clock.monotonic_ms()
         return self._limits.may_begin(root.key.namespace, root.uid, now_ms)
@@ -175,37 +179,57 @@ class PendingTrees:
     async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
         """Try a tree as it is now; return how many milliseconds that took."""
         began_ms = self._clock.monotonic_ms()
-        tree = self._observer.forest.trees.get(seen.root.key)
-        if tree is not None:
-            outcome = await self._admission.admit(tree, progress)
-            progress.all_stay_refused &= outcome.stays_refused
+        outcome = await self._admit_alone(seen, progress)
+        progress.all_stay_refused &= outcome is not None and outcome.stays_refused
         took_ms = self._clock.monotonic_ms() - began_ms
         await pace.yield_if_due()
         return took_ms
+
+    async def _admit_alone(
+        self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
+    ) -> AdmissionOutcome | None:
+        """Try a tree; None: a defect with it, which does not keep the others, or it waits after one."""
+        path = tree.root.key.path
+        if self._faults.waits(path) or self.searches.pauses_after_fault(tree):
+            return None
+        progress.now = self._observer.after_appends(progress.now)
+        with self._faults.alone(path):
+            return await self._admission.admit(tree, progress, last=last)
+        return None
 
     async def _record_invalid(self, found: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
         pace = SlicePace(self._clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in found:
-            if not self._admission.is_recorded_invalid(tree) and self._may_begin(tree):
+            if not self._admission.is_recorded_invalid(progress.now, tree) and self._may_begin(
+                progress.now, tree
+            ):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
             await pace.yield_if_due()
         turns = zip_longest(*by_namespace.values())
         in_turn = [tree for turn in turns for tree in turn if tree is not None]
-        self._admission.record_invalid(in_turn[:INVALID_PER_PASS])
+        progress.now = self._observer.after_appends(progress.now)
+        self._admission.record_invalid(progress.now, in_turn[:INVALID_PER_PASS])
         if in_turn:
             progress.all_stay_refused = False
         if len(in_turn) > INVALID_PER_PASS:
             self._wakeup.wake()
 
-    async def admit_postponed(self) -> bool:
-        """Try the trees that waited for a takeover by trees of higher priority; return whether there are any."""
+    async def admit_postponed(self) -> Moment | None:
+        """Try the trees that waited for a takeover by trees of higher priority.
+
+        Returns:
+            The moment in which that was; None: there are no such trees.
+        """
         postponed, self._postponed = self._postponed, []
+        if not postponed:
+            return None
+        now = self._observer.observe()
         for tree in postponed:
-            await self._admission.admit(tree, AdmissionProgress(), last=True)
+            await self._admit_alone(tree, AdmissionProgress(now), last=True)
         await self._appends.flush()
-        return bool(postponed)
+        return now
 
     def _retain(self, pending: Sequence[Tree]) -> None:
         """Forget all trees that are not pending any more."""

@@ -10,6 +10,7 @@ import msgspec
 from extender.control.loop.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.tree_searches import TreeSearches
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import SearchedCapacity, may_lead_to_preemption
 from extender.core.decisions.preempt.preemption_planning import (
@@ -37,6 +38,7 @@ class JudgedTree(msgspec.Struct, frozen=True):
     judged: Judgement
     request: PlanRequest  # with what could be evicted
     encoded: DecisionInput
+    now: Moment  # when the search ended
 
 
 class PreemptionSearch:
@@ -44,12 +46,9 @@ class PreemptionSearch:
 
     def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
         self._searches = searches
-        self._cluster = parts.cluster
-        self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
         self._barriers = parts.barriers
-        self._observer = parts.observer
         self._appends = parts.appends
         self._evictor = parts.evictor
         self._planner = parts.planner
@@ -61,9 +60,9 @@ class PreemptionSearch:
         if isinstance(verdict, Plan) and verdict.assignments:
             # members that fit are admitted first; the next pass may preempt for the others
             return False
-        view, state = self._cluster.view(), self._leader.pending_state
+        now = tree_request.now
         return may_lead_to_preemption(tree_request.request, verdict) and self._policy.may_search(
-            view, state, tree_request.tree, complete=True
+            now.view, now.pending, tree_request.tree, complete=True
         )
 
     async def preempt(
@@ -87,13 +86,12 @@ class PreemptionSearch:
             request = msgspec.structs.replace(request, evictable=kept)
         if request.nodes is not tree_request.request.nodes:
             verdict = None  # less is free for a preemptor: claims of others hold against it
-        searched = SearchedCapacity.of(
-            self._cluster.view(), self._leader.pending_state, tree_request.tree, request
-        )
+        now = tree_request.now
+        searched = SearchedCapacity.of(now.view, now.pending, tree_request.tree, request)
         asked = msgspec.structs.replace(request, explain=explain and request.explain)
         encoded = self._planner.encode(asked)
         try:
-            judged, took_ms = await self._searches.away(self._planner.judge(encoded, verdict))
+            judged, took_ms, now = await self._searches.away(self._planner.judge(encoded, verdict))
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
@@ -104,8 +102,8 @@ class PreemptionSearch:
             METRICS.preemption_answered(answer, took_ms)
         if not isinstance(answer, PreemptionPlan):
             self._policy.answered(uid, answer, took_ms, searched)
-            return JudgedTree(judged, request, encoded)
-        current = self._requests.about(tree_request.tree)
+            return JudgedTree(judged, request, encoded, now)
+        current = self._requests.about(now, tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
             self._append(current, request, answer, encoded, took_ms)
             await self._appends.flush()
@@ -117,16 +115,16 @@ class PreemptionSearch:
         self, current: TreeRequest, request: PlanRequest, answer: PreemptionPlan
     ) -> bool:
         """Return whether to append the preemption; wake the next pass if it may search again at once."""
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
         if not self._policy.may_search(view, state, current.tree, complete=True):
             return False
-        now = self._requests.with_evictable(current)
-        if not preemption_still_holds(request, answer, now, view):
+        newest = self._requests.with_evictable(current)
+        if not preemption_still_holds(request, answer, newest, view):
             # the cluster has changed: the next pass searches again
             self._barriers.wakeup.wake()
             return False
         units = [unit.name for unit in answer.victims]
-        held = unbound_reservations(view, state, self._observer.forest, units)
+        held = unbound_reservations(view, state, forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
             # a member of a victim is being bound: the next pass evicts it with its unit
             self._barriers.wakeup.wake()
@@ -141,12 +139,12 @@ class PreemptionSearch:
         encoded: DecisionInput,
         took_ms: int,
     ) -> None:
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
         cause = f"cluster revision {view.revision}"
         context = new_event_context(self._clock, self._settings, encoded.digest, cause)
-        known = self._evictor.eviction_context(context.actor, context.cause, view)
+        known = self._evictor.eviction_context(context.actor, context.cause, view, state)
         *first, planned = decide_preemption(
-            view, state, self._observer.forest, current.tree, request, answer, context
+            view, state, forest, current.tree, request, answer, context
         )
         drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
         self._policy.answered(current.tree.root.uid, None, took_ms)

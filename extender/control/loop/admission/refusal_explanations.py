@@ -18,6 +18,7 @@ from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanRequest, Verdict
 from extender.core.planner.preempt.judgement import Judgement
 from extender.ports.log_ports import DecisionInput
+from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class RefusalExplanations:
         self._planner = parts.planner
         self._clock = parts.clock
         self._turns = SearchTurns()
+        self._faults: ObjectFaults[str] = ObjectFaults("explanations", parts.clock.monotonic_ms)
         self._wakeup = parts.barriers.wakeup
         self._waiting: dict[GangUid, _Waiting] = {}
         self._finished: list[ExplainedRefusal] = []
@@ -94,8 +96,13 @@ class RefusalExplanations:
             chosen = self._turns.choose(waiting)
             assert chosen is not None
             uid = chosen.uid
-            self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
+            self._running = asyncio.create_task(self._explain_alone(self._waiting.pop(uid)))
             self._running.add_done_callback(self._ended)
+
+    async def _explain_alone(self, waiting: _Waiting) -> None:
+        """Explain a refusal; after a defect it stays as it was recorded."""
+        with self._faults.alone(waiting.tree_request.tree.root.key.path):
+            await self._explain(waiting)
 
     async def _explain(self, waiting: _Waiting) -> None:
         tree_request = waiting.tree_request

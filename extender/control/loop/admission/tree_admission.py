@@ -24,6 +24,7 @@ from extender.control.loop.admission.preemption_search import (
 )
 from extender.control.loop.admission.refusal_explanations import RefusalExplanations
 from extender.control.loop.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.preemption_policy import (
     awaited_preemption,
@@ -50,6 +51,7 @@ from extender.core.decisions.preempt.unbound_gang_members import (
 from extender.core.decisions.reconcile.overcommit_attribution import retry_time_us
 from extender.core.log.events import NewEvent
 from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
@@ -102,6 +104,7 @@ _STAY_REFUSED = (
 class AdmissionProgress(msgspec.Struct):
     """What one pass has found so far about the trees that it tried."""
 
+    now: Moment  # of the pass, with the state that its appends have led to
     postponed: list[Tree] = []
     all_stay_refused: bool = True
     # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
@@ -144,12 +147,9 @@ class TreeAdmission:
     ) -> None:
         self._searches = searches
         self._backoff = parts.requests.backoff
-        self._cluster = parts.cluster
-        self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
         self._wakeup = parts.barriers.wakeup
-        self._observer = parts.observer
         self._appends = parts.appends
         self._evictor = parts.evictor
         self._planner = parts.planner
@@ -180,26 +180,26 @@ class TreeAdmission:
         """Try to admit one tree.
 
         Args:
-            tree: As it was when the pass began.
-            progress: Of this pass; the tree is added to it if it must be looked at again.
+            tree: Of the moment of the pass.
+            progress: Of this pass, as it is now; the tree is added to it if it must be looked at again.
             last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
-            if self.is_recorded_invalid(tree):
+            if self.is_recorded_invalid(progress.now, tree):
                 return AdmissionOutcome.INVALID_AS_BEFORE
-            self.record_invalid([tree])
+            self.record_invalid(progress.now, [tree])
             return AdmissionOutcome.RECORDED
         waits = self._waits(tree, progress)
         if waits is not None:
             return waits
-        current = self._requests.about(tree)
+        current = self._requests.about(progress.now, tree)
         if current is None:
             return AdmissionOutcome.NOT_PENDING
         if self._refused_at_bind(current):
             return AdmissionOutcome.RECORDED
         if self._refusal_holds(current):
             return AdmissionOutcome.REFUSAL_HOLDS
-        if is_being_evicted(self._leaves_of_victims(), current.tree):
+        if is_being_evicted(self._leaves_of_victims(progress.now), current.tree):
             return AdmissionOutcome.BEING_EVICTED
         return await self._plan(current, progress, last=last)
 
@@ -217,16 +217,16 @@ class TreeAdmission:
             msgspec.structs.replace(request, explain=False) if plain else request
         )
         try:
-            verdict, took_ms = await self._searches.away(self._planner.plan(encoded))
+            verdict, took_ms, moment = await self._searches.away(self._planner.plan(encoded))
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
         METRICS.planned(verdict, took_ms)
-        now = self._requests.about(tree_request.tree)
+        now = self._requests.about(moment, tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, request)
+        answered = TreeRequest(now.tree, request, moment)
         if isinstance(verdict, Plan) and verdict.assignments:
             self._backoff.placed(uid)
             if now.request == request or still_holds(request, verdict, now.request):
@@ -251,11 +251,11 @@ class TreeAdmission:
             return
         if plain and not later and isinstance(verdict, Refusal):
             encoded = self._planner.encode(request)
-            verdict, _ = await self._searches.away(self._planner.plan(encoded))
-            now = self._requests.about(tree_request.tree)
+            verdict, _, moment = await self._searches.away(self._planner.plan(encoded))
+            now = self._requests.about(moment, tree_request.tree)
             if now is None:
                 return
-            answered = TreeRequest(now.tree, request)
+            answered = TreeRequest(now.tree, request, moment)
         self._record_verdict(answered, verdict, encoded, explained=not later)
         self._pause(uid, request, verdict, took_ms)
         if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
@@ -273,10 +273,10 @@ class TreeAdmission:
             explained: Whether the refusal has its explanation; else it is explained later.
         """
         uid, verdict = tree_request.tree.root.uid, found.judged.verdict
-        now = self._requests.about(tree_request.tree)
+        now = self._requests.about(found.now, tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, tree_request.request)
+        answered = TreeRequest(now.tree, tree_request.request, found.now)
         self._record_verdict(
             answered, verdict, found.encoded, explained=explained, judged=found.judged
         )
@@ -291,23 +291,27 @@ class TreeAdmission:
 
     def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
         """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
-        view, uid = self._cluster.view(), now.tree.root.uid
-        pending = awaited_preemption(self._leader.pending_state, uid)
+        view, uid = now.now.view, now.tree.root.uid
+        pending = awaited_preemption(now.now.pending, uid)
         if pending is None:
             return False
         return not may_admit(view, pending, verdict) or not (
             now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
         )
 
-    async def perform(self, wanted: WantedSearch) -> None:
+    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
+
+        Args:
+            wanted: The tree.
+            now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
         self._long.pop(wanted.uid, None)
-        current = self._requests.about(wanted.tree)
+        current = self._requests.about(now, wanted.tree)
         if current is None:
             return
         if wanted.work == "search" or not self._preemptions.may_follow(current, "explain"):
@@ -319,35 +323,35 @@ class TreeAdmission:
                 self.record_judged(current, found, 0, explained=not later)
         await self._appends.flush()
 
-    def record_explanations(self) -> None:
+    def record_explanations(self, moment: Moment) -> None:
         """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
 
         Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
         """
         for found in self.explanations.take():
             seen = found.tree_request
-            now = self._requests.about(seen.tree)
+            now = self._requests.about(moment, seen.tree)
             if now is None or not isinstance(found.verdict, Refusal):
                 continue
             uid = now.tree.root.uid
-            root = self._leader.pending_state.gangs.get(uid)
-            note = self._held_for_others(seen, found.verdict)
+            root = moment.pending.gangs.get(uid)
+            answered = TreeRequest(now.tree, seen.request, moment)
+            note = self._held_for_others(answered, found.verdict)
             considered = (*note, *found.judged.notes)
             same_tree = (seen.request.root, seen.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
             )
             if same_tree and is_recorded(root, found.verdict, considered):
-                answered = TreeRequest(now.tree, seen.request)
                 self._record_verdict(answered, found.verdict, found.encoded, judged=found.judged)
 
-    def is_recorded_invalid(self, tree: Tree) -> bool:
+    def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
         """Return whether the log has the current problems of an invalid tree."""
-        return is_recorded_invalid(self._leader.pending_state, tree)
+        return is_recorded_invalid(now.pending, tree)
 
-    def record_invalid(self, trees: Iterable[Tree]) -> None:
+    def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
-        state, context = self._leader.pending_state, self._event_context("", "tree changed")
+        state, context = now.pending, self._event_context("", "tree changed")
         self._appends.append_nowait(
             [draft for tree in trees for draft in decide_invalid(state, tree, context)]
         )
@@ -372,7 +376,7 @@ class TreeAdmission:
 
     def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
         """Return what a tree waits for before it is looked at, or None."""
-        if tree.root.deleting or self._paused(tree):
+        if tree.root.deleting or self._paused(progress.now, tree):
             return AdmissionOutcome.PAUSED
         running = self._searches.running(tree.root.uid)
         if running is not None and running.work != "hold":
@@ -383,7 +387,7 @@ class TreeAdmission:
 
     # -- before the plan -------------------------------------------------------------------------
 
-    def _paused(self, tree: Tree) -> bool:
+    def _paused(self, now: Moment, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
         Source: `retry_time_us` and `core/decisions/admit/readmission_backoff`.
@@ -391,16 +395,16 @@ class TreeAdmission:
         uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return True
-        root = self._leader.pending_state.gangs.get(uid)
+        root = now.pending.gangs.get(uid)
         pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
-            return self._readmissions.defers(self._cluster.view(), tree, self._clock.monotonic_ms())
+            return self._readmissions.defers(now.view, tree, self._clock.monotonic_ms())
         self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
     def _refused_at_bind(self, tree_request: TreeRequest) -> bool:
         """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
-        state = self._leader.pending_state
+        state = tree_request.now.pending
         root = state.gangs.get(tree_request.tree.root.uid)
         if root is not None and (root.reservations or root.bound):
             return False
@@ -417,11 +421,8 @@ class TreeAdmission:
 
     def _refusal_holds(self, tree_request: TreeRequest) -> bool:
         """Return whether the planner would refuse the tree again, and nothing else can help it now."""
-        view, state, uid = (
-            self._cluster.view(),
-            self._leader.pending_state,
-            tree_request.tree.root.uid,
-        )
+        view, state = tree_request.now.view, tree_request.now.pending
+        uid = tree_request.tree.root.uid
         if not self._refusals.holds(uid, tree_request.request):
             return False
         if self._noted.get(uid, "") != self._held_note(tree_request):
@@ -431,9 +432,9 @@ class TreeAdmission:
             return not self._preemption_policy.may_search(view, state, tree_request.tree)
         return not victims_are_gone(view, pending)
 
-    def _leaves_of_victims(self) -> Mapping[GroupKey, int]:
+    def _leaves_of_victims(self, now: Moment) -> Mapping[GroupKey, int]:
         """Return the leaves of units that are being evicted."""
-        view, state, known = self._cluster.view(), self._leader.pending_state, self._victims
+        view, state, known = now.view, now.pending, self._victims
         if known is None or known.view is not view or known.preemptions is not state.preemptions:
             leaves = leaves_being_evicted(view, state)
             known = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
@@ -446,10 +447,10 @@ class TreeAdmission:
     ) -> AdmissionOutcome:
         root, request = tree_request.tree.root, tree_request.request
         held_up = _is_held_up(tree_request.tree, progress)
-        pending = awaited_preemption(self._leader.pending_state, root.uid)
+        pending = awaited_preemption(tree_request.now.pending, root.uid)
         started_ms = self._clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
-        if not may_admit(self._cluster.view(), pending, answer):
+        if not may_admit(tree_request.now.view, pending, answer):
             # planned again when a node has gained capacity
             self._keep_refusal(tree_request)
             return AdmissionOutcome.AWAITS_VICTIMS
@@ -463,20 +464,20 @@ class TreeAdmission:
             )
             if holds_up:
                 self._hold_up(tree_request.tree, progress)
-            self._want(tree_request.tree, answer, holds_up=holds_up)
+            self._want(tree_request, answer, holds_up=holds_up)
             return AdmissionOutcome.TO_SEARCH
         if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
-            self._want(tree_request.tree, "explain", holds_up=False)
+            self._want(tree_request, "explain", holds_up=False)
             return AdmissionOutcome.TO_EXPLAIN
         if isinstance(answer, Plan) and answer.assignments and held_up:
             return AdmissionOutcome.HELD_UP
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
-        if self._still_arrives(root.uid, answer):
+        if self._still_arrives(tree_request, answer):
             return AdmissionOutcome.STILL_ARRIVES
         self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
 
-    def _still_arrives(self, uid: GangUid, verdict: Verdict) -> bool:
+    def _still_arrives(self, tree_request: TreeRequest, verdict: Verdict) -> bool:
         """Return whether a tree is new and waits for members; it is looked at again when its time is over.
 
         Pods of a gang are created one after the other within milliseconds. That some of them are not there yet is no news:
@@ -484,7 +485,8 @@ class TreeAdmission:
         """
         if not isinstance(verdict, Refusal) or verdict.outcome != "waiting":
             return False
-        if not self._arrival_ms or uid in self._leader.pending_state.gangs:
+        uid = tree_request.tree.root.uid
+        if not self._arrival_ms or uid in tree_request.now.pending.gangs:
             return False
         now_ms = self._clock.monotonic_ms()
         if uid not in self._arriving:
@@ -495,7 +497,7 @@ class TreeAdmission:
 
     def _end_arrival(self, uid: GangUid) -> None:
         """Have a tree recorded that still waits for members; most have been admitted by now."""
-        if uid in self._arriving and uid not in self._leader.pending_state.gangs:
+        if uid in self._arriving:
             self._wakeup.wake()
 
     def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
@@ -525,7 +527,7 @@ class TreeAdmission:
 
         Trees of the same priority pass it, unless it holds capacity, or its plans failed because others passed it.
         """
-        uid, state = tree.root.uid, self._leader.pending_state
+        uid, state = tree.root.uid, progress.now.pending
         root = state.gangs.get(uid)
         holds = root is not None and bool(root.reservations or root.bound)
         progress.searched_priority = tree.root.priority
@@ -533,8 +535,9 @@ class TreeAdmission:
             holds or uid in state.preemptions or self._overtaken[uid] >= OVERTAKEN_MAX
         )
 
-    def _want(self, tree: Tree, work: SearchWork, *, holds_up: bool) -> None:
-        root = self._leader.pending_state.gangs.get(tree.root.uid)
+    def _want(self, tree_request: TreeRequest, work: SearchWork, *, holds_up: bool) -> None:
+        tree = tree_request.tree
+        root = tree_request.now.pending.gangs.get(tree.root.uid)
         answered = root is not None and root.last_decision is not None
         self._searches.want(WantedSearch(tree, work, answered, holds_up))
 
@@ -547,7 +550,7 @@ class TreeAdmission:
 
     def _held_note(self, tree_request: TreeRequest) -> str:
         """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
-        view, state = self._cluster.view(), self._leader.pending_state
+        view, state = tree_request.now.view, tree_request.now.pending
         if not state.capacity_holds:
             return ""
         root, request = tree_request.tree.root, tree_request.request
@@ -592,13 +595,13 @@ class TreeAdmission:
             reduced = self._preemption_policy.considered_reduced(uid)
         return (*note, *notes), (*note, *reduced) if reduced else ()
 
-    def _is_judged_later(self, uid: GangUid, verdict: Verdict) -> bool:
+    def _is_judged_later(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> bool:
         """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
 
         What is recorded has been judged with victims. Without them the refusal would have other reasons and other ways out,
         and those of the last search would be repeated as if they were of now.
         """
-        root = self._leader.pending_state.gangs.get(uid)
+        root = state.gangs.get(uid)
         if root is None or root.last_decision is None or uid not in self._judged:
             return False
         if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
@@ -627,9 +630,10 @@ class TreeAdmission:
             judged: The search for victims that the verdict follows from; None: it follows from none.
         """
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
-        state, view = self._leader.pending_state, self._cluster.view()
+        self._arriving.pop(uid, None)
+        state, view = tree_request.now.pending, tree_request.now.view
         pending = awaited_preemption(state, uid)
-        if judged is None and pending is None and self._is_judged_later(uid, verdict):
+        if judged is None and pending is None and self._is_judged_later(state, uid, verdict):
             self._keep_refusal(tree_request)
             return
         (self._judged.add if judged is not None else self._judged.discard)(uid)
@@ -641,6 +645,7 @@ class TreeAdmission:
         waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
+        after = state
         if not waits or pending is not None:
             context = msgspec.structs.replace(
                 self._event_context(encoded.digest, f"cluster revision {view.revision}"),
@@ -648,7 +653,7 @@ class TreeAdmission:
             )
             drafts: list[NewEvent] = []
             if pending is not None:
-                known = self._evictor.eviction_context(context.actor, context.cause, view)
+                known = self._evictor.eviction_context(context.actor, context.cause, view, state)
                 drafts = events_before_verdict(view, pending, verdict, known)
             drafts += decide_verdict(
                 state,
@@ -660,13 +665,12 @@ class TreeAdmission:
                 again=explained and uid in self._unexplained,
             )
             (self._unexplained.discard if explained else self._unexplained.add)(uid)
-            self._appends.append_nowait(drafts, encoded)
+            after = self._appends.append_nowait(drafts, encoded)
             if drafts or last is None:
                 pause_ms = NUMBERS_FIRST_MS
                 if as_recorded and last is not None:
                     pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
                 self._recorded[uid] = _RecordedVerdict(now_ms, pause_ms)
-        after = self._leader.pending_state
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.loop_parts import LoopParts
 from extender.core.decisions.fairness.search_turns import (
     SearchTurn,
@@ -22,6 +23,7 @@ from extender.core.decisions.fairness.search_turns import (
 )
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 from extender.telemetry import METRICS
 
@@ -49,6 +51,9 @@ class WantedSearch(msgspec.Struct, frozen=True, eq=False):
         return self.tree.root.uid
 
 
+Perform: TypeAlias = Callable[[WantedSearch, Moment], Coroutine[object, object, None]]
+
+
 class TreeSearches:
     """The searches that wait, and the one that runs."""
 
@@ -65,11 +70,13 @@ class TreeSearches:
             str, int
         ] = {}  # by namespace, in the minute that began at `_minute_ms`
         self._minute_ms = 0
-        self._perform: Callable[[WantedSearch], Coroutine[object, object, None]] | None = None
+        self._observer = parts.observer
+        self._faults: ObjectFaults[str] = ObjectFaults("searches", parts.clock.monotonic_ms)
+        self._perform: Perform | None = None
         self.turn = asyncio.Lock()
 
-    def set_up(self, perform: Callable[[WantedSearch], Coroutine[object, object, None]]) -> None:
-        """Set what a search does; it waits for the planner in `away` only."""
+    def set_up(self, perform: Perform) -> None:
+        """Set what a search does from the moment in which its turn begins; it waits for the planner in `away` only."""
         self._perform = perform
 
     # -- in a pass ---------------------------------------------------------------------------------
@@ -88,8 +95,16 @@ class TreeSearches:
         return self._running if self._running is not None and self._running.uid == uid else None
 
     def want(self, wanted: WantedSearch) -> None:
-        """Let a tree wait for its search, after the trees of its namespace that wait already."""
-        self._waiting[wanted.uid] = wanted
+        """Let a tree wait for its search, after the trees of its namespace that wait already.
+
+        A tree with whose last search a defect showed waits for the end of its pause before that.
+        """
+        if not self.pauses_after_fault(wanted.tree):
+            self._waiting[wanted.uid] = wanted
+
+    def pauses_after_fault(self, tree: Tree) -> bool:
+        """Return whether a defect showed with the last search of a tree, and its pause has not ended."""
+        return self._faults.waits(tree.root.key.path)
 
     def is_wanted(self, uid: GangUid) -> bool:
         """Return whether a tree waits for its search, or is searched."""
@@ -144,17 +159,18 @@ class TreeSearches:
             self._awaited = False
             self._publish()
 
-    async def away(self, work: Awaitable[T]) -> tuple[T, int]:
-        """Wait for the planner process, while passes run; return its answer and how many milliseconds it took.
+    async def away(self, work: Awaitable[T]) -> tuple[T, int, Moment]:
+        """Wait for the planner process, while passes run.
 
-        Cluster and state may have changed after that.
+        Returns:
+            Its answer, how many milliseconds it took, and the moment after that: cluster and state may have changed.
         """
         assert self._running is not None
         namespace = self._running.tree.root.key.namespace
         began_ms = self._clock.monotonic_ms()
         self.turn.release()
         try:
-            return await work, self._clock.monotonic_ms() - began_ms
+            answer, answered_ms = await work, self._clock.monotonic_ms() - began_ms
         finally:
             took_ms = self._clock.monotonic_ms() - began_ms
             self._turns.charge(namespace, took_ms)
@@ -163,6 +179,7 @@ class TreeSearches:
                 held_ms = self._held_up_ms.get(namespace, 0)
                 self._held_up_ms[namespace] = held_ms + took_ms
             await self.turn.acquire()
+        return answer, answered_ms, self._observer.observe()
 
     def raise_failure(self) -> None:
         """Raise the error of a search that has ended with one, once."""
@@ -194,7 +211,8 @@ class TreeSearches:
         assert self._perform is not None
         try:
             async with self.turn:
-                await self._perform(wanted)
+                with self._faults.alone(wanted.tree.root.key.path):
+                    await self._perform(wanted, self._observer.observe())
         finally:
             self._running = None
             if wanted.holds_up or not self._awaited:

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.core.model.errors import CorruptLog
+from extender.telemetry import METRICS
 from tests.support.hypothesis_profile import examples
 
 REPEAT = RetryPolicy(first_s=1.0, max_s=4.0, after_failure="repeat")
@@ -499,12 +501,53 @@ def test_the_key_of_a_cancelled_worker_goes_to_another_one():
     on_manual_loop(run)
 
 
-def test_an_error_that_is_no_failure_of_the_cluster_ends_the_run():
-    """A defect is not retried: it is raised, and every worker has ended."""
+@pytest.mark.parametrize("how", POLICIES)
+def test_a_defect_with_one_key_keeps_no_worker_from_the_others(how, caplog):
+    """It is logged with the key and counted, the key is due again after 1 s and then 2 s, and the others are processed."""
+
+    async def run(loop: ManualLoop) -> None:
+        done: list[tuple[float, str]] = []
+
+        async def broken(key: str) -> Retry | None:
+            done.append((round(loop.now_s - 100.0), key))
+            if key == "bad" and len(done) < 5:
+                raise LookupError("the test fails it")
+            return None
+
+        async def at_once() -> None:
+            return
+
+        queue: WorkQueue[str] = WorkQueue(
+            "nominations", broken, at_once, workers=1, policy=POLICIES[how]
+        )
+        task = asyncio.ensure_future(queue.run())
+        for key in ("bad", "a", "b"):
+            queue.add(key)
+        await settle()
+        assert done == [(0, "bad"), (0, "a"), (0, "b")]
+        for _ in range(3):
+            loop.now_s += 1.0
+            queue.add("bad")  # does not end the pause
+            await settle()
+        assert done[3:5] == [(1, "bad"), (3, "bad")]
+        task.cancel()
+        await asyncio.wait({task})
+
+    faults = METRICS.object_faults.labels("nominations")
+    before = faults._value.get()
+    on_manual_loop(run)
+    assert faults._value.get() == before + 2
+    logged = [r for r in caplog.records if getattr(r, "object", "") == "bad"]
+    assert [(r.levelname, r.pause_ms) for r in logged] == [("ERROR", 1000), ("ERROR", 2000)]
+    assert all(r.exc_info for r in logged)
+
+
+def test_an_error_of_the_log_ends_the_run():
+    """It concerns all keys: it is raised, and every worker has ended."""
 
     async def run(_: ManualLoop) -> None:
         async def broken(key: str) -> Retry | None:
-            raise LookupError(f"the test fails {key}")
+            raise CorruptLog(f"the test fails {key}")
 
         async def at_once() -> None:
             return
@@ -513,7 +556,7 @@ def test_an_error_that_is_no_failure_of_the_cluster_ends_the_run():
         queue.add("a")
         with pytest.raises(ExceptionGroup) as caught:
             await queue.run()
-        assert caught.group_contains(LookupError, match="the test fails a")
+        assert caught.group_contains(CorruptLog, match="the test fails a")
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     on_manual_loop(run)

@@ -272,7 +272,7 @@ async def test_a_crash_between_two_events_loses_nothing():
 async def test_a_lost_append_is_decided_anew():
     """The admission that did not reach the log is made again by the next pass, once."""
     async with await leading(a_node("n0", gpu=4), *a_gang("a", pods=2)) as stage:
-        await stage.control_loop._reconciler.reconcile()
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
         stage.log.lose_next_append()
         with pytest.raises(StoreUnavailable):
             await stage.one_pass()

@@ -250,7 +250,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         *nodes, *lows("n0", "n1"), *preemptor_tree(), preemption=False
     ) as stage:
         await stage.one_pass()
-        trees = stage.parts.observer.forest.trees.values()
+        trees = stage.parts.exchange.published.observation.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
 
@@ -297,7 +297,9 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
     ) as stage:
         await stage.one_pass()
         tree = next(
-            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+            t
+            for t in stage.parts.exchange.published.observation.forest.trees.values()
+            if t.root.key.name == "hi"
         )
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         refused = Refusal(
@@ -317,7 +319,9 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
     ) as stage:
         await stage.one_pass()
         tree = next(
-            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+            t
+            for t in stage.parts.exchange.published.observation.forest.trees.values()
+            if t.root.key.name == "hi"
         )
         asking, state, view = (
             PreemptionPolicy(stage.clock, wanted=True),

@@ -76,7 +76,7 @@ async def test_the_verbs_and_the_loop_predict_the_same():
         stage.cluster.delete_pod("g-0")
         parts = stage.parts
         assert held(parts.exchange.committed_losses, stage) == {"default/g-0"}
-        _, _, pending = parts.observer.observe()
+        pending = parts.observer.observe().state
         assert [
             h.pod for holds in pending.replacement_holds_on.values() for h in holds.values()
         ] == ["default/g-0"]

@@ -29,10 +29,10 @@ STAY_REFUSED = {
 
 async def attempt(stage: Stage, name: str, **rest):
     """Try to admit one tree as it is in the newest view; wait for its events."""
-    stage.parts.observer.observe()
-    trees = stage.parts.observer.forest.trees
-    tree = next(t for key, t in trees.items() if key.name == name)
-    progress = rest.pop("progress", None) or AdmissionProgress()
+    now = stage.parts.observer.observe()
+    tree = next(t for key, t in now.forest.trees.items() if key.name == name)
+    progress = rest.pop("progress", None) or AdmissionProgress(now)
+    progress.now = now
     outcome = await stage.control_loop._pending_trees._admission.admit(tree, progress, **rest)
     await stage.parts.appends.flush()
     return outcome, progress
@@ -48,7 +48,7 @@ async def test_a_tree_that_fits_is_recorded_and_then_has_nothing_to_place():
     """The admission is in the log; a second attempt finds no member without a node."""
     async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         await stage.lead()
-        await stage.control_loop._reconciler.reconcile()
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.RECORDED
         assert len(stage.event_data(GangAdmitted)) == 1
         assert (await attempt(stage, "g"))[0] is AdmissionOutcome.NOT_PENDING
@@ -58,7 +58,7 @@ async def test_a_tree_without_a_plan_is_explained_later_and_its_refusal_holds():
     """The reasons are searched at the end of the pass; after that the tree is not planned again."""
     async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption=False) as stage:
         await stage.lead()
-        await stage.control_loop._reconciler.reconcile()
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
         outcome, _ = await attempt(stage, "g")
         assert outcome is AdmissionOutcome.TO_EXPLAIN
         assert not stage.event_data(GangUnschedulable)
@@ -72,7 +72,7 @@ async def test_a_long_plan_is_searched_and_a_refused_tree_pauses():
     """A tree that the planner process refused waits as long as its search was expensive."""
     async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2), preemption=False) as stage:
         await stage.lead()
-        await stage.control_loop._reconciler.reconcile()
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
         stage.parts.planner.at_once = lambda request: "search"
         inner = stage.parts.planner.plan
 
@@ -94,7 +94,7 @@ async def test_an_invalid_tree_is_recorded_once():
     """The second attempt finds the same problems in the log."""
     async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         await stage.lead()
-        await stage.control_loop._reconciler.reconcile()
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
         stage.cluster.change_pod("g-0", priority=3)
         outcomes = [(await attempt(stage, "g"))[0] for _ in range(2)]
         assert outcomes == [AdmissionOutcome.RECORDED, AdmissionOutcome.INVALID_AS_BEFORE]
@@ -134,8 +134,8 @@ async def test_a_preemptor_that_fits_lets_a_higher_tree_preempt_first():
     async with await preempting() as stage:
         nodes = [a_node(name, gpu=1) for name in ("n2", "n3")]
         stage.cluster.add(*nodes, *preemptor_tree(name="vip", priority=20))
-        stage.parts.observer.observe()
-        (vip,) = [t for k, t in stage.parts.observer.forest.trees.items() if k.name == "vip"]
+        trees = stage.parts.observer.observe().forest.trees
+        (vip,) = [t for k, t in trees.items() if k.name == "vip"]
         searches = stage.control_loop._pending_trees.searches
         searches.want(WantedSearch(vip, "explain", answered=False, holds_up=False))
         outcome, progress = await attempt(stage, "hi")

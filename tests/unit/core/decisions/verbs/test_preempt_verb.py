@@ -40,7 +40,11 @@ def asked(stage, offered, *, records=True, pod="vip"):
     choice = answer_without_choice(view, state, cluster.pod(pod))
     if choice is None:
         question = build_preempt_input(
-            view, state, stage.parts.observer.forest, cluster.pod(pod), candidates
+            view,
+            state,
+            stage.parts.exchange.published.observation.forest,
+            cluster.pod(pod),
+            candidates,
         )
         stored = preempt_verb_input.encode(question)
         assert preempt_verb_input.decode(stored.head, stored.parts) == question

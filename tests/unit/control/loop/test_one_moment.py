@@ -1,0 +1,68 @@
+"""The steps of a pass get one moment, and none of them asks for the newest view, trees or state itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import extender.control
+
+CONTROL = Path(extender.control.__file__).parent
+# Where "now" is asked for, by function. In the control loop: where a moment begins, or where only a change is waited for.
+BEGINS = {
+    "loop/cluster_observer.py": {"approach", "observe", "_moment"},
+    "loop/control_loop.py": {
+        "_run_pass", "search",  # a moment begins
+        "_actuate", "_end_recovery",  # the committed state, once
+        "_seen", "_unexpected_change", "_can_wait", "_changes_after",  # what is waited for
+    },
+    "loop/admission/pending_trees.py": {"admit_postponed", "_perform"},
+    "loop/admission/tree_searches.py": {"away", "_run"},
+    # Writes look again when they may act: each is a step of its own.
+    "actuators/nominator.py": {"_carry_out", "_seat_of", "_wanted"},
+    "actuators/evictor.py": {"_wanted", "_wait_and_recheck", "_mark_groups"},
+    "actuators/status_reporter.py": {"_process"},
+    "actuators/finalizer_controller.py": {"run", "_work_for_a_round", "_held", "_write"},
+    "actuators/placement_priority.py": {"_are_being_placed"},
+}  # fmt: skip
+ASKS = {"view", "observe", "pending_state", "committed"}  # of a cluster, an observer, a leader
+
+
+def asked_in(path):
+    """Yield the function and the name of each question for the newest view, trees or state."""
+    tree = ast.parse(path.read_text())
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Attribute) or node.attr not in ASKS:
+                continue
+            of = ast.unparse(node.value)
+            if of.rpartition(".")[2] in ("_cluster", "_observer", "_leader", "cluster", "leader"):
+                yield function.name, node.attr
+
+
+def test_only_the_begin_of_a_step_asks_for_now():
+    """A step that asked again after an await would have a view and trees that do not belong together."""
+    paths = [*(CONTROL / "loop").rglob("*.py"), *(CONTROL / "actuators").glob("*.py")]
+    asked = {
+        (str(path.relative_to(CONTROL)), function, name)
+        for path in paths
+        for function, name in asked_in(path)
+    }
+    wrong = {one for one in asked if one[1] not in BEGINS.get(one[0], ())}
+    assert not wrong
+    assert {path for path, _, _ in asked} >= {"loop/cluster_observer.py", "loop/control_loop.py"}
+
+
+def test_the_steps_of_a_pass_have_no_cluster_to_ask():
+    """What is planned and reconciled gets a moment; only the observer and the loop itself hold the cluster."""
+    holders = {
+        str(path.relative_to(CONTROL))
+        for path in (CONTROL / "loop").rglob("*.py")
+        if "self._cluster = " in path.read_text()
+    }
+    assert holders == {
+        "loop/cluster_observer.py",
+        "loop/control_loop.py",
+        "loop/termination_reasons.py",  # asks the API server how pods ended
+    }
