@@ -201,6 +201,8 @@ class ControlLoop:
         self._gate_remover.sync(gated)
         self._evictor.sync(view, state)
         notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
+        for uid, refusal in self._published.unheld.items():
+            notes.setdefault(uid, refusal.reason)
         for uid, hold in state.capacity_holds.items():
             notes[uid] = hold_progress(view, state, hold).sentence()
         self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})

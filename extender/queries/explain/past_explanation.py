@@ -32,7 +32,7 @@ from extender.queries.explain.name_lookup import (
     matches,
     similar_names,
 )
-from extender.queries.explain.recorded_checks import recorded_finding
+from extender.queries.explain.recorded_checks import recorded_finding, with_unheld
 from extender.queries.explain.recorded_names import (
     RecordedPod,
     pods_on,
@@ -225,6 +225,8 @@ def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Expl
     made_for = workloads.get(RootKey(gang.gang, gang.kind))
     status = gang_status(gang, made_for)
     finding = recorded_finding(gang, status, state.preemptions.get(gang.uid))
+    if gang.uid not in state.capacity_holds:
+        finding = with_unheld(finding, state, gang, None, state.at_us)
     related = []
     if subject != ObjectName(gang.kind, gang.gang):
         related.append(Related(kind=gang.kind, name=gang.gang, relation="root group"))

@@ -12,12 +12,13 @@ from extender.control.loop.admission.current_requests import CurrentRequests, Tr
 from extender.control.loop.admission.event_context import new_event_context
 from extender.control.loop.admission.tree_searches import TreeSearches, WantedSearch
 from extender.control.loop.loop_parts import LoopParts
-from extender.core.decisions.admit.hold_planning import HoldRequests, decide_hold
+from extender.core.decisions.admit.hold_planning import NO_PLACE, HoldRequests, decide_hold
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import still_holds
-from extender.core.decisions.fairness.hold_turns import trees_to_hold_for
+from extender.core.decisions.fairness.hold_turns import HoldRefusal, trees_to_hold_for
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.ids import GangUid
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid, PlanId
 from extender.core.planner.plan_types import Plan, PlanRequest
 from extender.ports.log_ports import DecisionInput
 
@@ -36,6 +37,22 @@ LOOK_MS: Final = 1_000  # a hold becomes due by time: at least so often the gang
 class _Pause(msgspec.Struct, frozen=True):
     until_ms: int  # monotonic
     lasts_ms: int
+    # The holds beside which the search found none; the end of one of them ends the pause.
+    beside: frozenset[PlanId] = frozenset()
+    refusal: HoldRefusal | None = None  # what the search found
+
+    def holds(self, view: ClusterView, state: ReservationState) -> bool:
+        """Return whether the holds and the pods that the search met are still there."""
+        pods = self.refusal.pods if self.refusal is not None else ()
+        holds = {hold.hold for hold in state.capacity_holds.values()}
+        return self.beside <= holds and all(uid in view.pods for uid in pods)
+
+    def is_over(self, view: ClusterView, state: ReservationState, now_ms: int) -> bool:
+        """Return whether a search may find something else now: a change is looked at after `CHANGED_MS` at the earliest."""
+        begun_ms = self.until_ms - self.lasts_ms
+        return self.until_ms <= now_ms or (
+            now_ms - begun_ms >= CHANGED_MS and not self.holds(view, state)
+        )
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -55,6 +72,7 @@ class CapacityHoldSearch:
         self._leader = parts.leader
         self._clock = parts.clock
         self._settings = parts.settings
+        self._published = parts.exchange.published
         self._wakeup = parts.barriers.wakeup
         self._observer = parts.observer
         self._appends = parts.appends
@@ -67,9 +85,12 @@ class CapacityHoldSearch:
     def want(self) -> None:
         """Let the tree whose turn it is wait for its search in the planner process, if there is one."""
         state, now_ms = self._leader.pending_state, self._clock.monotonic_ms()
-        if not self._settings.hold_capacity_after_s or self._is_settled(state, now_ms):
+        if not self._settings.hold_capacity_after_s:
             return
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in state.gangs}
+        self._publish(state)
+        if self._is_settled(state, now_ms):
+            return
         for root in self._due(state):
             tree = self._observer.forest.trees.get(group_key_of(root))
             if tree is None or tree.root.uid != root.uid or self._searches.is_wanted(root.uid):
@@ -78,17 +99,30 @@ class CapacityHoldSearch:
             return
         self._looked, self._looked_ms = state.gangs, now_ms
 
+    def _publish(self, state: ReservationState) -> None:
+        """Publish why no capacity is held for trees, as far as it is still so."""
+        view = self._cluster.view()
+        self._published.publish_unheld(
+            {
+                uid: pause.refusal
+                for uid, pause in self._pauses.items()
+                if pause.refusal is not None and pause.holds(view, state)
+            }
+        )
+
     def _is_settled(self, state: ReservationState, now_ms: int) -> bool:
         """Return whether a look at the same state shortly before found nothing; passes may be frequent."""
         return self._looked is state.gangs and now_ms - self._looked_ms < LOOK_MS
 
     def _due(self, state: ReservationState) -> tuple[GangState, ...]:
-        now_ms = self._clock.monotonic_ms()
+        view, now_ms = self._cluster.view(), self._clock.monotonic_ms()
         return trees_to_hold_for(
             state,
             now_us=self._clock.now_us(),
             after_us=self._settings.hold_capacity_after_s * 1_000_000,
-            paused={uid for uid, pause in self._pauses.items() if pause.until_ms > now_ms},
+            paused={
+                uid for uid, pause in self._pauses.items() if not pause.is_over(view, state, now_ms)
+            },
         )
 
     async def perform(self, wanted: WantedSearch) -> None:
@@ -102,13 +136,14 @@ class CapacityHoldSearch:
         if current is None:
             return
         requests = self._requests.for_hold(current)
+        beside = frozenset(h.hold for h in self._leader.pending_state.capacity_holds.values())
         try:
             place = await self._place(requests)
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": wanted.tree.root.key.path})
             place = None
-        if place is None:
-            self._pause(wanted.uid)
+        if not isinstance(place, _Place):
+            self._pause(wanted.uid, beside, place)
             return
         now = self._requests.about(wanted.tree)
         if now is None or not self._is_current(now, place):
@@ -121,18 +156,17 @@ class CapacityHoldSearch:
         await self._appends.flush()
         self._wakeup.wake()
 
-    async def _place(self, requests: HoldRequests) -> _Place | None:
-        """Return the place for which the fewest pods must leave; None: it would not fit if all that may leave had left."""
+    async def _place(self, requests: HoldRequests) -> _Place | HoldRefusal:
+        """Return the place for which the fewest pods must leave, or why no capacity is held."""
         search, found = requests.search(), None
-        request = next(search, None)
-        while request is not None:
+        request = next(search)
+        while True:
             place = await self._planned(request)
             found = place or found
             try:
-                request = search.send(place is not None)
-            except StopIteration:
-                break
-        return found
+                request = search.send(place.plan if place is not None else None)
+            except StopIteration as end:
+                return end.value or found or NO_PLACE
 
     async def _planned(self, request: PlanRequest) -> _Place | None:
         encoded = self._planner.encode(request)
@@ -168,7 +202,14 @@ class CapacityHoldSearch:
         )
         self._appends.append_nowait(drafts, place.encoded)
 
-    def _pause(self, uid: GangUid) -> None:
+    def _pause(self, uid: GangUid, beside: frozenset[PlanId], refusal: HoldRefusal | None) -> None:
         before = self._pauses.get(uid)
-        lasts_ms = AGAIN_MS if before is None else min(2 * before.lasts_ms, AGAIN_MS_MAX)
-        self._pauses[uid] = _Pause(self._clock.monotonic_ms() + lasts_ms, lasts_ms)
+        lasts_ms = AGAIN_MS
+        if before is not None and before.beside == beside:
+            lasts_ms = min(2 * before.lasts_ms, AGAIN_MS_MAX)
+        if refusal is not None:
+            refusal = msgspec.structs.replace(refusal, at_us=self._clock.now_us())
+        until_ms = self._clock.monotonic_ms() + lasts_ms
+        self._pauses[uid] = _Pause(until_ms, lasts_ms, beside, refusal)
+        self._publish(self._leader.pending_state)
+        self._wakeup.wake()  # the turn of the next tree

@@ -35,12 +35,14 @@ MINUTE_US = 60_000_000
 class Simulation:
     """A cluster, the state, and the decisions about them, one after the other; every plan is checked when it is folded."""
 
-    def __init__(self, *nodes, after_us=AFTER_US, topo=""):
+    def __init__(self, *nodes, after_us=AFTER_US, topo="", max_percent=100):
         self.cluster = FakeCluster(*nodes)
         self.state = EMPTY
         self.now_us = 1_000_000
         self.after_us = after_us
         self.topo = topo
+        self.max_percent = max_percent
+        self.refusals = {}  # by name: why no capacity is held
         self.made = 0
 
     @property
@@ -109,17 +111,20 @@ class Simulation:
 
     def hold(self, tree) -> bool:
         _, request, ruled = self.request(tree)
-        search = HoldRequests(self.view, self.state, tree, request, ruled).search()
-        asked, place = next(search, None), None
+        search = HoldRequests(
+            self.view, self.state, tree, request, ruled, max_percent=self.max_percent
+        ).search()
+        asked, place, refusal = next(search), None, None
         while asked is not None:
             found = plan(asked)
             fits = isinstance(found, Plan) and bool(found.assignments)
             place = (asked, found) if fits else place
             try:
-                asked = search.send(fits)
-            except StopIteration:
-                break
-        if place is None:
+                asked = search.send(found if fits else None)
+            except StopIteration as end:
+                asked, refusal = None, end.value
+        if refusal is not None or place is None:
+            self.refusals[tree.root.key.name] = refusal
             return False
         until_us = self.now_us + 60 * MINUTE_US
         drafts = decide_hold(self.view, self.state, tree, *place, self.recipe(), until_us=until_us)
@@ -188,7 +193,10 @@ def test_the_place_with_the_fewest_busy_slots_is_held():
     simulation = Simulation(*nodes(4), topo=RACK)
     for rack, pods in (("n0", 2), ("n1", 2), ("n2", 1), ("n3", 2)):
         simulation.cluster.add(
-            *(a_pod(f"on-{rack}-{i}", node=rack, requests={GPU: 1}) for i in range(pods))
+            *(
+                a_pod(f"on-{rack}-{i}", node=rack, namespace="other", requests={GPU: 1})
+                for i in range(pods)
+            )
         )
     simulation.add("large", 3)
     for _ in range(12):
@@ -222,7 +230,9 @@ def test_pods_that_stay_do_not_count_as_capacity_that_frees():
 def test_a_tree_that_has_changed_loses_its_hold():
     """A smaller minimum needs less than is held."""
     simulation = Simulation(*nodes(2))
-    simulation.cluster.add(*(a_pod(f"job-{n}", node=n, requests={GPU: 2}) for n in ("n0", "n1")))
+    for name in ("n0", "n1"):
+        job = a_pod(f"job-{name}", node=name, namespace="other", requests={GPU: 2})
+        simulation.cluster.add(job)
     simulation.add("large", 4)
     for _ in range(12):
         simulation.one_pass()
