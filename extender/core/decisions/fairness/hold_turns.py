@@ -86,10 +86,11 @@ def _turn(
     unused = state.unused_holds.get(namespace_of(root.gang))
     delayed = unused is not None and counts_as_unused(unused, now_us)
     ended_us = unused.ended_us if unused is not None and delayed else 0
+    own_us = root.no_hold_until_us if delayed else 0
     return (
         -root.priority,
         ended_us,
-        root.no_hold_until_us,
+        own_us,
         root.refused_since_us,
         root.gang,
         root.uid,

@@ -139,7 +139,9 @@ def test_a_delayed_namespace_has_no_turn_and_a_day_after_the_delay_it_is_like_th
 def test_a_tree_whose_hold_was_not_used_comes_after_the_others_of_its_namespace():
     """One that can never be admitted does not keep its neighbours from their turn."""
     stuck = a_root("a/stuck", waits_s=9_000, no_hold_until_us=NOW_US - 1)
-    assert turns(a_state(stuck, a_root("a/young", waits_s=700))) == ["a/young", "a/stuck"]
+    young = a_root("a/young", waits_s=700)
+    assert turns(a_state(stuck, young, unused={"a": unused(NOW_US - 1)})) == ["a/young", "a/stuck"]
+    assert turns(a_state(stuck, young)) == ["a/stuck", "a/young"], "it is forgotten"
 
 
 class HeldTree:
