@@ -1,8 +1,8 @@
 """What holds cost and give two tenants, by the share that may be held: `python -m tests.bench.hold_share [PERCENT...]`.
 
 In virtual time, with the decisions of the service, a pass each five minutes: a cluster of 16 GPUs for a day. One tenant has
-an endless queue of gangs of one GPU that run for 10 to 120 minutes, the other one tree after another, of 4 to 16 GPUs, that
-run for an hour; in the lines `never` it has one tree of as many GPUs as may be held, in pods of a whole node, and on each
+an endless queue of gangs of one GPU that run for 10 to 50 minutes, the other one tree after another, of 4 to 16 GPUs, that
+run for an hour, and which it deletes after three hours without a place; in the lines `never` it has one tree of as many GPUs as may be held, in pods of a whole node, and on each
 node a pod of the first tenant never ends.
 """
 
@@ -20,6 +20,7 @@ NODES, GPUS_OF_NODE = 4, 4
 GPUS = NODES * GPUS_OF_NODE
 MINUTES, STEP = 24 * 60, 5
 SIZES = (4, 8, 12, 16)
+PATIENCE = 180  # minutes
 
 
 class TwoTenants:
@@ -30,11 +31,12 @@ class TwoTenants:
         self.simulation = Simulation(*fleet, max_percent=max_percent)
         self.random = random.Random(1)
         self.sizes = sizes
-        self.made = 0
+        self.made = self.trees = 0
         self.ends: dict[str, int] = {}  # the minute in which a running gang ends
         self.waiting: dict[str, tuple[str, int, int]] = {}  # tenant, size, since when
         self.waited: dict[int, list[int]] = defaultdict(list)  # minutes, by size
         self.used: Counter[str] = Counter()  # GPU minutes
+        self.gave_up: Counter[int] = Counter()
         self.idle_held = 0
         self.stuck = stuck
         if stuck:  # a GPU of each node never frees, and pods of the other tenant need a whole node
@@ -56,17 +58,23 @@ class TwoTenants:
         for name in [name for name, end in self.ends.items() if end <= minute]:
             self.simulation.remove(name)
             del self.ends[name]
+        for name, (tenant, size, since) in list(self.waiting.items()):
+            if tenant == "large" and not self.stuck and minute - since >= PATIENCE:
+                self.simulation.remove(name)
+                del self.waiting[name]
+                self.gave_up[size] += 1
         tenants = Counter(tenant for tenant, _, _ in self.waiting.values())
         for _ in range(4 - tenants["small"]):
             self.submit("small", 1, minute)
         if not tenants["large"]:
-            self.submit("large", self.sizes[self.made % len(self.sizes)], minute)
+            self.submit("large", self.sizes[self.trees % len(self.sizes)], minute)
+            self.trees += 1
         self.simulation.now_us += (STEP - 1) * MINUTE_US  # a pass adds one
         self.simulation.one_pass()
         bound = {g.gang.partition("/")[2] for g in self.simulation.state.gangs.values() if g.bound}
         for name in bound & self.waiting.keys():
             tenant, size, since = self.waiting.pop(name)
-            runs = self.random.randint(10, 120) if tenant == "small" else 60
+            runs = self.random.randint(10, 50) if tenant == "small" else 60
             self.ends[name] = minute + runs
             self.used[tenant] += size * runs
             if tenant == "large":
@@ -88,7 +96,7 @@ def measure(max_percent: int, *, stuck: bool, sizes: tuple[int, ...]) -> TwoTena
 
 def main(percents: tuple[int, ...]) -> None:
     print(
-        "percent  large trees  GPUs used  of them large  idle beside a hold  minutes waited by size (admitted)"
+        "percent  large trees  GPUs used  of them large  idle beside a hold  minutes waited by size (admitted, deleted)"
     )
     for percent in percents:
         for stuck in (False, True):
@@ -98,8 +106,8 @@ def main(percents: tuple[int, ...]) -> None:
                 for amount in (row.used.total(), row.used["large"], row.idle_held)
             )
             waited = ", ".join(
-                f"{size}: {mean(row.waited[size]):.0f} ({len(row.waited[size])})"
-                for size in sorted(row.waited)
+                f"{size}: {mean(row.waited[size] or [0]):.0f} ({len(row.waited[size])}, {row.gave_up[size]})"
+                for size in sorted({*row.waited, *row.gave_up})
             )
             print(
                 f"{percent:7}  {'never' if stuck else 'end':11}  {used:8.1f}%  {large:12.1f}%  {idle:17.1f}%  {waited}",

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
-HOLDING = {"hold_capacity_after_s": 1, "preemption": "false"}
+HOLDING = {"hold_capacity_after_s": 1, "hold_capacity_max_percent": 100, "preemption": "false"}
 
 
 async def test_a_hold_survives_a_kill_and_ends_with_the_admission(database_url, tmp_path):
@@ -31,7 +31,7 @@ async def test_a_hold_survives_a_kill_and_ends_with_the_admission(database_url, 
 
     write("nodes", [a_node(f"n{i}", gpu=1) for i in range(2)])
     for i in range(2):
-        write(f"runs-{i}", [a_pod(f"runs-{i}", node=f"n{i}", requests={GPU: 1})])
+        write(f"runs-{i}", [a_pod(f"runs-{i}", node=f"n{i}", namespace="other", requests={GPU: 1})])
     first = Replica(tmp_path, database_url, manifests, "first", **HOLDING)
     second = None
     try:

@@ -26,7 +26,7 @@ class HoldRefusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     help: str = ""
     pods: tuple[PodUid, ...] = ()  # of its namespace: it is so while they run
-    at_us: int = 0  # when it was searched; 0: not yet said
+    at_us: int = 0  # when it was searched; 0: not searched
 
 
 def trees_to_hold_for(

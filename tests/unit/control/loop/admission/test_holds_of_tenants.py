@@ -79,7 +79,7 @@ async def explained(stage, name):
     return found.reasons, found.help
 
 
-async def test_a_tree_that_only_its_own_namespace_blocks_gets_none_and_is_told_so():
+async def test_a_tree_that_only_its_own_namespace_blocks_gets_none_and_explain_has_the_reason():
     """What would help is true: without the named pods it is admitted."""
     stage = await full("first")
     stage.cluster.add(*a_tree("large", 2, namespace="first"))
@@ -115,7 +115,7 @@ async def test_a_tree_that_needs_pods_of_others_to_leave_gets_one_although_its_o
 
 
 async def test_a_hold_of_its_own_begins_when_the_own_pods_that_blocked_it_are_gone():
-    """Others took what these freed: a search follows at once, and the sentence is not said any more."""
+    """Others took what these freed: a search follows at once, and the sentence is gone."""
     stage = await full("first", "second")
     stage.cluster.add(*a_tree("large", 2, namespace="first"))
     await stage.settled()
@@ -133,7 +133,7 @@ async def test_a_hold_of_its_own_begins_when_the_own_pods_that_blocked_it_are_go
     await stage.killed()
 
 
-async def test_a_tree_that_needs_more_than_the_share_is_told_so_and_what_would_help():
+async def test_explain_has_that_a_tree_needs_more_than_the_share_and_what_would_help():
     """Both ways out are true: a smaller minimum, and the percentage."""
     stage = await full("other")
     stage.cluster.add(*a_tree("large", 3, namespace="first"))
