@@ -72,7 +72,7 @@ class TwoTenants:
         self.simulation.now_us += (STEP - 1) * MINUTE_US  # a pass adds one
         self.simulation.one_pass()
         bound = {g.gang.partition("/")[2] for g in self.simulation.state.gangs.values() if g.bound}
-        for name in bound & self.waiting.keys():
+        for name in sorted(bound & self.waiting.keys()):
             tenant, size, since = self.waiting.pop(name)
             runs = self.random.randint(10, 50) if tenant == "small" else 60
             self.ends[name] = minute + runs

@@ -34,6 +34,7 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     which,
     with_bind_failure,
+    with_unheld,
 )
 from extender.queries.explain.member_checks import (
     extra_finding,
@@ -49,7 +50,7 @@ from extender.queries.explain.name_lookup import (
     similar_names,
 )
 from extender.queries.explain.name_search import NameSearch, search_names
-from extender.queries.explain.recorded_checks import turn_finding, with_unheld
+from extender.queries.explain.recorded_checks import turn_finding
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply

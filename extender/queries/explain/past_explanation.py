@@ -24,7 +24,7 @@ from extender.ports.query_ports import (
     PodPlacement,
 )
 from extender.queries.explain.explanation import Explanation, Related
-from extender.queries.explain.gang_checks import checks_until, which
+from extender.queries.explain.gang_checks import checks_until, which, with_unheld
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -32,7 +32,7 @@ from extender.queries.explain.name_lookup import (
     matches,
     similar_names,
 )
-from extender.queries.explain.recorded_checks import recorded_finding, with_unheld
+from extender.queries.explain.recorded_checks import recorded_finding
 from extender.queries.explain.recorded_names import (
     RecordedPod,
     pods_on,

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from extender.core.decisions.admit.gang_sentences import (
     about_it,
     victims_text,
     waiting_answer,
 )
-from extender.core.decisions.fairness.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.gang_phase import PREEMPTING
 from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, LastDecision, ReservationState
-from extender.core.model.visibility import namespace_of
-from extender.core.model.wording import duration_text
+from extender.core.log.reservation_state import GangState, LastDecision
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,
@@ -109,41 +104,6 @@ def turn_finding(
         checks=checks,
         reasons=decision.reasons if decision is not None else (),
         help=help_,
-    )
-
-
-def with_unheld(
-    finding: Finding,
-    state: ReservationState,
-    gang: GangState | None,
-    refusal: HoldRefusal | None,
-    now_us: int,
-) -> Finding:
-    """Return a finding about a gang without a hold, with the reason why no capacity is held for it, if it waits for some.
-
-    Args:
-        finding: The finding.
-        state: The state that has the gang.
-        gang: The gang; None: the log does not have it yet.
-        refusal: What the last search for a place to hold found; None: it is not known, or there was none.
-        now_us: The time of the state.
-    """
-    if gang is None or not gang.refused_since_us or gang.reservations:
-        return finding
-    until_us = no_hold_before_us(state, gang)
-    if until_us > now_us:
-        unused = state.unused_holds[namespace_of(gang.gang)]
-        text = (
-            f"no capacity is held for it before {rfc3339(until_us)}: its namespace had holds of "
-            f"{duration_text(unused.held_us // 1_000_000)} in all that no admission followed"
-        )
-        return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
-    if refusal is None:
-        return finding
-    text = f"{refusal.reason} (searched at {rfc3339(refusal.at_us)})"
-    help_ = (refusal.help,) if refusal.help else ()
-    return msgspec.structs.replace(
-        finding, reasons=(*finding.reasons, text), help=(*finding.help, *help_)
     )
 
 
