@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import Evictable, PlanVictim
 
 NO_PLACE: Final = HoldRefusal(
-    reason="no capacity is held for it: beside what is held for others it would not fit if all pods that may leave had left"
+    reason="no capacity is held for it: beside what is held for others no place was found, also where all pods that may leave had left"
 )
 
 
@@ -161,25 +162,32 @@ class HoldShare:
     """How much of the capacity that a tree may use is held for it."""
 
     def __init__(self, request: PlanRequest, max_percent: int) -> None:
-        """Sum up the capacity of each domain.
+        """Prepare.
 
         Args:
             request: Of the tree.
             max_percent: How much of each resource of a domain may be held.
         """
-        self._shapes, self._max_percent = request.shapes, max_percent
+        self._request, self._max_percent = request, max_percent
         self._key = _root_key(request.root)
         self.domain = _domains(request, self._key)
+
+    @cached_property
+    def _capacity(self) -> Mapping[str, Counter[str]]:
+        """By domain: what its nodes have of the resources that the tree asks for, on those that its pods may use."""
+        request = self._request
         fleet = NodeTable(request.nodes)
         usable = np.zeros(fleet.size, dtype=np.bool_)
         for shape in request.shapes:
             usable |= may_run(fleet, shape)
-        self._capacity: dict[str, Counter[str]] = {}
-        for node, used in zip(request.nodes, usable, strict=True):
-            if used:
-                self._capacity.setdefault(self.domain[node.name], Counter()).update(
-                    node.allocatable
-                )
+        names = {name for shape in request.shapes for name, _ in shape.requests}
+        capacity: dict[str, Counter[str]] = {}
+        for row in np.flatnonzero(usable):
+            node = request.nodes[row]
+            whole = capacity.setdefault(self.domain[node.name], Counter())
+            for name in names:
+                whole[name] += node.allocatable.get(name, 0)
+        return capacity
 
     def domains_for(self, plan: Plan) -> frozenset[str]:
         """Return the domains in which what a plan needs for the minimum is no more than the share."""
@@ -198,7 +206,7 @@ class HoldShare:
         needs: dict[str, Counter[str]] = {}
         for assignment in plan.assignments:
             if not assignment.extra:
-                requests = dict(self._shapes[assignment.shape].requests)
+                requests = dict(self._request.shapes[assignment.shape].requests)
                 needs.setdefault(self.domain[assignment.node], Counter()).update(requests)
         return needs
 
