@@ -311,6 +311,24 @@ def test_a_tree_that_only_pods_of_its_own_namespace_block_gets_no_hold():
     assert waits(simulation, 0) == ["n0", "n1"]
 
 
+def test_a_hold_ends_when_only_pods_of_its_own_namespace_are_still_in_its_way():
+    """What others have freed is theirs again; a pod that terminates already is waited for."""
+    simulation = Simulation(*nodes(2))
+    simulation.cluster.add(a_pod("own", node="n0", requests={GPU: 1}))
+    simulation.cluster.add(a_pod("job-0", node="n0", namespace="other", requests={GPU: 1}))
+    simulation.cluster.add(a_pod("job-1", node="n1", namespace="other", requests={GPU: 2}))
+    simulation.add("large", 4)
+    assert waits(simulation) == ["n0", "n1"]
+    simulation.cluster.delete_pod("other/job-0")
+    assert waits(simulation, 1) == ["n0", "n1"], "a pod of another namespace is in its way, too"
+    simulation.cluster.change_pod("own", deleting=True)
+    simulation.cluster.delete_pod("other/job-1")
+    assert waits(simulation, 1) == ["n0", "n1"]
+    simulation.cluster.change_pod("own", deleting=False)
+    assert waits(simulation, 3) == []
+    assert simulation.state.unused_holds["default"].until_us > simulation.now_us - MINUTE_US
+
+
 def test_a_tree_that_has_changed_loses_its_hold():
     """A smaller minimum needs less than is held."""
     simulation = Simulation(*nodes(2))
