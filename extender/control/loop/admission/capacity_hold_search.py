@@ -106,7 +106,10 @@ class CapacityHoldSearch:
             {
                 uid: pause.refusal
                 for uid, pause in self._pauses.items()
-                if pause.refusal is not None and pause.holds(view, state)
+                if pause.refusal is not None
+                and uid in state.gangs
+                and state.gangs[uid].refused_since_us
+                and pause.holds(view, state)
             }
         )
 
