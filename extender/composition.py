@@ -468,6 +468,9 @@ class Service:
                             self.parts.exchange.published.turns if self.leader.leads() else {}
                         ),
                         at_bind=self.parts.barriers.members_at_bind,
+                        unheld=lambda: (
+                            self.parts.exchange.published.unheld if self.leader.leads() else {}
+                        ),
                     ),
                 ),
                 self.query_process.fetch,

@@ -29,6 +29,7 @@ from extender.listener_settings import (
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PERCENT_MAX = 100
 GO_IDLE_S = 90  # the transport of Go closes a connection after so long without a request
 # Kubernetes sets these in each pod, for each Service of its namespace.
 SERVICE_LINK = re.compile(
@@ -72,6 +73,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-holds.md).")] = 600
     hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
+    hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource of a topology domain (for trees without topology: of the cluster) may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
@@ -309,6 +311,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "max_children",
         "reservation_ttl_s",
         "hold_capacity_for_s",
+        "hold_capacity_max_percent",
         "shutdown_grace_s",
         "capacity_sample_interval_s",
         "max_request_body_bytes",
@@ -334,6 +337,9 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
             raise BadInput(msg)
+    if settings.hold_capacity_max_percent > PERCENT_MAX:
+        value, name = settings.hold_capacity_max_percent, names["hold_capacity_max_percent"]
+        raise BadInput(f"{name}: {value} must be at most {PERCENT_MAX}")
     if not (
         math.isfinite(settings.keepalive_timeout_s) and settings.keepalive_timeout_s > GO_IDLE_S
     ):

@@ -43,6 +43,7 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
+    UnusedHolds,
     WorkloadTree,
 )
 from extender.core.log.state_projector import StateProjector, capacity_held_on
@@ -55,8 +56,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-4"  # full
-HISTORICAL_CODEC = "past-4"  # historical
+FULL_CODEC = "state-5"  # full
+HISTORICAL_CODEC = "past-5"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -100,7 +101,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     trees: tuple[WorkloadTree, ...]
     evicted_pods: dict[PodUid, EvictedPod]
     capacity_holds: tuple[CapacityHold, ...]
-    unused_holds: dict[str, int]
+    unused_holds: dict[str, UnusedHolds]
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):

@@ -164,6 +164,7 @@ VALUES = {
     "replacement_ttl_s": (0, "never"),
     "hold_capacity_after_s": (0, "never"),
     "hold_capacity_for_s": (60, "1.5"),
+    "hold_capacity_max_percent": (75, "half"),
     "preemption": (False, "off"),
     "eviction_method": ("eviction-api", "evict"),
     "unschedulable_gates": ("remove", "drop"),

@@ -230,6 +230,8 @@ class ControlLoop:
 
     def _report(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
+        for uid, refusal in self._published.unheld.items():
+            notes.setdefault(uid, refusal.reason)
         for uid, hold in state.capacity_holds.items():
             notes[uid] = hold_progress(view, state, hold).sentence()
         self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})

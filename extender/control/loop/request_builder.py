@@ -37,12 +37,14 @@ PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for 
 class RequestBuilder:
     """Builds plan requests, one after the other."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, hold_max_percent: int = 100) -> None:
         """Prepare.
 
         Args:
             budget: Search nodes that a request may cost; more after searches that used them up.
+            hold_max_percent: As for `HoldRequests`.
         """
+        self._hold_max_percent = hold_max_percent
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
@@ -156,7 +158,10 @@ class RequestBuilder:
         part = self.part(state, tree, hints)
         ruled = ruled_part(view, state, part, rows=self.rows, book=self._rules)
         stuck = frozenset(pod.uid for pod in view.pods.values() if is_stuck(pod, now_us))
-        return HoldRequests(view, state, tree, request, ruled, staying=stuck)
+        return HoldRequests(
+            view, state, tree, request, ruled,
+            staying=stuck, max_percent=self._hold_max_percent,
+        )  # fmt: skip
 
 
 def _queue_order(tree: Tree) -> tuple[int, int, GroupKey]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from extender.core.decisions.fairness.hold_turns import HoldRefusal
 from extender.core.decisions.fairness.new_gang_limits import NewGangLimit
 from extender.core.decisions.fairness.search_turns import SearchTurn
 from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
@@ -56,6 +57,7 @@ class PublishedPass:
         self._searches: Mapping[GangUid, SearchTurn] = {}
         self._limited: Mapping[GangUid, NewGangLimit] = {}
         self._paused: Mapping[GangUid, ReadmissionPause] = {}
+        self.unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
@@ -83,6 +85,10 @@ class PublishedPass:
     def publish_paused(self, paused: Mapping[GangUid, ReadmissionPause]) -> None:
         """Publish which trees are deferred by a back-off; not changed by the caller afterwards."""
         self._paused = paused
+
+    def publish_unheld(self, unheld: Mapping[GangUid, HoldRefusal]) -> None:
+        """Publish why no capacity is held for trees that wait for long; not changed by the caller afterwards."""
+        self.unheld = unheld
 
     def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
         """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""

@@ -103,6 +103,14 @@ class CapacityHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     pods: tuple[HeldPod, ...]
 
 
+class UnusedHolds(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The capacity holds of one namespace that ended without an admission; they delay the next one."""
+
+    held_us: int  # for how long, of all that count
+    ended_us: int  # when the last one ended
+    until_us: int  # before then no capacity is held for trees of the namespace
+
+
 class HeldOnNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The part of a capacity hold on one node."""
 
@@ -204,7 +212,9 @@ class GangFields(msgspec.Struct):
     # Members that succeeded and that no new member has followed, by leaf. Never changed in place.
     succeeded: dict[str, int] = {}
     refused_since_us: int = 0  # since when the tree is complete and has no place; 0: it is not so
-    no_hold_until_us: int = 0  # after a hold that was not used: no capacity is held for it before
+    no_hold_until_us: int = (
+        0  # after a hold of it that was not used; other trees of its namespace come first
+    )
     bind_failure: BindFailure | None = None  # the last one since it was scheduled
 
 
@@ -275,8 +285,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     capacity_holds: Map[GangUid, CapacityHold] = Map()  # by the UID of the root; few
     capacity_held_on: Map[NodeName, tuple[HeldOnNode, ...]] = Map()
-    # By namespace of the root: when its last hold ended without an admission; others come first.
-    unused_holds: Map[str, int] = Map()
+    unused_holds: Map[str, UnusedHolds] = Map()  # by namespace of the root
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record

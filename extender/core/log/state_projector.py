@@ -68,6 +68,7 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
+    UnusedHolds,
     WorkloadTree,
 )
 from extender.core.model.errors import CorruptLog
@@ -92,9 +93,12 @@ _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservatio
 # Reasons of a release after which members are planned first on the nodes where they were.
 _WITHOUT_BIND: Final = ("expired", "node-rejected")
 NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
-# Reasons of the end of a hold after which the next one for the tree, and for its namespace, is delayed.
+# Reasons of the end of a hold after which the next one of its namespace is delayed, ...
 UNUSED_HOLD: Final = ("expired", "changed", "deleted")
-UNUSED_HOLD_MEMORY_US: Final = 86_400_000_000  # for a day such an end delays the namespace
+# ... and of those that only count for later delays: a tree of higher priority of the same namespace may be the cause.
+_COUNTED_HOLD: Final = (*UNUSED_HOLD, "superseded")
+UNUSED_HOLD_MEMORY_US: Final = 86_400_000_000  # a day after the delay they do not count any more
+HOLD_DELAY_MAX_US: Final = 86_400_000_000
 
 
 def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
@@ -427,14 +431,15 @@ class StateProjector:
         if hold is None or hold.hold != data.hold:
             return
         self._set_holds(self._capacity_holds.delete(event.gang_uid))
-        if data.reason not in UNUSED_HOLD:
+        if data.reason not in _COUNTED_HOLD:
             return
-        oldest_us = event.at_us - UNUSED_HOLD_MEMORY_US
-        recent = {name: us for name, us in self._unused_holds.items() if us >= oldest_us}
-        self._unused_holds = Map(recent | {namespace_of(hold.gang): event.at_us})
-        if event.gang_uid in self._roots or event.gang_uid in self._known:
-            root = self._root(event)
-            root.no_hold_until_us = 2 * event.at_us - hold.at_us  # as long as the hold lasted
+        namespace, now_us = namespace_of(hold.gang), event.at_us
+        recent = {n: u for n, u in self._unused_holds.items() if counts_as_unused(u, now_us)}
+        delays = data.reason in UNUSED_HOLD
+        unused = _with_unused(recent.get(namespace), hold, now_us, delays=delays)
+        self._unused_holds = Map(recent | {namespace: unused})
+        if delays and (event.gang_uid in self._roots or event.gang_uid in self._known):
+            self._root(event).no_hold_until_us = unused.until_us
 
     def _preempt(self, event: RecordedEvent, data: _PreemptionEvent) -> None:
         """Apply an event of a preemption; events of an unknown preemption are ignored."""
@@ -714,6 +719,28 @@ class StateProjector:
             del self._rejections[key]
         del self._roots[root.uid]
         self._known.pop(root.uid, None)
+
+
+def counts_as_unused(unused: UnusedHolds, now_us: int) -> bool:
+    """Return whether unused holds of a namespace still delay it, or its next unused hold lets it wait for longer."""
+    return now_us <= unused.until_us + UNUSED_HOLD_MEMORY_US
+
+
+def _with_unused(
+    before: UnusedHolds | None, hold: CapacityHold, now_us: int, *, delays: bool
+) -> UnusedHolds:
+    """Return the unused holds of a namespace with one more.
+
+    The delay is as long as that one lasted, doubled for each longest duration of a hold that was not used before, and a
+    day at most.
+    """
+    before = before or UnusedHolds(held_us=0, ended_us=0, until_us=now_us)
+    lasted_us, longest_us = max(now_us - hold.at_us, 0), max(hold.until_us - hold.at_us, 1)
+    held_us = before.held_us + lasted_us
+    if not delays:
+        return msgspec.structs.replace(before, held_us=held_us)
+    delay_us = min(lasted_us << min(before.held_us // longest_us, 32), HOLD_DELAY_MAX_US)
+    return UnusedHolds(held_us=held_us, ended_us=now_us, until_us=now_us + delay_us)
 
 
 def capacity_held_on(holds: Iterable[CapacityHold]) -> Map[NodeName, tuple[HeldOnNode, ...]]:

@@ -54,6 +54,7 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         replacement_holds_on=_holds_on(gangs),
         capacity_holds=Map(holds),
         capacity_held_on=capacity_held_on(holds.values()),
+        unused_holds=Map({n: u for n, u in state.unused_holds.items() if readers.sees(n)}),
         features=state.features,
         trees=Map(
             {

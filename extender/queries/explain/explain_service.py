@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from extender.core.decisions.capacity.hold_progress import HELD, hold_progress
+from extender.core.decisions.fairness.hold_turns import HoldRefusal
 from extender.core.decisions.fairness.wait_reasons import WaitReason
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.log.visible_state import visible_part
@@ -33,6 +34,7 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     which,
     with_bind_failure,
+    with_unheld,
 )
 from extender.queries.explain.member_checks import (
     extra_finding,
@@ -72,6 +74,7 @@ class LiveProgress:
         [], Mapping[GangUid, WaitReason]
     ]  # why trees are not planned now, by the UID of the root
     at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
+    unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
 
 
 NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
@@ -242,6 +245,9 @@ class ExplainService:
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         finding = _with_holds(finding, view, now.state, tree.root.uid)
+        if tree.root.uid not in state.capacity_holds:
+            unheld = self._live.unheld().get(tree.root.uid)
+            finding = with_unheld(finding, state, gang, unheld, self._clock.now_us())
         finding = with_bind_failure(finding, gang)
         extra: tuple[Pod, ...] = ()
         if pod is not None or subject.kind in GROUP_KINDS:

@@ -19,6 +19,7 @@ from extender.core.decisions.admit.gang_sentences import (
 )
 from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
 from extender.core.decisions.admit.plan_request import GATE, TreeParts
+from extender.core.decisions.fairness.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -28,7 +29,8 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.pod_groups import Orphan, Tree
-from extender.core.model.wording import counted, join_names, spaced
+from extender.core.model.visibility import namespace_of
+from extender.core.model.wording import counted, duration_text, join_names, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import GIVEN, TERMINATES, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
@@ -248,6 +250,41 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
 def bind_failure_text(failure: BindFailure) -> str:
     """Return when members were not bound, and why."""
     return f"{rfc3339(failure.at_us)}: {failure.sentence()}"
+
+
+def with_unheld(
+    finding: Finding,
+    state: ReservationState,
+    gang: GangState | None,
+    refusal: HoldRefusal | None,
+    now_us: int,
+) -> Finding:
+    """Return a finding about a gang without a hold, with the reason why no capacity is held for it, if it waits for some.
+
+    Args:
+        finding: The finding.
+        state: The state that has the gang.
+        gang: The gang; None: the log does not have it yet.
+        refusal: What the last search for a place to hold found; None: it is not known, or there was none.
+        now_us: The time of the state.
+    """
+    if gang is None or not gang.refused_since_us or gang.reservations:
+        return finding
+    until_us = no_hold_before_us(state, gang)
+    if until_us > now_us:
+        unused = state.unused_holds[namespace_of(gang.gang)]
+        text = (
+            f"no capacity is held for it before {rfc3339(until_us)}: its namespace had holds of "
+            f"{duration_text(unused.held_us // 1_000_000)} in all that no admission followed"
+        )
+        return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+    if refusal is None:
+        return finding
+    text = f"{refusal.reason} (searched at {rfc3339(refusal.at_us)})"
+    help_ = (refusal.help,) if refusal.help else ()
+    return msgspec.structs.replace(
+        finding, reasons=(*finding.reasons, text), help=(*finding.help, *help_)
+    )
 
 
 def planned_finding(

@@ -24,7 +24,7 @@ from extender.ports.query_ports import (
     PodPlacement,
 )
 from extender.queries.explain.explanation import Explanation, Related
-from extender.queries.explain.gang_checks import checks_until, which
+from extender.queries.explain.gang_checks import checks_until, which, with_unheld
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -230,6 +230,8 @@ def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Expl
     made_for = workloads.get(RootKey(gang.gang, gang.kind))
     status = gang_status(gang, made_for)
     finding = recorded_finding(gang, status, state.preemptions.get(gang.uid))
+    if gang.uid not in state.capacity_holds:
+        finding = with_unheld(finding, state, gang, None, state.at_us)
     related = []
     if subject != ObjectName(gang.kind, gang.gang):
         related.append(Related(kind=gang.kind, name=gang.gang, relation="root group"))

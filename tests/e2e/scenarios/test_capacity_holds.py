@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlplane.objects import condition_of
+from tests.controlplane.objects import a_namespace, condition_of
 from tests.e2e.scenarios.conftest import OURS, Story, member
 from tests.e2e.scenarios.test_ordinary_pods import use_scope
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 
 # what neighbours use and free would be counted too
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 GPU = {"nvidia.com/gpu": 8}
 NODES = 3
-PODS = "/api/v1/namespaces/default/pods"
-GROUPS = f"/apis/{OURS}/namespaces/default/podgroups"
+OTHERS = "small-gangs"  # no capacity is held for a gang that only its own namespace blocks
+PODS = f"/api/v1/namespaces/{OTHERS}/pods"
+GROUPS = f"/apis/{OURS}/namespaces/{OTHERS}/podgroups"
 WAITING = 2  # small gangs that always wait for the next free node
 
 
@@ -33,14 +34,28 @@ class Stream:
                 return running
             self.made += 1
             name = f"small-{self.made:02}"
-            await self.story.create(*a_gang(name, pods=1, requests=GPU))
+            await self.story.create(
+                a_group(name, gang=1, namespace=OTHERS),
+                a_pod(f"{name}-0", name, namespace=OTHERS, requests=GPU),
+            )
 
     async def running(self) -> list[str]:
         """Return the small gangs that run, the oldest first."""
-        return sorted(name.removesuffix("-0") for name in await self.story.bound("small-"))
+        pods = (await self.story.api.get(PODS))["items"]
+        bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+        return sorted(pod["metadata"]["name"].removesuffix("-0") for pod in bound)
 
     async def _alive(self) -> list[str]:
-        return [name for name in await self.story.pods() if name.startswith("small-")]
+        return [pod["metadata"]["name"] for pod in (await self.story.api.get(PODS))["items"]]
+
+    async def all_end(self) -> None:
+        """Delete all small gangs: what ends a test cleans up does so in namespace default only."""
+        for name in await self._alive():
+            await self.ends(name.removesuffix("-0"))
+        await self.story.until(self._none_is_left)
+
+    async def _none_is_left(self) -> bool:
+        return not (await self.story.api.get(GROUPS))["items"]
 
     async def ends(self, name: str) -> None:
         """Delete a small gang; its pod is gone at once."""
@@ -48,9 +63,17 @@ class Stream:
         await self.story.api.delete(f"{GROUPS}/{name}")
 
 
+async def streaming(story: Story) -> Stream:
+    """Return small gangs in a namespace of their own."""
+    namespaces = (await story.api.get("/api/v1/namespaces"))["items"]
+    if all(one["metadata"]["name"] != OTHERS for one in namespaces):
+        await story.create(a_namespace(OTHERS))
+    return Stream(story)
+
+
 async def message_of(story: Story, name: str) -> str:
     """Return the message of the condition of a group."""
-    group = await story.api.get(f"{GROUPS}/{name}")
+    group = await story.api.get(f"/apis/{OURS}/namespaces/default/podgroups/{name}")
     condition = condition_of(group, "PodGroupInitiallyScheduled")
     return condition.get("message", "") if condition is not None else ""
 
@@ -69,7 +92,7 @@ async def until_full(story: Story, stream: Stream, waiting: int = WAITING) -> li
 async def test_without_holds_small_gangs_pass_the_large_one(story: Story) -> None:
     """The control: what each small gang frees goes to the next one."""
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(NODES)))
-    stream = Stream(story)
+    stream = await streaming(story)
     await until_full(story, stream)
     await story.create(*a_gang("large", pods=NODES, requests=GPU))
     await story.until_event("GangUnschedulable", "default/large")
@@ -79,14 +102,17 @@ async def test_without_holds_small_gangs_pass_the_large_one(story: Story) -> Non
     await until_full(story, stream)
     assert not await story.bound("large-")
     await story.check_events()
+    await stream.all_end()
 
 
-@pytest.mark.settings(hold_capacity_after_s="2", preemption="false")
+@pytest.mark.settings(
+    hold_capacity_after_s="2", hold_capacity_max_percent="100", preemption="false"
+)
 async def test_capacity_is_held_for_a_large_gang_as_it_frees(story: Story) -> None:
     """Small gangs and ordinary pods are kept off what frees, the condition counts it, and the large gang runs at last."""
     await use_scope(story, "contended-resource")
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(NODES)))
-    stream = Stream(story)
+    stream = await streaming(story)
     running = await until_full(story, stream, waiting=0)
     await story.create(*a_gang("large", pods=NODES, requests=GPU))
     held = await story.until_event("CapacityHeld", "default/large")
@@ -117,3 +143,4 @@ async def test_capacity_is_held_for_a_large_gang_as_it_frees(story: Story) -> No
     assert ended["data"]["reason"] == "admitted"
     await story.check_events()
     await story.check_capacity()
+    await stream.all_end()

@@ -3,19 +3,26 @@
 A node has as many *busy slots* as further pods of the tree would fit on it without the pods that run there and may leave.
 The planner places the tree on some nodes as if these were free, and on the others as they are now. First the smallest number
 of busy slots per node decides with which it finds a place, then the domain with the fewest of them in all, then the fewest nodes.
+
+There is no hold for a tree that fits as soon as pods of its own namespace leave, nor for one that needs more than a share
+of what its pods may use in the domain that it is for (`HoldRefusal`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from extender.core.decisions.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.decisions.admit.verdict_events import EventContext, draft_for, group_records
 from extender.core.decisions.capacity.capacity_holds import may_leave
 from extender.core.decisions.capacity.hold_progress import fitting_pods
-from extender.core.decisions.fairness.hold_turns import displaced_holds
+from extender.core.decisions.fairness.hold_turns import HoldRefusal, displaced_holds
 from extender.core.log.events import (
     AssignmentRecord,
     CapacityHeld,
@@ -27,9 +34,17 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.visibility import namespace_of
+from extender.core.model.wording import amounts_text, join_names
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import Evictable, PlanVictim
+
+NO_PLACE: Final = HoldRefusal(
+    reason="no capacity is held for it: beside what is held for others no place was found, also where all pods that may leave had left"
+)
 
 
 class HoldRequests:
@@ -44,6 +59,7 @@ class HoldRequests:
         ruled: InterpodRulePart,
         *,
         staying: Collection[PodUid] = (),
+        max_percent: int = 100,
     ) -> None:
         """Prepare.
 
@@ -54,6 +70,8 @@ class HoldRequests:
             request: Its plan request.
             ruled: The result of `ruled_part` for that request.
             staying: Further pods that count as staying, such as those that terminate and stay.
+            max_percent: How much of each resource may be held for one namespace: of the domain that the tree is for, or
+                of the cluster, on the nodes that its pods may use.
         """
         shapes: dict[PodShape, int] = {}
         leaving = _leaving(view, state, tree, ruled, shapes, staying)
@@ -72,38 +90,51 @@ class HoldRequests:
             for node in request.nodes
             if (slots := _busy_slots(node, emptied[node.name], request.shapes)) > 0
         }
-        key = _topology_key(request.root)
-        self._domain = {
-            node.name: node.labels.get(key, "") if key else "" for node in request.nodes
-        }
+        namespace = tree.root.key.namespace
+        self._own = [pod for pod in everything if namespace_of(pod.pod) == namespace]
+        self._domain = _domains(request, _topology_key(request.root))
+        self._share = HoldShare(request, max_percent)
 
     def all_free(self) -> PlanRequest:
         """Return the request in which all nodes are free of what may leave."""
         return self._free_of(self.busy)
 
-    def search(self) -> Generator[PlanRequest, bool, None]:
-        """Yield requests to plan, one after the other; takes whether a place was found for each.
+    def search(self) -> Generator[PlanRequest, Plan | None, HoldRefusal | None]:
+        """Yield requests to plan, one after the other; takes the plan for each, if there is one.
 
-        The last one with a place is where capacity is held. There is none if the first has no place.
+        Returns None if the last plan is where capacity is held, else why there is no hold.
         """
+        if self._own and (plan := (yield self._without(self._own))) is not None:
+            return _own_pods(self._own, self._request, plan)
+        plan = yield self.all_free()
+        if plan is None or not self.busy:
+            return NO_PLACE
+        over = self._share.over(plan)
+        if self._keep_domains(self._share.domains_for(plan)):
+            plan = (yield self.all_free()) if self.busy else None
+            if plan is None:
+                return over or NO_PLACE
         levels = sorted(set(self.busy.values()))
-        if not levels or not (yield self.all_free()):
-            return
         low, high = 0, len(levels) - 1
         while low < high:
             middle = (low + high) // 2
-            if (yield self._free_of(self._in_order(levels[middle]))):
-                high = middle
-            else:
-                low = middle + 1
+            smaller = yield self._free_of(self._in_order(levels[middle]))
+            plan = smaller or plan
+            low, high = (low, middle) if smaller else (middle + 1, high)
         order = self._in_order(levels[high])
         low, high = 1, len(order)
         while low < high:
             middle = (low + high) // 2
-            if (yield self._free_of(order[:middle])):
-                high = middle
-            else:
-                low = middle + 1
+            smaller = yield self._free_of(order[:middle])
+            plan = smaller or plan
+            low, high = (low, middle) if smaller else (middle + 1, high)
+        return self._share.over(plan)
+
+    def _keep_domains(self, wide: Collection[str]) -> bool:
+        """Leave out nodes of other domains; return whether some were left out."""
+        before = len(self.busy)
+        self.busy = {n: slots for n, slots in self.busy.items() if self._share.domain[n] in wide}
+        return len(self.busy) < before
 
     def _in_order(self, level: int) -> list[NodeName]:
         """Return the nodes with at most so many busy slots, those of domains with the fewest in all first."""
@@ -121,8 +152,112 @@ class HoldRequests:
 
     def _free_of(self, nodes: Iterable[NodeName]) -> PlanRequest:
         """Return the request in which some nodes are free of what may leave."""
-        gone = [pod for node in nodes for pod in self._leaving.get(node, ())]
-        return msgspec.structs.replace(without(self._request, gone), evictable=None)
+        return self._without([pod for node in nodes for pod in self._leaving.get(node, ())])
+
+    def _without(self, pods: Sequence[PlanVictim]) -> PlanRequest:
+        return msgspec.structs.replace(without(self._request, pods), evictable=None)
+
+
+class HoldShare:
+    """How much of the capacity that a tree may use is held for it."""
+
+    def __init__(self, request: PlanRequest, max_percent: int) -> None:
+        """Prepare.
+
+        Args:
+            request: Of the tree.
+            max_percent: How much of each resource of a domain may be held.
+        """
+        self._request, self._max_percent = request, max_percent
+        self._key = _root_key(request.root)
+        self.domain = _domains(request, self._key)
+
+    @cached_property
+    def _capacity(self) -> Mapping[str, Counter[str]]:
+        """By domain: what its nodes have of the resources that the tree asks for, on those that its pods may use."""
+        request = self._request
+        fleet = NodeTable(request.nodes)
+        usable = np.zeros(fleet.size, dtype=np.bool_)
+        for shape in request.shapes:
+            usable |= may_run(fleet, shape)
+        names = {name for shape in request.shapes for name, _ in shape.requests}
+        capacity: dict[str, Counter[str]] = {}
+        for row in np.flatnonzero(usable):
+            node = request.nodes[row]
+            whole = capacity.setdefault(self.domain[node.name], Counter())
+            for name in names:
+                whole[name] += node.allocatable.get(name, 0)
+        return capacity
+
+    def domains_for(self, plan: Plan) -> frozenset[str]:
+        """Return the domains in which what a plan needs for the minimum is no more than the share."""
+        needs = sum((*self._needs(plan).values(),), Counter[str]())
+        return frozenset(d for d in self._capacity if not self._too_much(d, needs))
+
+    def over(self, plan: Plan) -> HoldRefusal | None:
+        """Return why what a plan needs for the minimum is not held; None: it is no more than the share."""
+        for domain, needs in sorted(self._needs(plan).items()):
+            over = self._too_much(domain, needs)
+            if over:
+                return self._refusal(domain, {name: needs[name] for name in over})
+        return None
+
+    def _needs(self, plan: Plan) -> Mapping[str, Counter[str]]:
+        needs: dict[str, Counter[str]] = {}
+        for assignment in plan.assignments:
+            if not assignment.extra:
+                requests = dict(self._request.shapes[assignment.shape].requests)
+                needs.setdefault(self.domain[assignment.node], Counter()).update(requests)
+        return needs
+
+    def _too_much(self, domain: str, needs: Mapping[str, int]) -> list[str]:
+        capacity = self._capacity[domain]
+        return [
+            name
+            for name, amount in needs.items()
+            if amount * 100 > capacity[name] * self._max_percent
+        ]
+
+    def _refusal(self, domain: str, needs: Mapping[str, int]) -> HoldRefusal:
+        whole = {name: self._capacity[domain][name] for name in needs}
+        limit = {name: amount * self._max_percent // 100 for name, amount in whole.items()}
+        percent = max(-(-amount * 100 // whole[name]) for name, amount in needs.items())
+        where = f"with {self._key}={domain} " if self._key else ""
+        smaller = f"lower what its minimum needs to at most {amounts_text(limit)}, or "
+        return HoldRefusal(
+            reason=(
+                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes {where}that its pods may use "
+                f"have {amounts_text(whole)}, of which {self._max_percent} percent may be held for one namespace"
+            ),
+            help=(
+                f"to have capacity held for it, {smaller if all(limit.values()) else ''}"
+                f"set GANG_EXTENDER_HOLD_CAPACITY_MAX_PERCENT to {percent}"
+            ),
+        )
+
+
+def _own_pods(own: Iterable[PlanVictim], request: PlanRequest, plan: Plan) -> HoldRefusal:
+    """Return the refusal for a tree that has a plan where pods of its own namespace have left."""
+    used = {assignment.node for assignment in plan.assignments}
+    there = [pod for pod in own if pod.node in used or request.rules]  # a rule may count any pod
+    pods = sorted(there, key=lambda pod: (pod.pod, pod.uid))
+    names = join_names([pod.pod for pod in pods])
+    return HoldRefusal(
+        reason="no capacity is held for it: it fits as soon as only pods of its own namespace leave",
+        help=f"it fits when these pods of its own namespace have ended: {names}",
+        pods=tuple(pod.uid for pod in pods),
+    )
+
+
+def _domains(request: PlanRequest, key: str) -> Mapping[NodeName, str]:
+    return {node.name: node.labels.get(key, "") if key else "" for node in request.nodes}
+
+
+def _root_key(group: PlanGroup) -> str:
+    """Return the outermost topology key that all of a tree shares; empty: it has none."""
+    while not group.topology and len(group.groups) == 1:
+        group = group.groups[0]
+    return group.topology[0] if group.topology else ""
 
 
 def _topology_key(group: PlanGroup) -> str:

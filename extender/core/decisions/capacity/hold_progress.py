@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from extender.core.decisions.capacity.capacity_holds import (
     held_requests_against,
+    may_leave,
     nodes_of,
 )
 from extender.core.decisions.capacity.free_capacity import make_row, used_capacity_on
@@ -17,10 +20,13 @@ from extender.core.log.reservation_state import CapacityHold, HeldPod, Reservati
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName
 from extender.core.model.pods import PodShape
+from extender.core.model.visibility import namespace_of
 from extender.core.model.wording import counted
 from extender.core.planner.plan_types import PlanNode
 
 HELD: Final = "free capacity is held for trees of equal or higher priority that have waited longer"
+
+NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
 
 
 class HoldProgress(msgspec.Struct, frozen=True, gc=False):
@@ -52,8 +58,18 @@ def fitting_pods(
     gang_uid: GangUid,
     pods: Iterable[HeldPod],
     priority: int,
+    leaving: Mapping[NodeName, Mapping[str, int]] = NOTHING_LEAVES,
 ) -> int:
-    """Return how many of some pods of a tree fit now on the nodes that are planned for them."""
+    """Return how many of some pods of a tree fit now on the nodes that are planned for them.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        gang_uid: Of the tree.
+        pods: The pods.
+        priority: Of the tree.
+        leaving: By node: what counts as free, beside what is free now.
+    """
     free: dict[NodeName, dict[str, int]] = {}
     fitting = 0
     for held in pods:
@@ -64,12 +80,38 @@ def fitting_pods(
         if left is None:
             taken = used_capacity_on(view, state, held.node, priority=priority, gang_uid=gang_uid)
             left = dict(make_row(node, view.usage.get(held.node, NOTHING), taken).free)
+            for name, amount in leaving.get(held.node, {}).items():
+                left[name] = left.get(name, 0) + amount
             free[held.node] = left
         if all(left.get(name, 0) >= amount for name, amount in held.requests.items()):
             fitting += 1
             for name, amount in held.requests.items():
                 left[name] -= amount
     return fitting
+
+
+def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: CapacityHold) -> bool:
+    """Return whether the pods of a hold would all fit but for pods of their own namespace, of which none terminates yet."""
+    namespace, leaving = namespace_of(hold.gang), {}
+    for node in nodes_of(hold):
+        there = [
+            (pod, dict(pod.shape.requests))
+            for pod in view.on_node.get(node, {}).values()
+            if pod.namespace == namespace and may_leave(pod)
+        ]
+        for reservation in state.reservations_on.get(node, {}).values():
+            pod = view.pods.get(reservation.uid)
+            if pod is not None and pod.node is None and pod.namespace == namespace:
+                there.append((pod, dict(reservation.requests)))
+        if any(pod.deleting for pod, _ in there):
+            return False
+        if there:
+            leaving[node] = sum((Counter(requests) for _, requests in there), Counter[str]())
+    if not leaving:
+        return False
+    tree = (hold.gang_uid, hold.pods, hold.priority)
+    whole = len(hold.pods)
+    return fitting_pods(view, state, *tree) < whole == fitting_pods(view, state, *tree, leaving)
 
 
 def held_against(

@@ -1,7 +1,8 @@
 """For which waiting tree capacity is held next: priority, then turns of namespaces, then the longest wait.
 
-Capacity that is held may be idle for a while, so there are few holds at a time, one per namespace, each bounded in time. A
-tree whose hold ended without an admission gets none for as long as that one lasted.
+Capacity that is held may be idle for a while, so there are few holds at a time, one per namespace, each bounded in time and
+in its share of the capacity (`hold_planning`). After a hold that ended without an admission its namespace gets none for a
+while, longer each time: see `UnusedHolds`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
+
 from extender.core.log.reservation_state import CapacityHold, GangState, ReservationState
-from extender.core.log.state_projector import NO_CAPACITY
-from extender.core.model.ids import GangUid
+from extender.core.log.state_projector import NO_CAPACITY, counts_as_unused
+from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.visibility import namespace_of
 
 HOLDS_MAX: Final = 4  # at a time, in the whole cluster
+
+
+class HoldRefusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why no capacity is held for a tree, and what would help; without names of other namespaces."""
+
+    reason: str
+    help: str = ""
+    pods: tuple[PodUid, ...] = ()  # of its namespace: it is so while they run
+    at_us: int = 0  # when it was searched; 0: not searched
 
 
 def trees_to_hold_for(
@@ -36,19 +48,25 @@ def trees_to_hold_for(
         if root.phase == "unschedulable"
         and root.uid not in paused
         and _has_waited(root, now_us=now_us, after_us=after_us)
+        and no_hold_before_us(state, root) <= now_us
         and root.uid not in state.capacity_holds
         and root.uid not in state.preemptions
         and not (root.reservations or root.bound)
         and _is_below_limits(state, root)
     ]
-    return tuple(sorted(found, key=lambda root: _turn(state, root)))
+    return tuple(sorted(found, key=lambda root: _turn(state, root, now_us)))
+
+
+def no_hold_before_us(state: ReservationState, root: GangState) -> int:
+    """Return until when no capacity is held for a tree because holds of its namespace were not used; 0: they all were."""
+    unused = state.unused_holds.get(namespace_of(root.gang))
+    return unused.until_us if unused is not None else 0
 
 
 def _has_waited(root: GangState, *, now_us: int, after_us: int) -> bool:
     decision = root.last_decision
     return (
         0 < root.refused_since_us <= now_us - after_us
-        and root.no_hold_until_us <= now_us
         and decision is not None
         and decision.outcome in NO_CAPACITY
         and decision.when_empty != "never"
@@ -62,9 +80,21 @@ def _is_below_limits(state: ReservationState, root: GangState) -> bool:
     return len(others) < HOLDS_MAX and all(namespace_of(h.gang) != namespace for h in others)
 
 
-def _turn(state: ReservationState, root: GangState) -> tuple[int, int, int, str, GangUid]:
-    unused_us = state.unused_holds.get(namespace_of(root.gang), 0)
-    return -root.priority, unused_us, root.refused_since_us, root.gang, root.uid
+def _turn(
+    state: ReservationState, root: GangState, now_us: int
+) -> tuple[int, int, int, int, str, GangUid]:
+    unused = state.unused_holds.get(namespace_of(root.gang))
+    delayed = unused is not None and counts_as_unused(unused, now_us)
+    ended_us = unused.ended_us if unused is not None and delayed else 0
+    own_us = root.no_hold_until_us if delayed else 0
+    return (
+        -root.priority,
+        ended_us,
+        own_us,
+        root.refused_since_us,
+        root.gang,
+        root.uid,
+    )
 
 
 def displaced_holds(state: ReservationState, root: GangState) -> tuple[CapacityHold, ...]:

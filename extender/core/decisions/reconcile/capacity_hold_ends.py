@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.capacity.capacity_holds import held_requests_against, may_leave
+from extender.core.decisions.capacity.hold_progress import is_blocked_by_own_pods
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.reservation_checks import unassigned, unfit_pods
 from extender.core.log.events import CapacityHoldReleased, GroupRecord, HoldEndReason, NewEvent
@@ -60,6 +61,8 @@ def _hold_end(
     if preemption is not None and not preemption.ended:
         return "preempting", "it preempts pods of lower priority instead"
     change = _change(view, tree, hold)
+    if not change and is_blocked_by_own_pods(view, state, hold):
+        change = "only pods of its own namespace are still in its way"
     if change:
         return "changed", change
     lost = _lost_node(view, hold)

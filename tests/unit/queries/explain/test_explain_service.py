@@ -51,7 +51,11 @@ def explaining(stage):
         stage.leader,
         stage.clock,
         plans.plan,
-        live=LiveProgress(turns=lambda: published.turns, at_bind=stage.barriers.members_at_bind),
+        live=LiveProgress(
+            turns=lambda: published.turns,
+            at_bind=stage.barriers.members_at_bind,
+            unheld=lambda: published.unheld,
+        ),
     )
 
     async def ask(text: str, namespace: str = "default"):

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import random
 import re
+from collections.abc import Awaitable, Callable
 from typing import get_args
 
 import msgspec
@@ -53,6 +54,13 @@ from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, 
 from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 from tests.unit.control.loop.admission.test_capacity_holds import held
+from tests.unit.control.loop.admission.test_holds_of_tenants import (
+    AFTER_S,
+    LASTS_S,
+    a_tree,
+    full,
+    later,
+)
 from tests.unit.core.decisions.admit.test_native_gang_scheduling import NEW
 from tests.unit.queries.explain.test_explain_service import explaining
 
@@ -550,6 +558,19 @@ async def held_capacity(name: str) -> Explanation:
         return await explaining(stage)(name)
 
 
+def unheld(pods: int, *, runs: str, waits_s: int) -> Callable[[str], Awaitable[Explanation]]:
+    """Return a scenario: a gang waits for long on a cluster that is full of pods of a namespace."""
+
+    async def scenario(name: str) -> Explanation:
+        async with await full(runs) as stage:
+            stage.cluster.add(*a_tree("large", pods, namespace="first"))
+            await stage.settled()
+            await later(stage, waits_s)
+            return await explaining(stage)(name)
+
+    return scenario
+
+
 async def small_budget(name: str) -> Explanation:
     """A tree that almost fits, planned with a budget of 40 search nodes."""
     tree = odd_sized("train", "default", random.Random(1))
@@ -575,6 +596,15 @@ OWN_PASSES = {
     "Waits for its turn: new gangs of its namespace": new_gangs,
     "Does not fit now: capacity is held for it": held_capacity,
     "Does not fit now: capacity is held for others": held_capacity,
+    "Does not fit now: no capacity is held for it: its own namespace": unheld(
+        2, runs="first", waits_s=AFTER_S
+    ),
+    "Does not fit now: no capacity is held for it: its share": unheld(
+        3, runs="other", waits_s=AFTER_S
+    ),
+    "Does not fit now: no capacity is held for it: unused holds": unheld(
+        2, runs="other", waits_s=AFTER_S + LASTS_S
+    ),
 }
 
 

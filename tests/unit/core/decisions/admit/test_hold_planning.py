@@ -35,12 +35,14 @@ MINUTE_US = 60_000_000
 class Simulation:
     """A cluster, the state, and the decisions about them, one after the other; every plan is checked when it is folded."""
 
-    def __init__(self, *nodes, after_us=AFTER_US, topo=""):
+    def __init__(self, *nodes, after_us=AFTER_US, topo="", max_percent=100):
         self.cluster = FakeCluster(*nodes)
         self.state = EMPTY
         self.now_us = 1_000_000
         self.after_us = after_us
         self.topo = topo
+        self.max_percent = max_percent
+        self.refusals = {}  # by name: why no capacity is held
         self.made = 0
 
     @property
@@ -109,17 +111,20 @@ class Simulation:
 
     def hold(self, tree) -> bool:
         _, request, ruled = self.request(tree)
-        search = HoldRequests(self.view, self.state, tree, request, ruled).search()
-        asked, place = next(search, None), None
+        search = HoldRequests(
+            self.view, self.state, tree, request, ruled, max_percent=self.max_percent
+        ).search()
+        asked, place, refusal = next(search), None, None
         while asked is not None:
             found = plan(asked)
             fits = isinstance(found, Plan) and bool(found.assignments)
             place = (asked, found) if fits else place
             try:
-                asked = search.send(fits)
-            except StopIteration:
-                break
-        if place is None:
+                asked = search.send(found if fits else None)
+            except StopIteration as end:
+                asked, refusal = None, end.value
+        if refusal is not None or place is None:
+            self.refusals[tree.root.key.name] = refusal
             return False
         until_us = self.now_us + 60 * MINUTE_US
         drafts = decide_hold(self.view, self.state, tree, *place, self.recipe(), until_us=until_us)
@@ -144,6 +149,16 @@ class Simulation:
                 assert held[resource] <= amount, f"{name} holds more than it has"
         holds = list(self.state.capacity_holds.values())
         assert len(holds) <= HOLDS_MAX
+        for hold in holds:
+            needs = sum((Counter(dict(pod.requests)) for pod in hold.pods), Counter())
+            domains = {self.view.nodes[pod.node].labels.get(self.topo, "") for pod in hold.pods}
+            for resource, amount in needs.items():
+                whole = sum(
+                    node.allocatable.get(resource, 0)
+                    for node in self.view.nodes.values()
+                    if node.labels.get(self.topo, "") in domains
+                )
+                assert amount * 100 <= whole * self.max_percent, f"more {resource} than the share"
         of_equals = Counter((h.gang.partition("/")[0], h.priority) for h in holds)
         assert not of_equals or max(of_equals.values()) == 1
 
@@ -188,7 +203,10 @@ def test_the_place_with_the_fewest_busy_slots_is_held():
     simulation = Simulation(*nodes(4), topo=RACK)
     for rack, pods in (("n0", 2), ("n1", 2), ("n2", 1), ("n3", 2)):
         simulation.cluster.add(
-            *(a_pod(f"on-{rack}-{i}", node=rack, requests={GPU: 1}) for i in range(pods))
+            *(
+                a_pod(f"on-{rack}-{i}", node=rack, namespace="other", requests={GPU: 1})
+                for i in range(pods)
+            )
         )
     simulation.add("large", 3)
     for _ in range(12):
@@ -219,10 +237,104 @@ def test_pods_that_stay_do_not_count_as_capacity_that_frees():
     assert [hold.gang for hold in simulation.state.capacity_holds.values()] == ["other/other"]
 
 
+def crowded(*fleet, **options):
+    """Return a cluster whose nodes are full of pods of another namespace."""
+    simulation = Simulation(*fleet, **options)
+    for name, node in simulation.view.nodes.items():
+        gpus = {GPU: node.allocatable[GPU]}
+        simulation.cluster.add(a_pod(f"on-{name}", node=name, namespace="other", requests=gpus))
+    return simulation
+
+
+def waits(simulation, passes=13):
+    """Let time go by; return the nodes on which capacity is held then."""
+    for _ in range(passes):
+        simulation.one_pass()
+    holds = simulation.state.capacity_holds.values()
+    return sorted({pod.node for hold in holds for pod in hold.pods})
+
+
+def two_racks():
+    """A rack of two GPUs, in which fewer pods must leave, and one of six."""
+    small = [a_node(f"n{i}", {RACK: "small"}, gpu=1) for i in range(2)]
+    return [*small, *(a_node(f"n{i}", {RACK: "wide"}, gpu=2) for i in range(2, 5))]
+
+
+def test_a_domain_that_is_wide_enough_is_held_instead_of_one_that_it_would_fill():
+    simulation = crowded(*two_racks(), topo=RACK, max_percent=50)
+    simulation.add("large", 2)
+    assert waits(simulation) == ["n2"]
+    everything = crowded(*two_racks(), topo=RACK, max_percent=100)
+    everything.add("large", 2)
+    assert waits(everything) == ["n0", "n1"]
+
+
+def test_a_tree_that_needs_more_than_the_share_of_every_domain_gets_no_hold():
+    simulation = crowded(*two_racks(), topo=RACK, max_percent=50)
+    simulation.add("large", 4)
+    assert waits(simulation) == []
+    refusal = simulation.refusals["large"]
+    assert "needs nvidia.com/gpu 4; the nodes with" in refusal.reason
+    assert (
+        "=wide that its pods may use have nvidia.com/gpu 6, of which 50 percent" in refusal.reason
+    )
+    assert "at most nvidia.com/gpu 3, or set" in refusal.help
+    assert refusal.help.endswith("HOLD_CAPACITY_MAX_PERCENT to 67")
+    raised = crowded(*two_racks(), topo=RACK, max_percent=67)
+    raised.add("large", 4)
+    assert waits(raised) == ["n2", "n3"]
+
+
+def test_the_share_is_of_the_nodes_that_the_pods_may_use():
+    """All nodes of one kind are not a small part of a large cluster."""
+    kinds = [a_node(f"n{i}", {"gpu": "new" if i < 2 else "old"}, gpu=1) for i in range(8)]
+    simulation = crowded(*kinds, max_percent=50)
+    simulation.cluster.add(
+        a_group("large", gang=2),
+        *(
+            a_pod(f"large-{i}", "large", requests={GPU: 1}, nodeSelector={"gpu": "new"})
+            for i in range(2)
+        ),
+    )
+    assert waits(simulation) == []
+    assert "have nvidia.com/gpu 2, of which 50 percent" in simulation.refusals["large"].reason
+
+
+def test_a_tree_that_only_pods_of_its_own_namespace_block_gets_no_hold():
+    """It gets one where pods of others must leave too."""
+    for namespace, held in (("default", []), ("other", ["n0", "n1"])):
+        simulation = Simulation(*nodes(2))
+        simulation.cluster.add(a_pod("own", node="n0", requests={GPU: 2}))
+        simulation.cluster.add(a_pod("job", node="n1", namespace=namespace, requests={GPU: 1}))
+        simulation.add("large", 4)
+        assert waits(simulation) == held
+    assert waits(simulation, 0) == ["n0", "n1"]
+
+
+def test_a_hold_ends_when_only_pods_of_its_own_namespace_are_still_in_its_way():
+    """What others have freed is theirs again; a pod that terminates already is waited for."""
+    simulation = Simulation(*nodes(2))
+    simulation.cluster.add(a_pod("own", node="n0", requests={GPU: 1}))
+    simulation.cluster.add(a_pod("job-0", node="n0", namespace="other", requests={GPU: 1}))
+    simulation.cluster.add(a_pod("job-1", node="n1", namespace="other", requests={GPU: 2}))
+    simulation.add("large", 4)
+    assert waits(simulation) == ["n0", "n1"]
+    simulation.cluster.delete_pod("other/job-0")
+    assert waits(simulation, 1) == ["n0", "n1"], "a pod of another namespace is in its way, too"
+    simulation.cluster.change_pod("own", deleting=True)
+    simulation.cluster.delete_pod("other/job-1")
+    assert waits(simulation, 1) == ["n0", "n1"]
+    simulation.cluster.change_pod("own", deleting=False)
+    assert waits(simulation, 3) == []
+    assert simulation.state.unused_holds["default"].until_us > simulation.now_us - MINUTE_US
+
+
 def test_a_tree_that_has_changed_loses_its_hold():
     """A smaller minimum needs less than is held."""
     simulation = Simulation(*nodes(2))
-    simulation.cluster.add(*(a_pod(f"job-{n}", node=n, requests={GPU: 2}) for n in ("n0", "n1")))
+    for name in ("n0", "n1"):
+        job = a_pod(f"job-{name}", node=name, namespace="other", requests={GPU: 2})
+        simulation.cluster.add(job)
     simulation.add("large", 4)
     for _ in range(12):
         simulation.one_pass()
@@ -250,11 +362,13 @@ ACTIONS = st.lists(
 )
 
 
-@given(actions=ACTIONS)
+@given(
+    actions=ACTIONS, max_percent=st.sampled_from((50, 70, 100)), topo=st.sampled_from(("", RACK))
+)
 @examples(150, quick=15, deadline=None)
-def test_no_capacity_is_given_twice(actions):
+def test_no_capacity_is_given_twice_and_no_more_than_the_share_is_held(actions, max_percent, topo):
     """Random arrivals, ends and cordons of gangs of three priorities and namespaces; holds come after two minutes."""
-    simulation = Simulation(*nodes(3), after_us=2 * MINUTE_US)
+    simulation = Simulation(*nodes(3), after_us=2 * MINUTE_US, max_percent=max_percent, topo=topo)
     names = []
     for kind, *words in actions:
         if kind == "add":
