@@ -65,7 +65,7 @@ def with_outputs(text: str, outputs: list[str]) -> str:
 def comparable(output: str) -> str:
     """Return an output without what differs between two runs: times, durations, the name of the machine, columns."""
     output = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME", output)
-    output = re.sub(r"\b\d+(\.\d+)? ?m?s\b", "DURATION", output)
+    output = re.sub(r"\b(\d+h)?(\d+m)?\d+(\.\d+)? ?m?s\b", "DURATION", output)
     output = re.sub(rf"({re.escape(socket.gethostname())}|vm):\d+", "REPLICA", output)
     output = re.sub(r"(revision|position) \d+", r"\1 N", output)
     output = re.sub(

@@ -66,6 +66,7 @@ FIELDS = {
     "search",
     "workload",
     "groups",
+    "steps",
 }
 
 

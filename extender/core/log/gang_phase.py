@@ -12,6 +12,8 @@ from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EffectivePhase, GangState
 
 PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gang terminate
+# The reason of a gang that has no decision any more: `ReservationReleased` with pods that use its capacity.
+TAKEN: Final = "other pods took its capacity before it was bound; it is planned again"
 # Phases that `GangUnschedulable` and `GangInvalid` do not end.
 HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 

@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.log.events import GroupRecord
-from extender.core.log.gang_phase import MinimumStatus, effective_phase, minimum_status
+from extender.core.log.gang_phase import TAKEN, MinimumStatus, effective_phase, minimum_status
 from extender.core.log.reservation_state import GangState, MemberLoss
 from extender.core.model.wording import counted, spaced
 from extender.queries.log.event_dto import rfc3339

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from extender.core.decisions.admit.plan_request import foreign_gates
-from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
+from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING, TAKEN
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.log.visible_state import reduced_decision
@@ -22,7 +22,6 @@ from extender.core.model.wording import counted, spaced
 
 MESSAGE_MAX: Final = 600  # characters of a condition or Event; Kubernetes takes 1,024 of an Event
 UNITS_MAX: Final = 3  # named in a text
-TAKEN: Final = "other pods took its capacity before it was bound; it is planned again"
 _WAITING_FOR: Final = "waiting for "
 _HELP: Final = ". What would help: "
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.decisions.capacity.capacity_claims import (
     blocking_preemptions,
@@ -23,7 +22,7 @@ from extender.core.decisions.capacity.capacity_claims import (
 from extender.core.decisions.capacity.capacity_holds import held_requests_against
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import hold_requests_against
-from extender.core.log.gang_phase import PREEMPTING
+from extender.core.log.gang_phase import PREEMPTING, TAKEN
 from extender.core.log.reservation_state import (
     GangState,
     Reservation,

@@ -95,20 +95,16 @@ def test_nodes_are_looked_through_once_for_a_key(monkeypatch):
 
 
 def broken_pods(stage, namespace, count):
-    """Let the cluster show invalid trees of one pod each: a basic group that is disrupted as a whole."""
+    """Let the cluster show invalid trees of two pods each, which differ in their priority."""
     for i in range(count):
-        group = leaf(
-            f"{namespace}-{i:05}",
-            namespace=namespace,
-            disruption_mode="all",
-            basic=True,
-            created_us=i,
-        )
-        pod = Pod(
-            uid=PodUid(f"{namespace}-{i}"), namespace=namespace, name=f"p{i:05}", shape=PodShape(),
-            group=group.key,
-        )  # fmt: skip
-        stage.cluster.seen = with_pod(with_group(stage.cluster.seen, group), pod)
+        group = leaf(f"{namespace}-{i:05}", namespace=namespace, created_us=i)
+        stage.cluster.seen = with_group(stage.cluster.seen, group)
+        for priority in (0, 1):
+            pod = Pod(
+                uid=PodUid(f"{namespace}-{i}-{priority}"), namespace=namespace, name=f"p{i:05}-{priority}",
+                shape=PodShape(), group=group.key, priority=priority,
+            )  # fmt: skip
+            stage.cluster.seen = with_pod(stage.cluster.seen, pod)
     stage.cluster._notify()
 
 

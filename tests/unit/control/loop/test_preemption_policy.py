@@ -528,7 +528,9 @@ async def test_what_an_older_search_found_is_marked_as_older():
     async with await leading(*two_nodes_with_a_vip(), preemption=False) as stage:
         await stage.one_pass()
         tree = next(
-            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+            t
+            for t in stage.parts.observer.observe().forest.trees.values()
+            if t.root.key.name == "hi"
         )
         asking = PreemptionPolicy(stage.clock, wanted=True)
         found = NoPreemption(cause="impossible", reasons=("evicting a",), search=DONE)
@@ -543,7 +545,9 @@ async def test_a_long_search_is_repeated_after_a_minute_at_the_latest():
     async with await leading(*two_nodes_with_a_vip(), preemption=False) as stage:
         await stage.one_pass()
         tree = next(
-            t for t in stage.parts.observer.forest.trees.values() if t.root.key.name == "hi"
+            t
+            for t in stage.parts.observer.observe().forest.trees.values()
+            if t.root.key.name == "hi"
         )
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from extender.core.decisions.admit.gang_sentences import TAKEN
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -29,6 +28,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
+from extender.core.log.gang_phase import TAKEN
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
