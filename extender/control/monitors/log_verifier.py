@@ -70,7 +70,7 @@ class LogVerifier:
         self._rest = REST_MAX
         self._took_s = 0.0  # by the slices of this pass
         self._pause_s = PAUSE_MIN_S
-        self._recorded: set[tuple[str, int]] = set()
+        self._recorded: set[tuple[str, str]] = set()
         self._of_anchors: list[LogFinding] = []
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class LogVerifier:
         for kind in ADVICE:
             count = sum(finding.kind == kind for finding in findings)
             METRICS.log_findings.labels(kind).set(count)
-        new = [f for f in findings if (f.kind, f.position) not in self._recorded]
+        new = [f for f in findings if (f.kind, f.place) not in self._recorded]
         if not new:
             return
         drafts = [
@@ -150,11 +150,11 @@ class LogVerifier:
                 actor=self._actor,
                 data=DriftDetected(
                     kind=finding.kind,
-                    object=f"position {finding.position}",
-                    message=f"{finding.message}; {finding.advice}",
+                    object=finding.place,
+                    message=f"{finding.full_message}; {finding.advice}",
                 ),
             )
             for finding in new
         ]
         await self._leader.append(drafts)
-        self._recorded.update((finding.kind, finding.position) for finding in new)
+        self._recorded.update((finding.kind, finding.place) for finding in new)
