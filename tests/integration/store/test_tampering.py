@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
-import asyncpg
 import pytest
 from sqlalchemy import make_url
 
@@ -26,7 +25,7 @@ from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
 from tests.support.logs.postgres import execute, fresh_database, run
-from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, VARIANTS, FilledLog, change_view
+from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, VARIANTS, FilledLog
 from tests.support.logs.tampering import tamper
 from tests.support.service.fakes import FakeCluster
 from tests.support.waiting import eventually
@@ -129,25 +128,6 @@ async def test_a_forged_anchor_is_never_silent(filled):
     await TAMPERINGS["forged-anchor"](filled)
     verdict = await verified(filled, keys=NO_KEYS)
     assert [finding.kind for finding in verdict.findings] == ["rewritten"]
-
-
-async def test_the_role_of_the_service_can_verify(filled):
-    """It reads everything that is compared, the definitions too, and may create nothing."""
-    name = make_url(filled.url).database
-    become = f"ALTER DATABASE \"{name}\" SET role = 'gx_writer'"
-    await execute(filled.url, become)
-    for refused in ("CREATE SCHEMA another", "CREATE TEMPORARY VIEW another AS SELECT 1"):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await execute(filled.url, refused)
-    verdict = await verified(filled)
-    assert verdict.findings == ()
-    assert verdict.definitions > 50
-    await execute(filled.url, f'RESET ROLE; ALTER DATABASE "{name}" RESET role')
-    await change_view(filled)
-    await execute(filled.url, become)
-    (found,) = (await verified(filled)).findings
-    assert found.object == "query of view gx.v_pending"
-    assert "!~~ 'ml/%'" in found.message
 
 
 async def test_a_schema_of_another_version_is_not_compared(filled):
