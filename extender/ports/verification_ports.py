@@ -57,6 +57,7 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     position: Position  # up to which the log was verified
     more: bool  # the pass goes on
     findings: tuple[LogFinding, ...]
+    definitions: int = 0  # of the schema that were compared, at the end of a pass
 
 
 class LogEvidence(Protocol):

@@ -49,6 +49,13 @@ SELECT c.relname AS name, concat_ws(', ',
     CASE WHEN c.relkind = 'v' THEN array_to_string(c.reloptions, ', ') END) AS text
 FROM pg_class c WHERE c.relnamespace = 'gx'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1
 """
+# Unqualified names in functions are looked up in pg_catalog and gx, so one that fits better would be used instead.
+_ADDED: Final = """
+SELECT 'operator ' || o.oid::regoperator::text AS name FROM pg_operator o WHERE o.oprnamespace = 'gx'::regnamespace
+UNION ALL
+SELECT 'aggregate ' || p.oid::regprocedure::text FROM pg_proc p
+WHERE p.pronamespace = 'gx'::regnamespace AND p.prokind NOT IN ('f', 'p') ORDER BY 1
+"""
 # Of functions and operators elsewhere, plans may have the result alone (IMMUTABLE); those of PostgreSQL itself are not recorded.
 _FOREIGN: Final = """
 SELECT DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0)
@@ -122,6 +129,8 @@ async def read_definitions(connection: asyncpg.Connection) -> Sequence[Definitio
             *await _relations(connection, expected),
             *await _rights(connection),
         ]
+        for (name,) in await connection.fetch(_ADDED):
+            definitions.append(Definition(name=name, expected="", stored=name))
         for (kind, name), text in expected.items():
             if kind == "view" and any(
                 d.name == f"view gx.{name}" and d.stored for d in definitions

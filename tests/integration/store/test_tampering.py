@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -25,8 +26,8 @@ from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
 from tests.support.logs.postgres import execute, fresh_database, run
-from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, VARIANTS, FilledLog
-from tests.support.logs.tampering import tamper
+from tests.support.logs.tampered_log import HOLDER, NOT_FOUND, TAMPERINGS, VARIANTS, FilledLog
+from tests.support.logs.tampering import rewrite, tamper
 from tests.support.service.fakes import FakeCluster
 from tests.support.waiting import eventually
 
@@ -153,6 +154,23 @@ async def test_what_follows_from_a_rewritten_log_is_counted_and_not_listed(fille
     assert f"{number} weaker findings follow from it or cannot be told from it" in first.text
     assert first.text.index("keep this database") > 0
     assert (second.kind, second.position) == ("forged-reference", 3)
+
+
+@pytest.mark.parametrize("way", NOT_FOUND)
+async def test_what_is_not_found(filled, way):
+    """As docs/security.md lists it, row by row."""
+    await NOT_FOUND[way](filled)
+    assert (await verified(filled)).findings == ()
+    rows = (Path(__file__).parents[3] / "docs" / "security.md").read_text().split("\n| ")
+    assert any(f"`test_what_is_not_found[{way}]`" in row for row in rows)
+
+
+async def test_a_change_after_the_last_anchor_is_not_found(filled):
+    """While no leader runs and all hashes behind it are computed again."""
+    await rewrite(filled.url, filled.decision)
+    first, *_ = filled.anchors
+    assert first.position < filled.decision
+    assert (await verified(filled, anchors=(first,))).findings == ()
 
 
 @pytest.fixture(scope="module")

@@ -283,6 +283,12 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
         "forged-definition", "hide",
         _runs("CREATE TRIGGER hide BEFORE INSERT ON gx.placement FOR EACH ROW EXECUTE FUNCTION gx.refuse_change()"),
     ),
+    "operator that fits better": (
+        "forged-definition", "operator gx.||", _runs(
+            "CREATE FUNCTION public.joined(text, bigint) RETURNS text LANGUAGE sql AS 'SELECT $1'",
+            "CREATE OPERATOR gx.|| (LEFTARG = text, RIGHTARG = bigint, FUNCTION = public.joined)",
+        ),
+    ),
     "rule": (
         "forged-definition", "rule",
         _runs("CREATE RULE hide AS ON INSERT TO gx.event_reference DO INSTEAD NOTHING"),
@@ -311,3 +317,39 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
         "forged-definition", "gx_auditor", _runs("GRANT DELETE ON gx.event TO gx_auditor"),
     ),
 }  # fmt: skip
+
+# What no verification finds; docs/security.md lists these rows.
+NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
+    "columns that no event determines": _runs(
+        "UPDATE gx.lease SET address = 'elsewhere'",
+        "UPDATE gx.projection SET projected_at = 'epoch'",
+        "UPDATE gx.decision_input SET saved_at = 'epoch'",
+    ),
+    "inputs behind a forged record of pruning": _runs(
+        "DELETE FROM gx.decision_input",
+        "COMMENT ON TABLE gx.decision_input IS 'Pruned before 4000000000000000 us'",
+    ),
+    "an input that no decision names": _runs(
+        "INSERT INTO gx.decision_input (digest, parts) SELECT 'x', parts FROM gx.decision_input"
+    ),
+    "columns, constraints and indexes": _runs(
+        "ALTER TABLE gx.event ADD COLUMN note text",
+        "ALTER TABLE gx.event DROP CONSTRAINT event_position_check",
+        "DROP INDEX gx.event_gang_position_idx",
+    ),
+    "comments": _runs("COMMENT ON VIEW gx.v_pending IS 'of no use'"),
+    "owners": _runs("ALTER FUNCTION gx.refuse_change() OWNER TO gx_owner"),
+    "added views and tables": _runs(
+        "CREATE TABLE gx.mine (x int)", "CREATE VIEW gx.v_mine AS SELECT * FROM gx.event"
+    ),
+    "rights to read": _runs("GRANT SELECT ON gx.event TO gx_auditor"),
+    "the server around the schema": _runs(
+        "CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+        "CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION public.note()",
+        "CREATE CAST (json AS xml) WITH INOUT AS ASSIGNMENT",
+    ),
+    "a change that was undone": _runs(
+        "ALTER TABLE gx.event DISABLE TRIGGER refuse_change",
+        "ALTER TABLE gx.event ENABLE TRIGGER refuse_change",
+    ),
+}
