@@ -265,7 +265,7 @@ async def _plan(connection: asyncpg.Connection, query: str) -> str:
 
 
 async def _rights(connection: asyncpg.Connection) -> Sequence[Definition]:
-    """Return the rights that nobody but the owner should have."""
+    """Return the rights that only the owner should have."""
     extra: list[Definition] = []
     secure = {
         row["name"]

@@ -45,7 +45,7 @@ class FindingLine(msgspec.Struct):
     object: str  # of the schema; empty: it is about a position of the log
     message: str
     advice: str
-    weaker: dict[str, int]  # findings that follow from this one, or cannot be told from it
+    weaker: dict[str, int]  # findings that follow from this one, or cannot be separated from it
 
 
 def verify(
@@ -116,7 +116,14 @@ async def _loss(opened: Store, position: Position) -> str:
 
 def _report(verdict: Verdict, found: Anchors, losses: list[str]) -> VerifyReport:
     lines = [
-        FindingLine(one.kind, one.position, one.object, one.message, one.advice, {**one.weaker})
+        FindingLine(
+            one.kind,
+            one.position,
+            one.object,
+            one.message,
+            one.advice,
+            {str(kind): count for kind, count in one.weaker.items()},
+        )
         for one in verdict.findings
     ]
     signed = verdict.anchors - verdict.unsigned - _forged(verdict)

@@ -77,7 +77,7 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     position: int  # the first position that it is about; 0: the whole log
     message: str
     object: str = ""  # what it is about, where that is no position of the log
-    # Numbers of weaker findings by kind, which follow from this one or cannot be told from it
+    # Numbers of weaker findings by kind, which follow from this one or cannot be separated from it
     weaker: Mapping[TamperKind, int] = {}
 
     @property
@@ -103,9 +103,7 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
         number = sum(self.weaker.values())
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.weaker.items()))
         follow = "finding follows" if number == 1 else "findings follow"
-        return (
-            f"{self.message}. {number} weaker {follow} from it or cannot be told from it: {kinds}"
-        )
+        return f"{self.message}. {number} weaker {follow} from it or cannot be separated from it: {kinds}"
 
 
 class Findings:

@@ -53,7 +53,7 @@ from extender.snapshots.state_loader import (
 FINDINGS_MAX = 100  # of one kind
 ROWS_AT_ONCE = 1000
 BLOCK = 1000  # positions whose names in the index are counted together
-BLOCKS_MAX = 5  # that are read to say which name is too much
+BLOCKS_MAX = 5  # that are read for the names that are too many
 # Of a row that later events may change, these are fixed from its begin on.
 FIXED = {
     PlacementRow: PlacementRow.__struct_fields__[:13],

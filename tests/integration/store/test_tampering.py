@@ -139,7 +139,7 @@ async def test_a_schema_of_another_version_is_not_compared(filled):
 
 
 async def test_what_follows_from_a_rewritten_log_is_counted_and_not_listed(filled):
-    """One finding says how many; what is before its position does not follow from it, and is listed."""
+    """One finding has the number; what is before its position does not follow from it, and is listed."""
     await TAMPERINGS["rewritten"](filled)
     await tamper(
         filled.url,
@@ -151,7 +151,7 @@ async def test_what_follows_from_a_rewritten_log_is_counted_and_not_listed(fille
     assert first.weaker["forged-reference"] == 2
     assert first.weaker["forged-projection"] > 5
     number = sum(first.weaker.values())
-    assert f"{number} weaker findings follow from it or cannot be told from it" in first.text
+    assert f"{number} weaker findings follow from it or cannot be separated from it" in first.text
     assert first.text.index("keep this database") > 0
     assert (second.kind, second.position) == ("forged-reference", 3)
 

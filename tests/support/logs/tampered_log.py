@@ -183,7 +183,7 @@ async def change_part(log: FilledLog, *, digest: bool = False) -> None:
 
 
 async def add_reference(log: FilledLog) -> None:
-    """Let the index say that an event names a node that it does not name."""
+    """Add a node to the index that an event does not name."""
     await tamper(log.url, "INSERT INTO gx.event_reference VALUES ('node', 'elsewhere', 8)")
 
 

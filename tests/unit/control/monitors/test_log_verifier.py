@@ -84,7 +84,7 @@ async def test_a_finding_is_recorded_once_and_shown_until_it_is_gone(stage):
 
 
 async def test_several_objects_of_one_kind_are_recorded_each(stage):
-    """What is about no position is told apart by its object."""
+    """What is about no position is recorded by its object."""
     slices = Slices(stage)
     slices.findings = tuple(
         LogFinding(kind="forged-definition", position=0, object=name, message="m")

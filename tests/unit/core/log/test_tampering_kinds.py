@@ -45,7 +45,7 @@ def test_several_causes_are_all_reported_by_position():
     assert found == [("rewritten", 10, {"missing-input": 1}), ("tail-deleted", 90, {})]
 
 
-def test_of_too_many_of_a_kind_the_last_one_says_how_many_more_there_are():
+def test_of_too_many_of_a_kind_the_last_one_has_the_number_of_the_others():
     made = Findings(3)
     for position in range(1, 11):
         made.add(LogFinding(kind="forged-projection", position=position, message="m"))
