@@ -19,7 +19,7 @@ from typing import Final
 import asyncpg
 
 from extender.ports.verification_ports import Definition
-from extender.store.schema_migration import is_known, migration_statements
+from extender.store.schema_migration import is_known, migration_statements, newest_revision
 
 PLANS_COMPARED: Final = 3  # times, before a view differs: statistics may change between two plans
 # Names are printed with their schema, and plans do not depend on settings of the role.
@@ -127,8 +127,9 @@ async def read_definitions(connection: asyncpg.Connection) -> Sequence[Definitio
             *await _functions(connection, expected),
             *await _triggers(connection, expected),
             *await _relations(connection, expected),
-            *await _rights(connection),
         ]
+        if revision == newest_revision():  # `_WRITES` are of its grants.sql
+            definitions += await _rights(connection)
         for (name,) in await connection.fetch(_ADDED):
             definitions.append(Definition(name=name, expected="", stored=name))
         for (kind, name), text in expected.items():

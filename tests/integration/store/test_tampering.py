@@ -88,6 +88,18 @@ async def test_pruned_inputs_are_not_missing(filled):
     ]
 
 
+async def test_inputs_that_are_pruned_during_a_pass_are_not_missing(filled):
+    evidence = PostgresLogEvidence(filled.url, filled.keys)
+    async with PostgresEventLog(filled.url) as events:
+        work = LogVerification(events, evidence, filled.anchors, filled.keys)
+        assert await work.step(1)
+        await prune(filled.url, datetime.now(UTC) + timedelta(minutes=1))
+        while await work.step(100):
+            pass
+    await evidence.close()
+    assert work.verdict.findings == ()
+
+
 @pytest.mark.parametrize("kind", TAMPERINGS)
 async def test_offline_verification_finds_it(filled, kind):
     """Against the published anchors: kind, position, and what to do."""
