@@ -7,7 +7,8 @@ from their own statements (`migration_statements`), so nothing is recorded in th
 - Triggers and tables: a few words, which have one form.
 - Views: PostgreSQL prints them in another form in each major version, and to make the view of the migration a role would need
   the right to create. So both are planned: the view, and the query of the migration. The plans of EXPLAIN VERBOSE have
-  every expression and condition, and the same server writes both a moment after each other.
+  every expression and condition, and the same server writes both a moment after each other. What plans do not have, the
+  numbers of LIMIT and OFFSET, frames of windows, and the keys of json_to_record, is compared as text.
 """
 
 from __future__ import annotations
@@ -105,6 +106,16 @@ _VIEW_HEAD: Final = re.compile(r"\ACREATE (?:OR REPLACE )?VIEW gx\.\w+ AS\s")
 _TRIGGER_EVENTS: Final = re.compile(r"(?<= BEFORE )\w+(?: OR \w+)*(?= ON )")
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _SETTING: Final = re.compile(r"(?<= SET )(\w+) = (.*?)(?= SET |$)")
+# What EXPLAIN leaves out: how many rows, of which frame, and lists of values
+_UNPLANNED: Final = re.compile(
+    r"\b(?:LIMIT|OFFSET|FETCH FIRST)\s+[^\s);]+|\b(?:TIES|DISTINCT ON|OVER|ORDINALITY)\b"
+    r"|\b(?:ROWS|RANGE|GROUPS) BETWEEN.*?\)|\bVALUES\b.*?\) ",
+    re.IGNORECASE | re.DOTALL,
+)
+# The keys that json_to_record reads. Neither plans nor pg_get_viewdef have them, if the columns are renamed behind it.
+_RECORDS: Final = re.compile(r"\w+_to_record(?:set)?\([^()]*\) AS \w+ \(([^()]*)\)")
+_STORED_RECORDS: Final = re.compile(r":funccolnames \(([^()]*)\)")
+_RULE: Final = "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = $1::text::regclass AND rulename = '_RETURN'"
 _Key = tuple[str, str]  # kind in lower case, name
 
 
@@ -248,9 +259,25 @@ async def _view(connection: asyncpg.Connection, name: str, query: str) -> Defini
         stored = await _plan(connection, f"SELECT * FROM gx.{name}")  # noqa: S608 -- our names
         if stored == expected or attempt == PLANS_COMPARED - 1:
             break
+    printed = await connection.fetchval("SELECT pg_get_viewdef($1::text::regclass)", f"gx.{name}")
+    rule = await connection.fetchval(_RULE, f"gx.{name}")
+    expected += f"\nrows: {_unplanned(query)}"
+    stored += f"\nrows: {_unplanned(printed)}"
+    records = (
+        [column.split()[0] for column in columns.split(",")]
+        for columns in _RECORDS.findall(_COMMENT.sub("", query))
+    )
+    expected += "".join(f"\nkeys: {' '.join(keys)}" for keys in sorted(records))
+    read = (columns.replace('"', "") for columns in _STORED_RECORDS.findall(rule))
+    stored += "".join(f"\nkeys: {keys}" for keys in sorted(read))
     foreign = [row[0] for row in await connection.fetch(_FOREIGN, f"gx.{name}")]
     stored += "".join(f"\ncalls {name}" for name in foreign)
     return Definition(name=f"query of view gx.{name}", expected=expected, stored=stored)
+
+
+def _unplanned(query: str) -> str:
+    words = (" ".join(text.split()) for text in _UNPLANNED.findall(_COMMENT.sub("", query)))
+    return ", ".join(sorted(words))
 
 
 async def _plan(connection: asyncpg.Connection, query: str) -> str:

@@ -121,7 +121,7 @@ async def test_offline_verification_finds_it_however_it_is_done(filled, way):
     await change(filled)
     findings = (await verified(filled)).findings
     assert {finding.kind for finding in findings} == {kind}
-    assert any(word in finding.text for finding in findings)
+    assert any(word in finding.text for finding in findings), [one.text for one in findings]
     assert all(
         finding.advice.startswith("keep this database, copy it first") for finding in findings
     )

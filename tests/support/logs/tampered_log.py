@@ -21,6 +21,7 @@ from extender.store.engine import create_engine
 from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.schema_migration import migration_statements, newest_revision
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.example_log import write_tuesday
 from tests.support.logs.fake_store import Script
@@ -194,6 +195,17 @@ async def change_view(log: FilledLog) -> None:
     await tamper(log.url, f"CREATE OR REPLACE VIEW gx.v_pending AS {hidden}")
 
 
+async def change_unplanned(
+    log: FilledLog, *, view: str = "gx.v_largest_free", text: str, by: str
+) -> None:
+    """Change in a view what no plan shows, in the text of its migration."""
+    statements = migration_statements(newest_revision())
+    whole = [one for one in statements if f"CREATE VIEW {view} AS" in one][-1]
+    assert text in whole
+    changed = whole.replace("CREATE VIEW", "CREATE OR REPLACE VIEW").replace(text, by)
+    await tamper(log.url, changed)
+
+
 async def change_function(log: FilledLog, *, text: str = "RAISE EXCEPTION", by: str) -> None:
     """Change the definition of the function behind the triggers that refuse changes."""
     whole = await fetched(log.url, "SELECT pg_get_functiondef('gx.refuse_change'::regproc)")
@@ -297,6 +309,20 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
         "forged-definition", "gx.gang_state", _runs("ALTER TABLE gx.gang_state ENABLE ROW LEVEL SECURITY"),
     ),
     "dropped view": ("forged-definition", "gx.v_victim", _runs("DROP VIEW gx.v_victim")),
+    "view with another limit": (
+        "forged-definition", "LIMIT 2", partial(change_unplanned, text="LIMIT 1", by="LIMIT 2"),
+    ),
+    "view with an offset": (
+        "forged-definition", "OFFSET 1", partial(change_unplanned, text="LIMIT 1", by="LIMIT 1 OFFSET 1"),
+    ),
+    "view of other keys under the same names": (
+        "forged-definition", "keys: nothing", partial(
+            change_unplanned, view="gx.v_largest_free_used",
+            text="FROM json_to_record(a.payload) AS d (assignments jsonb, shapes jsonb, topology jsonb)",
+            by="FROM ROWS FROM (json_to_record(a.payload) AS (nothing jsonb, shapes jsonb, topology jsonb)) "
+            "AS d (assignments, shapes, topology)",
+        ),
+    ),
     "view of a function elsewhere": (
         "forged-definition", "gx.v_leader_term", _runs(
             "CREATE FUNCTION public.always() RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true'",
