@@ -62,7 +62,12 @@ def verify_slice(
     verdict = current.work.verdict
     if not more:
         _end()
-    return SliceResult(position=verdict.position, more=more, findings=verdict.findings)
+    return SliceResult(
+        position=verdict.position,
+        more=more,
+        findings=verdict.findings,
+        definitions=verdict.definitions,
+    )
 
 
 def _end() -> None:

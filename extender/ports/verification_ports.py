@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -25,16 +25,46 @@ class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     )  # it has the HMAC of one of the keys; None: it has none, or there is no key
 
 
+class InputFault(msgspec.Struct, frozen=True):
+    """Why a stored input is not that of its digest."""
+
+    missing: bool  # it, or a part of it, is not stored; otherwise something was changed
+    text: str
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """A view, function, trigger or table of the schema: what the migrations make, and what the database has.
+
+    Both texts are in the form in which PostgreSQL prints them; empty: there is none.
+    """
+
+    name: str  # with its kind, for example "view gx.v_pending"
+    expected: str
+    stored: str
+
+
+class StoredReference(NamedTuple):
+    """A row of the index of the names in events."""
+
+    position: Position
+    kind: str
+    name: str
+
+
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a slice of a verification found, and all slices of the pass before it."""
 
     position: Position  # up to which the log was verified
     more: bool  # the pass goes on
     findings: tuple[LogFinding, ...]
+    definitions: int = 0  # of the schema that were compared, at the end of a pass
 
 
 class LogEvidence(Protocol):
-    """Reads the lease, snapshots, inputs of decisions and interval tables. Each call may raise StoreUnavailable."""
+    """Reads the lease, snapshots, inputs of decisions, indexes, interval tables and definitions.
+
+    Each call may raise StoreUnavailable.
+    """
 
     async def lease_epoch(self) -> Epoch:
         """Return the epoch of the lease row; 0 if it was never held."""
@@ -48,8 +78,11 @@ class LogEvidence(Protocol):
         """Return a snapshot; None if it was deleted meanwhile."""
         ...
 
-    async def stored_inputs(self, digests: Sequence[str]) -> frozenset[str]:
-        """Return those of the digests whose input is stored, with parts that have that digest."""
+    async def input_faults(self, digests: Sequence[str]) -> Mapping[str, InputFault]:
+        """Return what is wrong with the inputs of these digests, by digest; nothing for those that are right.
+
+        An input is right if it has the digest that follows from the bodies of its parts.
+        """
         ...
 
     async def pruned_before_us(self) -> int:
@@ -66,4 +99,32 @@ class LogEvidence(Protocol):
 
     async def row_counts(self, until: Position) -> Mapping[str, int]:
         """Return how many rows of each interval table begin up to a position."""
+        ...
+
+    async def indexed(self) -> Position:
+        """Return the position up to which the names in events were indexed."""
+        ...
+
+    async def unindexed(self, names: Sequence[StoredReference]) -> Sequence[StoredReference]:
+        """Return those of the names that are not in the index, in the same order."""
+        ...
+
+    async def indexed_counts(self, until: Position, block: int) -> Mapping[int, int]:
+        """Return how many names the index has, by block of positions.
+
+        Args:
+            until: Names of later events are not counted; those of events behind the index itself are, as block -1.
+            block: Number of positions in a block; block 0 begins at position 1.
+        """
+        ...
+
+    async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
+        """Return what the index has for the events after one position, up to another one."""
+        ...
+
+    async def definitions(self) -> Sequence[Definition]:
+        """Return all views, functions, triggers and tables that the migrations make or that the schema has.
+
+        Empty if the schema is of a version that this one does not know.
+        """
         ...

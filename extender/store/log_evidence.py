@@ -1,13 +1,14 @@
 """Read what is stored beside the log, for its verification.
 
 Owns the queries. Must not judge what it reads. Note: rows are read by their keys, so that a page of the log costs as much in
-a long log as in a short one; only `row_counts` reads whole tables.
+a long log as in a short one; only `row_counts` and the calls about additional names of the index read whole tables.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -26,13 +27,20 @@ from extender.core.log.interval_rows import (
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import Snapshot
-from extender.ports.verification_ports import LogEvidence, StoredSnapshot
+from extender.ports.verification_ports import (
+    Definition,
+    InputFault,
+    LogEvidence,
+    StoredReference,
+    StoredSnapshot,
+)
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.decision_inputs import unpack
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.log_reader import SETTINGS
 from extender.store.retention import LIMIT_COMMENT, pruned_before_us
+from extender.store.schema_definitions import read_definitions
 from extender.store.snapshot_table import authenticated
 
 LEASE: Final = "SELECT epoch FROM gx.lease WHERE id = 1"
@@ -41,10 +49,30 @@ SNAPSHOT: Final = (
     "SELECT chain, sha256, body, mac FROM gx.snapshot WHERE position = $1 AND codec = $2"
 )
 INPUTS: Final = "SELECT digest, parts FROM gx.decision_input WHERE digest = ANY($1)"
-PARTS: Final = "SELECT id, digest FROM gx.decision_input_chunk WHERE id = ANY($1)"
+PARTS: Final = "SELECT id, digest, body FROM gx.decision_input_chunk WHERE id = ANY($1)"
+PARTS_AT_ONCE: Final = 256
+PIECE_BYTES: Final = 1 << 20  # of a body that is decompressed: a forged one may be of any size
 PART_COMMENT: Final = "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class')"
 PROJECTED: Final = "SELECT position FROM gx.projection WHERE id = 1"
 PARTS_MAX: Final = 200_000  # remembered digests of parts, some 20 MB
+INDEXED: Final = "SELECT position FROM gx.event_reference_cursor WHERE id = 1"
+UNINDEXED: Final = """
+SELECT k.n FROM unnest($1::bigint[], $2::text[], $3::text[]) WITH ORDINALITY AS k (position, kind, name, n)
+WHERE NOT EXISTS (
+    SELECT FROM gx.event_reference r WHERE r.kind = k.kind AND r.name = k.name AND r.position = k.position
+)
+"""
+NAMES_AT_ONCE: Final = 500  # looked up in the index, whatever the size of the table
+# A value of another kind of JSON than text is no name, and no question asks for it.
+COUNTED: Final = "left(r.name, 1) NOT IN ('{', '[')"
+INDEXED_COUNTS: Final = f"""
+SELECT CASE WHEN r.position BETWEEN 1 AND c.position THEN (r.position - 1) / $2 ELSE -1 END AS block, count(*)
+FROM gx.event_reference r CROSS JOIN gx.event_reference_cursor c
+WHERE c.id = 1 AND (r.position <= $1 OR r.position > c.position) AND {COUNTED} GROUP BY 1
+"""  # noqa: S608 -- our text
+INDEXED_NAMES: Final = f"""
+SELECT r.position, r.kind, r.name FROM gx.event_reference r WHERE r.position > $1 AND r.position <= $2 AND {COUNTED}
+"""  # noqa: S608 -- our text
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -78,7 +106,7 @@ class PostgresLogEvidence:
         self._keys = keys
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
-        self._parts: dict[int, bytes] = {}
+        self._parts: dict[int, bytes | str] = {}  # the digest of the body, or what is wrong with it
 
     async def close(self) -> None:
         """Close the connection."""
@@ -134,32 +162,47 @@ class PostgresLogEvidence:
             authentic=authentic,
         )
 
-    async def stored_inputs(self, digests: Sequence[str]) -> frozenset[str]:
-        """See `LogEvidence.stored_inputs`."""
+    async def input_faults(self, digests: Sequence[str]) -> Mapping[str, InputFault]:
+        """See `LogEvidence.input_faults`."""
+        faults: dict[str, InputFault] = {}
+        numbers: dict[str, list[int]] = {}
         async with self._query("looking inputs of decisions up") as connection:
-            rows = await connection.fetch(INPUTS, list(digests))
-            numbers: dict[str, list[int]] = {}
-            for digest, packed in rows:
+            for digest, packed in await connection.fetch(INPUTS, list(digests)):
                 try:
                     numbers[digest] = unpack(packed, digest)
-                except CorruptLog:
-                    continue  # the caller reports that it is not stored
+                except CorruptLog as error:
+                    faults[digest] = InputFault(missing=False, text=str(error))
             wanted = {n for parts in numbers.values() for n in parts}.difference(self._parts)
             if len(self._parts) + len(wanted) > PARTS_MAX:
                 self._parts.clear()
                 wanted = {n for parts in numbers.values() for n in parts}
-            if wanted:
-                for number, digest in await connection.fetch(PARTS, sorted(wanted)):
-                    self._parts[number] = digest
-        return frozenset(digest for digest, parts in numbers.items() if self._is(digest, parts))
+            waiting = sorted(wanted)
+            for start in range(0, len(waiting), PARTS_AT_ONCE):
+                rows = await connection.fetch(PARTS, waiting[start : start + PARTS_AT_ONCE])
+                self._parts.update(await asyncio.to_thread(_computed, rows))
+        for digest in digests:
+            if digest in numbers:
+                fault = self._fault(digest, numbers[digest])
+                if fault is not None:
+                    faults[digest] = fault
+            elif digest not in faults:
+                faults[digest] = InputFault(missing=True, text=f"input {digest} is not stored")
+        return faults
 
-    def _is(self, digest: str, parts: Sequence[int]) -> bool:
-        """Return whether parts have a digest: the SHA-256 of theirs."""
-        try:
-            whole = b"".join([self._parts[number] for number in parts])
-        except KeyError:
-            return False
-        return hashlib.sha256(whole).hexdigest() == digest
+    def _fault(self, digest: str, parts: Sequence[int]) -> InputFault | None:
+        """Return what is wrong with an input: its digest is the SHA-256 of those of its parts."""
+        hashes = []
+        for number in parts:
+            part = self._parts.get(number)
+            if part is None:
+                return InputFault(missing=True, text=f"input {digest}: part {number} is not stored")
+            if isinstance(part, str):
+                return InputFault(missing=False, text=f"input {digest}: part {number} {part}")
+            hashes.append(part)
+        if hashlib.sha256(b"".join(hashes)).hexdigest() == digest:
+            return None
+        text = f"input {digest}: the bodies of its parts have another digest"
+        return InputFault(missing=False, text=text)
 
     async def pruned_before_us(self) -> int:
         """See `LogEvidence.pruned_before_us`."""
@@ -202,6 +245,67 @@ class PostgresLogEvidence:
                 )
                 for table in TABLES.values()
             }
+
+    async def indexed(self) -> Position:
+        """See `LogEvidence.indexed`."""
+        async with self._query("reading the position of the index") as connection:
+            return Position(await connection.fetchval(INDEXED) or 0)
+
+    async def unindexed(self, names: Sequence[StoredReference]) -> Sequence[StoredReference]:
+        """See `LogEvidence.unindexed`."""
+        missing: list[StoredReference] = []
+        async with self._query("looking names up in the index") as connection:
+            for start in range(0, len(names), NAMES_AT_ONCE):
+                piece = names[start : start + NAMES_AT_ONCE]
+                columns = [list(column) for column in zip(*piece, strict=True)]
+                rows = await connection.fetch(UNINDEXED, *columns)
+                missing += (piece[number - 1] for number in sorted(row["n"] for row in rows))
+        return missing
+
+    async def indexed_counts(self, until: Position, block: int) -> Mapping[int, int]:
+        """See `LogEvidence.indexed_counts`."""
+        async with self._query("counting the names of the index") as connection:
+            return dict(await connection.fetch(INDEXED_COUNTS, until, block))
+
+    async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
+        """See `LogEvidence.indexed_names`."""
+        async with self._query("reading names of the index") as connection:
+            return [
+                StoredReference(*row) for row in await connection.fetch(INDEXED_NAMES, after, until)
+            ]
+
+    async def definitions(self) -> Sequence[Definition]:
+        """See `LogEvidence.definitions`."""
+        async with self._query("reading the definitions of the schema") as connection:
+            return await read_definitions(connection)
+
+
+def _computed(rows: Sequence[asyncpg.Record]) -> dict[int, bytes | str]:
+    """Return the digests of parts as they follow from their bodies, or what is wrong with a part."""
+    found: dict[int, bytes | str] = {}
+    for number, stored, body in rows:
+        try:
+            digest = _digest(body)
+        except zlib.error:
+            found[number] = "cannot be decompressed"
+            continue
+        found[number] = digest if digest == stored else "has a body without its digest"
+    return found
+
+
+def _digest(body: bytes) -> bytes:
+    """Return the SHA-256 of a compressed body.
+
+    Raises:
+        zlib.error: It cannot be decompressed.
+    """
+    whole, digest = zlib.decompressobj(), hashlib.sha256()
+    while piece := whole.decompress(body, PIECE_BYTES):
+        digest.update(piece)
+        body = whole.unconsumed_tail
+    if not whole.eof:
+        raise zlib.error("the end is missing")
+    return digest.digest()
 
 
 def _by_key(table: _Table, columns: Sequence[str]) -> str:

@@ -9,17 +9,20 @@ a second that most commands do not need.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import text
+from sqlalchemy.dialects import postgresql
 
 from extender.core.model.errors import SchemaOutdated
 from extender.store.engine import create_engine, our_faults
 
 if TYPE_CHECKING:
     from alembic.config import Config
-    from sqlalchemy import Connection
+    from sqlalchemy import ClauseElement, Connection, Dialect
 
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
 # The comment is a sentence of `migrations/env.py`; its last word is the revision.
@@ -135,6 +138,48 @@ def oldest_compatible() -> str:
         if getattr(script.module, "breaks_older", False):
             break
     return found
+
+
+def is_known(revision: str) -> bool:
+    """Return whether this version has the migration that made a revision."""
+    return revision in _known_revisions()
+
+
+@cache
+def migration_statements(revision: str) -> Sequence[str]:
+    """Return the statements of the migrations up to a revision, in their order, without a database.
+
+    Args:
+        revision: A known one.
+    """
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    recorder = _Recorder()
+    context = MigrationContext(recorder.dialect, cast("Connection", recorder), {})
+    with Operations.context(context):
+        scripts = ScriptDirectory.from_config(_config()).walk_revisions("base", revision)
+        for script in reversed(list(scripts)):
+            script.module.upgrade()
+    return tuple(recorder.statements)
+
+
+class _Recorder:
+    """In the place of a connection: keeps the statements of migrations, which read nothing."""
+
+    def __init__(self) -> None:
+        self.dialect: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+        self.statements: list[str] = []
+
+    def in_transaction(self) -> bool:
+        return True
+
+    def execute(self, statement: ClauseElement, _parameters: object = None) -> None:
+        self.statements.append(str(statement.compile(dialect=self.dialect)))
+
+    def exec_driver_sql(self, statement: str) -> None:
+        self.statements.append(statement)
 
 
 def _known_revisions() -> set[str]:

@@ -11,6 +11,7 @@ from extender.cli.main import app
 from extender.core.log.anchors import encode_anchors
 from tests.support.logs.postgres import run
 from tests.support.logs.tampered_log import TAMPERINGS, FilledLog
+from tests.support.logs.tampering import tamper
 
 pytestmark = pytest.mark.postgres
 
@@ -39,6 +40,7 @@ def test_an_untouched_log(log, options):
     assert done.exit_code == 0, done.output
     assert "no gap, chain unbroken" in done.output
     assert "3 anchors of " in done.output
+    assert "definitions of the schema compared" in done.output
     assert "signature" not in done.output
 
 
@@ -51,6 +53,34 @@ def test_a_rewritten_log(log, options):
     assert "what to do: " in done.output
     found = json.loads(called("verify", *options, "-o", "json").output)
     assert [finding["kind"] for finding in found["findings"]] == ["rewritten"]
+
+
+def test_the_cause_is_printed_and_what_follows_is_counted(log, options):
+    """The first advice is to keep the database, before any that changes it."""
+    run(TAMPERINGS["rewritten"](log))
+    run(tamper(log.url, "UPDATE gx.placement SET node = 'elsewhere' WHERE from_position >= 6"))
+    run(TAMPERINGS["forged-definition"](log))
+    done = called("verify", *options)
+    assert done.exit_code == 1
+    first, advice, second, _ = done.output.splitlines()[1:5]
+    assert first.startswith("rewritten at position 6: ")
+    assert "forged-projection" in first
+    assert "what to do: keep this database, copy it first" in advice
+    assert second.startswith("forged-definition at query of view gx.v_pending: ")
+    assert "\nforged-projection" not in done.output
+    found = json.loads(called("verify", *options, "-o", "json").output)["findings"]
+    assert [finding["kind"] for finding in found] == ["rewritten", "forged-definition"]
+    assert found[0]["weaker"]["forged-projection"] > 5
+    assert found[1]["object"] == "query of view gx.v_pending"
+
+
+def test_a_schema_that_it_does_not_know_is_named(log, options):
+    run(tamper(log.url, "UPDATE gx.migration SET version_num = '9999'"))
+    done = called("verify", *options)
+    assert done.exit_code == 0, done.output
+    assert (
+        "were not compared: the schema is of a version that this one does not know" in done.output
+    )
 
 
 def test_without_anchors_it_names_what_is_not_found(log):

@@ -34,6 +34,7 @@ class VerifyReport(msgspec.Struct):
     signed: int  # anchors with a valid signature
     findings: list[FindingLine]
     losses: list[str]  # recorded losses of history
+    definitions: int  # of the schema that were compared; 0: it is of another version
 
 
 class FindingLine(msgspec.Struct):
@@ -41,8 +42,10 @@ class FindingLine(msgspec.Struct):
 
     kind: str
     position: int
+    object: str  # of the schema; empty: it is about a position of the log
     message: str
     advice: str
+    weaker: dict[str, int]  # findings that follow from this one, or cannot be separated from it
 
 
 def verify(
@@ -67,8 +70,8 @@ def verify(
 ) -> None:
     """Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.
 
-    Compares all hashes with the events, the log with the published anchors, and snapshots, interval tables and inputs of
-    decisions with the log. Also lists recorded losses of history (an older copy of the database).
+    Compares all hashes with the events, the log with the published anchors, snapshots, interval tables, inputs of decisions
+    and the index of names with the log, and views, functions, triggers and rights with the migrations. Also lists recorded losses of history (an older copy of the database).
     """
     settings = settings_module.load(
         database_url=database_url, data_dir=data_dir, anchor_key_file=keys
@@ -113,10 +116,26 @@ async def _loss(opened: Store, position: Position) -> str:
 
 def _report(verdict: Verdict, found: Anchors, losses: list[str]) -> VerifyReport:
     lines = [
-        FindingLine(one.kind, one.position, one.message, one.advice) for one in verdict.findings
+        FindingLine(
+            one.kind,
+            one.position,
+            one.object,
+            one.message,
+            one.advice,
+            {str(kind): count for kind, count in one.weaker.items()},
+        )
+        for one in verdict.findings
     ]
     signed = verdict.anchors - verdict.unsigned - _forged(verdict)
-    return VerifyReport(verdict.position, found.place, verdict.anchors, signed, lines, losses)
+    return VerifyReport(
+        verdict.position,
+        found.place,
+        verdict.anchors,
+        signed,
+        lines,
+        losses,
+        verdict.definitions,
+    )
 
 
 def _forged(verdict: Verdict) -> int:
@@ -128,12 +147,19 @@ def _print(verdict: Verdict, found: Anchors, losses: list[str], *, has_keys: boo
     if verdict.findings:
         out.print(f"the log does not verify, up to position {verdict.position}:")
         for one in verdict.findings:
-            out.print(f"{one.kind} at position {one.position}: {one.message}")
+            out.print(f"{one.kind} at {one.place}: {one.full_message}")
             out.print(f"    what to do: {one.advice}")
     else:
         out.print(f"{counted(verdict.position, 'event')} verified, no gap, chain unbroken")
         if found.anchors:
             out.print(f"{counted(verdict.anchors, 'anchor')} of {found.place} compared")
+        if verdict.definitions:
+            out.print(f"{counted(verdict.definitions, 'definition')} of the schema compared")
+    if not verdict.definitions:
+        out.print(
+            "views, functions, triggers and rights were not compared: the schema is of a version that this one does not know; "
+            "run verify of the version that migrated it"
+        )
     if not found.anchors:
         out.print(
             "no anchors were given: a log that was rewritten as a whole or cut off is not found; see --anchors"

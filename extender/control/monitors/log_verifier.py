@@ -2,7 +2,7 @@
 
 A pass reads the log from its first event, so its length depends on that of the log. Pauses after slices keep it to a tenth
 of a processor, or to a quarter where the last pass took so long that the next one would not end within a minute otherwise:
-a million events cost about 25 s of CPU time. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
+a million events cost about 30 s of CPU time, and each stored input of 1,200 nodes 0.24 ms. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
 metrics until a pass does not find it any more.
 """
 
@@ -70,8 +70,9 @@ class LogVerifier:
         self._rest = REST_MAX
         self._took_s = 0.0  # by the slices of this pass
         self._pause_s = PAUSE_MIN_S
-        self._recorded: set[tuple[str, int]] = set()
+        self._recorded: set[tuple[str, str]] = set()
         self._of_anchors: list[LogFinding] = []
+        self._compares_definitions = True
 
     async def run(self) -> None:
         """Verify until cancelled; a pass that failed begins again."""
@@ -117,6 +118,12 @@ class LogVerifier:
         wanted = PASS_WITHIN_S / self._took_s - 1 if self._took_s else REST_MAX
         self._rest = min(REST_MAX, max(REST_MIN, wanted))
         METRICS.log_verification_last_success_timestamp_seconds.set_to_current_time()
+        if self._compares_definitions and not found.definitions:
+            log.warning(
+                "the schema of the database is of a version that this one does not know: its views, functions, triggers and "
+                "rights are not compared; see gang-extender verify"
+            )
+        self._compares_definitions = bool(found.definitions)
         await self._conclude([*self._of_anchors, *found.findings])
         return False
 
@@ -140,7 +147,7 @@ class LogVerifier:
         for kind in ADVICE:
             count = sum(finding.kind == kind for finding in findings)
             METRICS.log_findings.labels(kind).set(count)
-        new = [f for f in findings if (f.kind, f.position) not in self._recorded]
+        new = [f for f in findings if (f.kind, f.place) not in self._recorded]
         if not new:
             return
         drafts = [
@@ -150,11 +157,11 @@ class LogVerifier:
                 actor=self._actor,
                 data=DriftDetected(
                     kind=finding.kind,
-                    object=f"position {finding.position}",
-                    message=f"{finding.message}; {finding.advice}",
+                    object=finding.place,
+                    message=f"{finding.full_message}; {finding.advice}",
                 ),
             )
             for finding in new
         ]
         await self._leader.append(drafts)
-        self._recorded.update((finding.kind, finding.position) for finding in new)
+        self._recorded.update((finding.kind, finding.place) for finding in new)

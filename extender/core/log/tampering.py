@@ -1,8 +1,8 @@
-"""What `verify` can find, and what to do about each."""
+"""What `verify` can find, what to do about each, and which findings explain others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -18,25 +18,56 @@ TamperKind: TypeAlias = Literal[
     "forged-projection",
     "forged-snapshot",
     "missing-input",
+    "forged-input",
+    "forged-reference",
+    "forged-definition",
     "forged-epoch",
     "forged-anchor",
 ]
 
-_RESTORE: Final = "keep this database for an investigation, and restore the newest backup that verifies with the same anchors"
+# First in every advice about a database: what the advice changes behind it is evidence.
+_KEEP: Final = "keep this database, copy it first"
+_RESTORE: Final = (
+    f"{_KEEP}, for an investigation; restore the newest backup that verifies with the same anchors"
+)
 ADVICE: Final[Mapping[TamperKind, str]] = {
     "tail-deleted": _RESTORE,
     "log-truncated": _RESTORE,
     "rewritten": _RESTORE,
     "edited-row": _RESTORE,
     "hole": _RESTORE,
-    "other-database": "check --database-url; these anchors are of another log",
-    "older-copy": "restore a newer backup, or start the service: it records the loss as HistoryTruncated and compares with the cluster",
-    "forged-projection": "run gang-extender db project --rebuild with the role of db migrate: it makes the interval tables again from the log",
-    "forged-snapshot": "delete the row from gx.snapshot as gx_owner; the service folds the log from an earlier one",
-    "missing-input": "take the input from a backup; the decision stays in the log, but cannot be replayed",
-    "forged-epoch": "find out who wrote gx.lease or gx.event; the service takes an epoch above all that it knows",
+    "other-database": f"{_KEEP}; check --database-url: these anchors are of another log",
+    "older-copy": f"{_KEEP}; restore a newer backup, or start the service: it records the loss as HistoryTruncated and compares with the cluster",
+    "forged-projection": f"{_KEEP}; then run gang-extender db project --rebuild with the role of db migrate: it makes the interval tables again from the log",
+    "forged-snapshot": f"{_KEEP}; then delete the row from gx.snapshot as gx_owner: the service folds the log from an earlier one",
+    "missing-input": f"{_KEEP}; then take the input from a backup: the decision stays in the log, but cannot be replayed",
+    "forged-input": f"{_KEEP}; then take the input from a backup: the decision stays in the log, but cannot be replayed",
+    "forged-reference": f"{_KEEP}; then empty gx.event_reference and set gx.event_reference_cursor to position 0 as gx_owner: the leader indexes the log again",
+    "forged-definition": f"{_KEEP}; find out who may act as the owner of schema gx; then move the service to a database that db migrate made, with the rows of a backup",
+    "forged-epoch": f"{_KEEP}; find out who wrote gx.lease or gx.event: the service takes an epoch above all that it knows",
     "forged-anchor": "find out who may write ConfigMap gang-extender-log; compare with a saved copy of it (--anchors FILE)",
 }
+# The log itself is not what it was. What is compared with the log, and differs from it, follows.
+OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
+    (
+        "tail-deleted",
+        "log-truncated",
+        "rewritten",
+        "edited-row",
+        "hole",
+        "other-database",
+        "older-copy",
+    )
+)
+COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
+    (
+        "forged-projection",
+        "forged-snapshot",
+        "missing-input",
+        "forged-input",
+        "forged-reference",
+    )
+)
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +76,9 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     kind: TamperKind
     position: int  # the first position that it is about; 0: the whole log
     message: str
+    object: str = ""  # what it is about, where that is no position of the log
+    # Numbers of weaker findings by kind, which follow from this one or cannot be separated from it
+    weaker: Mapping[TamperKind, int] = {}
 
     @property
     def advice(self) -> str:
@@ -52,6 +86,87 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
         return ADVICE[self.kind]
 
     @property
+    def place(self) -> str:
+        """Return what it is about: an object, or a position."""
+        return self.object or f"position {self.position}"
+
+    @property
     def text(self) -> str:
-        """Return kind, position, message and advice as one text."""
-        return f"{self.kind} at position {self.position}: {self.message}; {self.advice}"
+        """Return kind, place, message and advice as one text."""
+        return f"{self.kind} at {self.place}: {self.full_message}; {self.advice}"
+
+    @property
+    def full_message(self) -> str:
+        """Return the message, and how many weaker findings this one stands for."""
+        if not self.weaker:
+            return self.message
+        number = sum(self.weaker.values())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.weaker.items()))
+        follow = "finding follows" if number == 1 else "findings follow"
+        return f"{self.message}. {number} weaker {follow} from it or cannot be separated from it: {kinds}"
+
+
+class Findings:
+    """The findings of a verification: all are counted, some of each kind are kept.
+
+    Args:
+        most: How many of one kind are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[TamperKind, list[LogFinding]] = {}
+        self._positions: dict[TamperKind, list[int]] = {}
+
+    def add(self, finding: LogFinding) -> None:
+        """Count a finding, and keep it if there are not too many of its kind."""
+        positions = self._positions.setdefault(finding.kind, [])
+        positions.append(finding.position)
+        if len(positions) <= self._most:
+            self._kept.setdefault(finding.kind, []).append(finding)
+
+    def __contains__(self, kind: TamperKind) -> bool:
+        return kind in self._positions
+
+    def explained(self) -> tuple[LogFinding, ...]:
+        """Return what is to be reported: of the log itself first, with the numbers of those that follow from it.
+
+        A finding about what is compared with the log follows from one about the log at the same or an earlier position;
+        one about all positions (0) follows from any. Of a kind with more findings than are kept, the last one that is kept
+        has the number of the others.
+        """
+        causes = sorted(
+            (one for kind in OF_THE_LOG for one in self._kept.get(kind, ())),
+            key=lambda one: one.position,
+        )
+        begin = causes[0].position if causes else None
+        weaker: dict[TamperKind, int] = {}
+        others: list[LogFinding] = []
+        for kind in ADVICE:
+            if kind in OF_THE_LOG:
+                continue
+            kept, positions = self._kept.get(kind, []), self._positions.get(kind, [])
+            follows = begin is not None and kind in COMPARED_WITH_THE_LOG
+            if follows:
+                after = sum(_after(position, begin) for position in positions)
+                if after:
+                    weaker[kind] = after
+                kept = [one for one in kept if not _after(one.position, begin)]
+                positions = [one for one in positions if not _after(one, begin)]
+            others += _with_rest(kept, len(positions) - len(kept))
+        if causes and weaker:
+            causes[0] = msgspec.structs.replace(causes[0], weaker=weaker)
+        return (*causes, *others)
+
+
+def _after(position: int, begin: int | None) -> bool:
+    return begin is not None and (position == 0 or position >= begin)
+
+
+def _with_rest(kept: Sequence[LogFinding], rest: int) -> Sequence[LogFinding]:
+    """Return findings of one kind, the last of them with the number of those that were not kept."""
+    if not kept or rest <= 0:
+        return kept
+    *others, last = kept
+    message = f"{last.message}; {rest} more of this kind"
+    return (*others, msgspec.structs.replace(last, message=message))

@@ -16,6 +16,8 @@ from extender.core.log.events import (
 )
 from extender.ports.query_ports import EventFilter
 
+NAME_MAX = 1024  # bytes; longer names are not indexed
+
 
 def nodes_of(data: AnyEventData) -> frozenset[str]:
     """Return the nodes that an event names, in any of its fields."""
@@ -34,6 +36,20 @@ def _nodes(value: object) -> Iterator[str]:
     elif isinstance(value, tuple):
         for inner in value:
             yield from _nodes(inner)
+    elif isinstance(value, dict):  # labels, resources: `node` may be one of their names
+        for key, inner in value.items():
+            if key == "node" and not isinstance(inner, dict):
+                yield str(inner)
+            yield from _nodes(inner)
+
+
+def references_of(data: AnyEventData) -> frozenset[tuple[str, str]]:
+    """Return kind and name of what an event names, as `gx.references_of` does for its index."""
+    names = {("node", name) for name in nodes_of(data)}
+    names.update(("victim", uid) for uid in victims_of(data))
+    names.add(("plan", plan_of(data)))
+    plain = ((kind, name.replace("\0", "")) for kind, name in names)
+    return frozenset((kind, name) for kind, name in plain if 0 < len(name.encode()) <= NAME_MAX)
 
 
 def victims_of(data: AnyEventData) -> frozenset[str]:

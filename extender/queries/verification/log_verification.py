@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import msgspec
 
@@ -23,11 +24,18 @@ from extender.core.log.interval_rows import (
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.log.tampering import LogFinding
+from extender.core.log.tampering import Findings, LogFinding
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.core.model.ids import Epoch, Position
+from extender.core.model.wording import counted
 from extender.ports.log_ports import EventLog, LogMark, LogPage
-from extender.ports.verification_ports import LogEvidence, StoredSnapshot
+from extender.ports.verification_ports import (
+    Definition,
+    LogEvidence,
+    StoredReference,
+    StoredSnapshot,
+)
+from extender.queries.log.event_filter import references_of
 from extender.queries.verification.anchor_comparison import (
     AnchorComparison,
     RecordedLoss,
@@ -42,8 +50,10 @@ from extender.snapshots.state_loader import (
     live_streams_only,
 )
 
-FINDINGS_MAX = 100
+FINDINGS_MAX = 100  # of one kind
 ROWS_AT_ONCE = 1000
+BLOCK = 1000  # positions whose names in the index are counted together
+BLOCKS_MAX = 5  # that are read for the names that are too many
 # Of a row that later events may change, these are fixed from its begin on.
 FIXED = {
     PlacementRow: PlacementRow.__struct_fields__[:13],
@@ -67,6 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     unsigned: int  # of them, trusted without a signature
     findings: tuple[LogFinding, ...]
     losses: tuple[Position, ...]  # positions of recorded losses of history
+    definitions: int  # compared with the migrations; 0: the schema is of a version that this one does not know
 
 
 class LogVerification:
@@ -95,7 +106,10 @@ class LogVerification:
         self._first = b""
         self._epoch = Epoch(0)
         self._losses: list[RecordedLoss] = []
-        self._findings: list[LogFinding] = []
+        self._findings = Findings(FINDINGS_MAX)
+        self._indexed = Position(0)  # names in events are compared up to here
+        self._names: dict[int, int] = {}  # how many the index should have, by block
+        self._definitions = 0
         self._snapshots: list[tuple[Position, str]] = []
         self._pruned_us = 0
         self._projected = Position(0)  # interval rows are compared up to here
@@ -128,20 +142,21 @@ class LogVerification:
             position=self.position,
             anchors=len(self._anchors.trusted) + len(self._anchors.forged),
             unsigned=self._anchors.unsigned,
-            findings=tuple(self._findings[:FINDINGS_MAX]),
+            findings=self._findings.explained(),
             losses=tuple(loss.position for loss in self._losses),
+            definitions=self._definitions,
         )
 
     async def _begin(self) -> None:
         self._snapshots = list(await self._evidence.snapshot_keys())
         self._pruned_us = await self._evidence.pruned_before_us()
         self._projected = await self._evidence.projected()
+        self._indexed = await self._evidence.indexed()
         self._end = (await self._log.head()).position
         self._begun = True
 
     def _report(self, finding: LogFinding) -> None:
-        if len(self._findings) < FINDINGS_MAX:
-            self._findings.append(finding)
+        self._findings.add(finding)
 
     async def _verify(self, until: Position) -> None:
         known = LogMark(position=self.position, epoch=self._epoch, chain=self._chain)
@@ -175,6 +190,7 @@ class LogVerification:
             mark = LogMark(position=anchor.position, epoch=anchor.epoch, chain=anchor.chain)
             self._anchors.record(index, found=await self._log.holds(mark))
         await self._compare_inputs(page)
+        await self._compare_names(page)
         while self._snapshots and self._snapshots[0][0] <= last:
             position, codec = self._snapshots.pop(0)
             until = position - self.position
@@ -207,18 +223,90 @@ class LogVerification:
     async def _compare_inputs(self, page: LogPage) -> None:
         """Compare the inputs of decisions: stored, with their digest, unless they were pruned."""
         wanted = {
-            event.position: digest
+            event.position: (event.at_us, digest)
             for event in page
             if (digest := getattr(event.data, "input_digest", ""))
             and event.at_us >= self._pruned_us
         }
         if not wanted:
             return
-        stored = await self._evidence.stored_inputs(sorted(set(wanted.values())))
-        for position, digest in wanted.items():
-            if digest not in stored:
-                text = f"the input {digest} of the decision is not stored, or was changed; nothing was pruned since then"
+        digests = sorted({digest for _, digest in wanted.values()})
+        faults = await self._evidence.input_faults(digests)
+        if any(fault.missing for fault in faults.values()):
+            self._pruned_us = await self._evidence.pruned_before_us()  # perhaps a moment ago
+        for position, (at_us, digest) in wanted.items():
+            fault = faults.get(digest)
+            if fault is not None and fault.missing and at_us < self._pruned_us:
+                continue
+            if fault is not None and fault.missing:
+                text = f"{fault.text}, although nothing was pruned since the decision"
                 self._report(LogFinding(kind="missing-input", position=position, message=text))
+            elif fault is not None:
+                text = f"{fault.text}: it is not what the decision was made from"
+                self._report(LogFinding(kind="forged-input", position=position, message=text))
+
+    async def _compare_names(self, page: LogPage) -> None:
+        """Look the names in events up in the index, as far as it was made."""
+        names = [
+            name for event in page if event.position <= self._indexed for name in _names(event)
+        ]
+        for name in names:
+            block = (name.position - 1) // BLOCK
+            self._names[block] = self._names.get(block, 0) + 1
+        missing: dict[Position, list[StoredReference]] = {}
+        for name in await self._evidence.unindexed(names) if names else ():
+            missing.setdefault(name.position, []).append(name)
+            self._names[(name.position - 1) // BLOCK] -= 1
+        for position, lost in missing.items():
+            first = lost[0]
+            others = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
+            text = f"gx.event_reference lacks {first.kind} {first.name}{others}, which this event names"
+            self._report(LogFinding(kind="forged-reference", position=position, message=text))
+
+    async def _compare_indexed(self) -> None:
+        """Find names in the index that no event has."""
+        if self._indexed > self._end:
+            text = f"gx.event_reference was made from events up to position {self._indexed}, the log ends at {self._end}"
+            self._report(LogFinding(kind="forged-reference", position=self._end, message=text))
+            return
+        counts = await self._evidence.indexed_counts(self._indexed, BLOCK)
+        behind = counts.get(-1, 0)
+        if behind:
+            text = f"gx.event_reference has {counted(behind, 'row')} at positions up to which it was not made"
+            self._report(LogFinding(kind="forged-reference", position=0, message=text))
+        larger = [b for b in sorted(counts) if b >= 0 and counts[b] > self._names.get(b, 0)]
+        for block in larger[:BLOCKS_MAX]:
+            after = Position(block * BLOCK)
+            await self._compare_block(after, Position(min(after + BLOCK, self._indexed)))
+        for block in larger[BLOCKS_MAX:]:
+            more = counts[block] - self._names.get(block, 0)
+            text = f"gx.event_reference has {counted(more, 'name')} that the next {BLOCK} events do not have"
+            position = block * BLOCK + 1
+            self._report(LogFinding(kind="forged-reference", position=position, message=text))
+
+    async def _compare_block(self, after: Position, until: Position) -> None:
+        named: set[StoredReference] = set()
+        async for page in self._log.read(after=after, until=until):
+            named.update(name for event in page for name in _names(event))
+        for extra in sorted(set(await self._evidence.indexed_names(after, until)) - named):
+            text = f"gx.event_reference has {extra.kind} {extra.name} for this event, which does not name it"
+            finding = LogFinding(kind="forged-reference", position=extra.position, message=text)
+            self._report(finding)
+
+    async def _compare_definitions(self) -> None:
+        """Compare views, functions, triggers and tables with those that the migrations make."""
+        definitions = await self._evidence.definitions()
+        self._definitions = len(definitions)
+        for definition in definitions:
+            if definition.stored != definition.expected:
+                self._report(
+                    LogFinding(
+                        kind="forged-definition",
+                        position=0,
+                        object=definition.name,
+                        message=definition_fault(definition),
+                    )
+                )
 
     async def _compare_snapshot(self, position: Position, codec: str) -> None:
         stored = await self._evidence.snapshot(position, codec)
@@ -259,16 +347,20 @@ class LogVerification:
     async def _finish(self) -> None:
         """Compare what can be compared only at the end."""
         lease = await self._evidence.lease_epoch()
+        await self._compare_definitions()
         if not self._broken:
             await self._compare_open_rows()
+            await self._compare_indexed()
             end = VerifiedEnd(position=self._end, first=self._first, lease_epoch=lease)
             for finding in self._anchors.findings(end, self._losses):
                 self._report(finding)
         else:
             for finding in self._anchors.forged:
                 self._report(finding)
-        older = any(
-            f.kind in ("older-copy", "other-database", "log-truncated") for f in self._findings
+        older = (
+            "older-copy" in self._findings
+            or "other-database" in self._findings
+            or "log-truncated" in self._findings
         )
         known = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
         if lease < known and not older:
@@ -287,6 +379,23 @@ class LogVerification:
             if counts.get(table, 0) > begun:
                 text = f"gx.{table} has {counts[table]} rows, the log has the begin of {begun}"
                 self._report(LogFinding(kind="forged-projection", position=0, message=text))
+
+
+def _names(event: RecordedEvent) -> Sequence[StoredReference]:
+    return [StoredReference(event.position, *name) for name in references_of(event.data)]
+
+
+def definition_fault(definition: Definition) -> str:
+    """Return how a definition of the database differs from that of the migrations, by its first line that does."""
+    if not definition.stored:
+        return "it is not there; the migrations make it"
+    if not definition.expected:
+        return "it is there; the migrations do not make it"
+    there, made = definition.stored.split("\n"), definition.expected.split("\n")
+    lines = zip_longest(there, made, fillvalue="")
+    mine, theirs = next((a, b) for a, b in lines if a != b)
+    differs = f"theirs has {theirs.strip()!r}" if theirs.strip() else "theirs has not"
+    return f"it is not what the migrations make: it has {mine.strip()!r}, {differs}"
 
 
 def row_fault(

@@ -22,8 +22,10 @@ from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projection_rebuild import rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
+from tests.integration.store.test_tampering import verified
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST, execute, fresh_database, run, running_postgres
+from tests.support.logs.tampered_log import FilledLog, change_part, change_view
 
 pytestmark = pytest.mark.postgres
 DEPLOY = Path(__file__).parents[3] / "deploy" / "postgres"
@@ -339,3 +341,21 @@ async def test_the_embedded_server_makes_the_roles():
                 await auditor.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_the_service_can_verify_all_definitions(migrated, monkeypatch):
+    """With the rights of gx_writer, which may create nothing, on each version of PostgreSQL that is here."""
+    log = await FilledLog(migrated).fill()
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_service")
+        verdict = await verified(log)
+        assert verdict.findings == ()
+        assert verdict.definitions > 50
+    await change_view(log)
+    await change_part(log)
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_service")
+        forged, changed = (await verified(log)).findings
+    assert (forged.kind, changed.kind) == ("forged-input", "forged-definition")
+    assert changed.object == "query of view gx.v_pending"
+    assert "!~~ 'ml/%'" in changed.message

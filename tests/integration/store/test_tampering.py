@@ -1,10 +1,11 @@
-"""Each of the twelve ways to tamper with a log is found: offline, in a running service, and after a restart."""
+"""Each of the ways to tamper with a log is found: offline, in a running service, and after a restart."""
 
 from __future__ import annotations
 
 import copy
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -24,9 +25,9 @@ from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
-from tests.support.logs.postgres import fresh_database, run
-from tests.support.logs.tampered_log import HOLDER, TAMPERINGS, FilledLog
-from tests.support.logs.tampering import tamper
+from tests.support.logs.postgres import execute, fresh_database, run
+from tests.support.logs.tampered_log import HOLDER, NOT_FOUND, TAMPERINGS, VARIANTS, FilledLog
+from tests.support.logs.tampering import rewrite, tamper
 from tests.support.service.fakes import FakeCluster
 from tests.support.waiting import eventually
 
@@ -87,6 +88,18 @@ async def test_pruned_inputs_are_not_missing(filled):
     ]
 
 
+async def test_inputs_that_are_pruned_during_a_pass_are_not_missing(filled):
+    evidence = PostgresLogEvidence(filled.url, filled.keys)
+    async with PostgresEventLog(filled.url) as events:
+        work = LogVerification(events, evidence, filled.anchors, filled.keys)
+        assert await work.step(1)
+        await prune(filled.url, datetime.now(UTC) + timedelta(minutes=1))
+        while await work.step(100):
+            pass
+    await evidence.close()
+    assert work.verdict.findings == ()
+
+
 @pytest.mark.parametrize("kind", TAMPERINGS)
 async def test_offline_verification_finds_it(filled, kind):
     """Against the published anchors: kind, position, and what to do."""
@@ -97,8 +110,21 @@ async def test_offline_verification_finds_it(filled, kind):
     assert found.advice == ADVICE[kind]
     if kind in POSITIONS:
         assert found.position == POSITIONS[kind]
-    if kind == "missing-input":
+    if kind in ("missing-input", "forged-input"):
         assert found.position == filled.decision
+
+
+@pytest.mark.parametrize("way", VARIANTS)
+async def test_offline_verification_finds_it_however_it_is_done(filled, way):
+    """Kind, what was changed, and that the database is to be kept; nothing else is found."""
+    kind, word, change = VARIANTS[way]
+    await change(filled)
+    findings = (await verified(filled)).findings
+    assert {finding.kind for finding in findings} == {kind}
+    assert any(word in finding.text for finding in findings), [one.text for one in findings]
+    assert all(
+        finding.advice.startswith("keep this database, copy it first") for finding in findings
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(set(TAMPERINGS) - {"forged-anchor"}))
@@ -115,6 +141,48 @@ async def test_a_forged_anchor_is_never_silent(filled):
     await TAMPERINGS["forged-anchor"](filled)
     verdict = await verified(filled, keys=NO_KEYS)
     assert [finding.kind for finding in verdict.findings] == ["rewritten"]
+
+
+async def test_a_schema_of_another_version_is_not_compared(filled):
+    """Neither is that silent."""
+    await execute(filled.url, "UPDATE gx.migration SET version_num = '9999'")
+    verdict = await verified(filled)
+    assert (verdict.findings, verdict.definitions) == ((), 0)
+
+
+async def test_what_follows_from_a_rewritten_log_is_counted_and_not_listed(filled):
+    """One finding has the number; what is before its position does not follow from it, and is listed."""
+    await TAMPERINGS["rewritten"](filled)
+    await tamper(
+        filled.url,
+        "UPDATE gx.placement SET node = 'elsewhere' WHERE from_position >= 6",
+        "INSERT INTO gx.event_reference VALUES ('node', 'n', 3), ('node', 'n', 8), ('node', 'n', 9)",
+    )
+    first, second = (await verified(filled)).findings
+    assert (first.kind, first.position) == ("rewritten", 6)
+    assert first.weaker["forged-reference"] == 2
+    assert first.weaker["forged-projection"] > 5
+    number = sum(first.weaker.values())
+    assert f"{number} weaker findings follow from it or cannot be separated from it" in first.text
+    assert first.text.index("keep this database") > 0
+    assert (second.kind, second.position) == ("forged-reference", 3)
+
+
+@pytest.mark.parametrize("way", NOT_FOUND)
+async def test_what_is_not_found(filled, way):
+    """As docs/security.md lists it, row by row."""
+    await NOT_FOUND[way](filled)
+    assert (await verified(filled)).findings == ()
+    rows = (Path(__file__).parents[3] / "docs" / "security.md").read_text().split("\n| ")
+    assert any(f"`test_what_is_not_found` ({way})" in row for row in rows)
+
+
+async def test_a_change_after_the_last_anchor_is_not_found(filled):
+    """While no leader runs and all hashes behind it are computed again."""
+    await rewrite(filled.url, filled.decision)
+    first, *_ = filled.anchors
+    assert first.position < filled.decision
+    assert (await verified(filled, anchors=(first,))).findings == ()
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +224,15 @@ class Watched:
             for one in found
         ]
 
-    async def finds(self, kind):
-        """Verify until something about this kind of tampering is recorded, with what to do."""
+    async def finds(self, kind, word=""):
+        """Verify until something about this kind of tampering is recorded, with a word and with what to do."""
 
         async def look():
             for text in [] if self.made.leader.draining else await self.reports_or_nothing():
-                if text.startswith(kind) and ADVICE[kind] in text and "position" in text:
+                place = "gx." if kind == "forged-definition" else "position"
+                if text.startswith(kind) and all(
+                    part in text for part in (ADVICE[kind], place, word)
+                ):
                     return text
             return None
 
@@ -219,6 +290,17 @@ async def test_a_running_service_finds_it(filled, worker, key_file, kind):
         await service.made.publisher.publish()
         await tampered(filled, cluster, kind)
         assert kind in await service.finds(kind)
+
+
+@pytest.mark.parametrize("way", VARIANTS)
+async def test_a_running_service_finds_it_however_it_is_done(filled, worker, key_file, way):
+    kind, word, change = VARIANTS[way]
+    cluster = FakeCluster()
+    cluster.anchors = filled.anchors
+    async with watched(filled, cluster, worker, key_file) as service:
+        assert await service.reports() == []
+        await change(filled)
+        assert await service.finds(kind, word)
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)

@@ -1,8 +1,10 @@
-"""A filled database with everything beside the log, and each of the twelve ways to tamper with it."""
+"""A filled database with everything beside the log, and each of the ways to tamper with it."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -18,6 +20,8 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.schema_migration import migration_statements, newest_revision
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.example_log import write_tuesday
 from tests.support.logs.fake_store import Script
@@ -61,6 +65,7 @@ class FilledLog:
                 await save_snapshot(snapshots, state, at)
             projection = PostgresIntervalProjection(engine)
             await projection.project(head.position, max_events=100_000)
+            await PostgresReferenceIndex(engine).note(100_000)
             for position in (5, self.decision, head.position):
                 await self._anchor(log, Position(position), grant.epoch)
             await log.release(grant)
@@ -86,12 +91,19 @@ async def delete_tail(log: FilledLog) -> None:
         log.url,
         "DELETE FROM gx.event WHERE position > (SELECT max(position) - 5 FROM gx.event)",
         "UPDATE gx.projection SET position = (SELECT max(position) FROM gx.event)",
+        "DELETE FROM gx.event_reference WHERE position > (SELECT max(position) FROM gx.event)",
+        "UPDATE gx.event_reference_cursor SET position = (SELECT max(position) FROM gx.event)",
     )
 
 
 async def truncate(log: FilledLog) -> None:
     """Empty the log."""
-    await tamper(log.url, "TRUNCATE gx.event", "SELECT gx.reset_projection()")
+    await tamper(
+        log.url,
+        "TRUNCATE gx.event, gx.event_reference",
+        "SELECT gx.reset_projection()",
+        "UPDATE gx.event_reference_cursor SET position = 0",
+    )
 
 
 async def rewrite_all(log: FilledLog) -> None:
@@ -160,6 +172,53 @@ async def forge_anchor(log: FilledLog) -> None:
     log.anchors = (*others, msgspec.structs.replace(newest, chain=bytes(32)))
 
 
+async def change_part(log: FilledLog, *, digest: bool = False) -> None:
+    """Change the body of a part of an input; with `digest` the digest beside it, too."""
+    body = zlib.compress(b"another part")
+    also = f", digest = sha256('{'another part'}')" if digest else ""
+    async with as_owner(log.url) as connection:
+        await connection.execute(
+            f"UPDATE gx.decision_input_chunk SET body = $1{also} WHERE digest = sha256('part')",
+            body,
+        )
+
+
+async def add_reference(log: FilledLog) -> None:
+    """Add a node to the index that an event does not name."""
+    await tamper(log.url, "INSERT INTO gx.event_reference VALUES ('node', 'elsewhere', 8)")
+
+
+async def change_view(log: FilledLog) -> None:
+    """Hide the trees of one tenant from those who ask how long trees wait."""
+    text = await fetched(log.url, "SELECT pg_get_viewdef('gx.v_pending'::regclass)")
+    hidden = text.rstrip("; \n") + " AND NOT s.gang LIKE 'ml/%'"
+    await tamper(log.url, f"CREATE OR REPLACE VIEW gx.v_pending AS {hidden}")
+
+
+async def change_unplanned(
+    log: FilledLog, *, view: str = "gx.v_largest_free", text: str, by: str
+) -> None:
+    """Change in a view what no plan shows, in the text of its migration."""
+    statements = migration_statements(newest_revision())
+    whole = [one for one in statements if f"CREATE VIEW {view} AS" in one][-1]
+    assert text in whole
+    changed = whole.replace("CREATE VIEW", "CREATE OR REPLACE VIEW").replace(text, by)
+    await tamper(log.url, changed)
+
+
+async def change_function(log: FilledLog, *, text: str = "RAISE EXCEPTION", by: str) -> None:
+    """Change the definition of the function behind the triggers that refuse changes."""
+    whole = await fetched(log.url, "SELECT pg_get_functiondef('gx.refuse_change'::regproc)")
+    assert text in whole
+    await tamper(log.url, whole.replace(text, by))
+
+
+async def fetched(url: str, question: str) -> str:
+    """Return one value of the database."""
+    async with as_owner(url) as connection:
+        return str(await connection.fetchval(question))
+
+
 TAMPERINGS: Mapping[TamperKind, Callable[[FilledLog], Awaitable[None]]] = {
     "tail-deleted": delete_tail,
     "log-truncated": truncate,
@@ -173,4 +232,150 @@ TAMPERINGS: Mapping[TamperKind, Callable[[FilledLog], Awaitable[None]]] = {
     "missing-input": delete_input,
     "forged-epoch": forge_epoch,
     "forged-anchor": forge_anchor,
+    "forged-input": change_part,
+    "forged-reference": add_reference,
+    "forged-definition": change_view,
+}
+
+
+def _runs(*statements: str) -> Callable[[FilledLog], Awaitable[None]]:
+    async def run(log: FilledLog) -> None:
+        await tamper(log.url, *statements)
+
+    return run
+
+
+# Other ways to the same kinds: the kind, a word of the message, and the way
+VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[None]]]] = {
+    "changed part with its digest": (
+        "forged-input", "digest", partial(change_part, digest=True),
+    ),
+    "part that is no archive": (
+        "forged-input", "part", _runs("UPDATE gx.decision_input_chunk SET body = 'x'"),
+    ),
+    "list of other parts": (
+        "forged-input", "list", _runs("UPDATE gx.decision_input SET parts = 'x'"),
+    ),
+    "deleted part": (
+        "missing-input", "part", _runs("DELETE FROM gx.decision_input_chunk WHERE digest = sha256('part')"),
+    ),
+    "missing reference": (
+        "forged-reference", "lacks", _runs(
+            "DELETE FROM gx.event_reference WHERE ctid = (SELECT ctid FROM gx.event_reference ORDER BY position LIMIT 1)"
+        ),
+    ),
+    "reference to another node": (
+        "forged-reference", "elsewhere", _runs(
+            "UPDATE gx.event_reference SET name = 'elsewhere' WHERE ctid = "
+            "(SELECT ctid FROM gx.event_reference WHERE kind = 'node' ORDER BY position LIMIT 1)"
+        ),
+    ),
+    "reference behind the index": (
+        "forged-reference", "1 row", _runs("INSERT INTO gx.event_reference VALUES ('node', 'n', 900000)"),
+    ),
+    "index that claims to be done": (
+        "forged-reference", "the log ends", _runs("UPDATE gx.event_reference_cursor SET position = 900000"),
+    ),
+    "changed function": ("forged-definition", "gx.refuse_change", partial(change_function, by="RAISE NOTICE")),
+    "function with other rights": (
+        "forged-definition", "gx.refuse_change", partial(change_function, text="LANGUAGE plpgsql", by="LANGUAGE plpgsql SECURITY DEFINER"),
+    ),
+    "dropped function": ("forged-definition", "gx.reset_projection", _runs("DROP FUNCTION gx.reset_projection()")),
+    "added overload": (
+        "forged-definition", "gx.project_end",
+        _runs("CREATE FUNCTION gx.project_end(text) RETURNS text LANGUAGE sql AS 'SELECT $1'"),
+    ),
+    "dropped trigger": (
+        "forged-definition", "refuse_change", _runs("DROP TRIGGER refuse_change ON gx.event"),
+    ),
+    "disabled trigger": (
+        "forged-definition", "refuse_truncate", _runs("ALTER TABLE gx.decision_input DISABLE TRIGGER refuse_truncate"),
+    ),
+    "added trigger": (
+        "forged-definition", "hide",
+        _runs("CREATE TRIGGER hide BEFORE INSERT ON gx.placement FOR EACH ROW EXECUTE FUNCTION gx.refuse_change()"),
+    ),
+    "operator that fits better": (
+        "forged-definition", "operator gx.||", _runs(
+            "CREATE FUNCTION public.joined(text, bigint) RETURNS text LANGUAGE sql AS 'SELECT $1'",
+            "CREATE OPERATOR gx.|| (LEFTARG = text, RIGHTARG = bigint, FUNCTION = public.joined)",
+        ),
+    ),
+    "rule": (
+        "forged-definition", "rule",
+        _runs("CREATE RULE hide AS ON INSERT TO gx.event_reference DO INSTEAD NOTHING"),
+    ),
+    "row security": (
+        "forged-definition", "gx.gang_state", _runs("ALTER TABLE gx.gang_state ENABLE ROW LEVEL SECURITY"),
+    ),
+    "dropped view": ("forged-definition", "gx.v_victim", _runs("DROP VIEW gx.v_victim")),
+    "view with another limit": (
+        "forged-definition", "LIMIT 2", partial(change_unplanned, text="LIMIT 1", by="LIMIT 2"),
+    ),
+    "view with an offset": (
+        "forged-definition", "OFFSET 1", partial(change_unplanned, text="LIMIT 1", by="LIMIT 1 OFFSET 1"),
+    ),
+    "view of other keys under the same names": (
+        "forged-definition", "keys: nothing", partial(
+            change_unplanned, view="gx.v_largest_free_used",
+            text="FROM json_to_record(a.payload) AS d (assignments jsonb, shapes jsonb, topology jsonb)",
+            by="FROM ROWS FROM (json_to_record(a.payload) AS (nothing jsonb, shapes jsonb, topology jsonb)) "
+            "AS d (assignments, shapes, topology)",
+        ),
+    ),
+    "view of a function elsewhere": (
+        "forged-definition", "gx.v_leader_term", _runs(
+            "CREATE FUNCTION public.always() RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true'",
+            "CREATE OR REPLACE VIEW gx.v_leader_term AS SELECT e.epoch, "
+            "timestamptz 'epoch' + e.at_us * interval '1 microsecond' AS since, e.position AS first_position, "
+            "e.payload ->> 'holder' AS holder, e.payload ->> 'address' AS address, "
+            "e.payload ->> 'previous_holder' AS previous_holder "
+            "FROM gx.event e WHERE e.type = 'LeaseAcquired' AND public.always()",
+        ),
+    ),
+    "view with the rights of its reader": (
+        "forged-definition", "gx.v_event", _runs("ALTER VIEW gx.v_event SET (security_invoker = true)"),
+    ),
+    "rights for everyone": (
+        "forged-definition", "PUBLIC", _runs("GRANT EXECUTE ON FUNCTION gx.append TO PUBLIC"),
+    ),
+    "right to change the log": (
+        "forged-definition", "gx_auditor", _runs("GRANT DELETE ON gx.event TO gx_auditor"),
+    ),
+}  # fmt: skip
+
+# What no verification finds; docs/security.md lists these rows.
+NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
+    "columns that no event determines": _runs(
+        "UPDATE gx.lease SET address = 'elsewhere'",
+        "UPDATE gx.projection SET projected_at = 'epoch'",
+        "UPDATE gx.decision_input SET saved_at = 'epoch'",
+    ),
+    "inputs behind a forged record of pruning": _runs(
+        "DELETE FROM gx.decision_input",
+        "COMMENT ON TABLE gx.decision_input IS 'Pruned before 4000000000000000 us'",
+    ),
+    "an input that no decision names": _runs(
+        "INSERT INTO gx.decision_input (digest, parts) SELECT 'x', parts FROM gx.decision_input"
+    ),
+    "columns, constraints and indexes": _runs(
+        "ALTER TABLE gx.event ADD COLUMN note text",
+        "ALTER TABLE gx.event DROP CONSTRAINT event_position_check",
+        "DROP INDEX gx.event_gang_position_idx",
+    ),
+    "comments": _runs("COMMENT ON VIEW gx.v_pending IS 'of no use'"),
+    "owners": _runs("ALTER FUNCTION gx.refuse_change() OWNER TO gx_owner"),
+    "added views and tables": _runs(
+        "CREATE TABLE gx.mine (x int)", "CREATE VIEW gx.v_mine AS SELECT * FROM gx.event"
+    ),
+    "rights to read": _runs("GRANT SELECT ON gx.event TO gx_auditor"),
+    "the server around the schema": _runs(
+        "CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+        "CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION public.note()",
+        "CREATE CAST (json AS xml) WITH INOUT AS ASSIGNMENT",
+    ),
+    "a change that was undone": _runs(
+        "ALTER TABLE gx.event DISABLE TRIGGER refuse_change",
+        "ALTER TABLE gx.event ENABLE TRIGGER refuse_change",
+    ),
 }

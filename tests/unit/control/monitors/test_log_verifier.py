@@ -24,6 +24,7 @@ class Slices:
     def __init__(self, stage, count=1, took_s=0.0):
         self.stage, self.count, self.took_s = stage, count, took_s
         self.findings = ()
+        self.definitions = 64
         self.fault = None
         self.given = []  # the anchors that passes began with; None: it went on
         self.at = 0
@@ -37,7 +38,9 @@ class Slices:
         self.at = 1 if anchors is not None else self.at + 1
         more = self.at < self.count
         position = Position(self.at * 100)
-        return SliceResult(position=position, more=more, findings=() if more else self.findings)
+        findings = () if more else self.findings
+        definitions = 0 if more else self.definitions
+        return SliceResult(position=position, more=more, findings=findings, definitions=definitions)
 
 
 @pytest.fixture
@@ -78,6 +81,32 @@ async def test_a_finding_is_recorded_once_and_shown_until_it_is_gone(stage):
     slices.findings = ()
     await verifier.look()
     assert METRICS.log_findings.labels("hole")._value.get() == 0
+
+
+async def test_several_objects_of_one_kind_are_recorded_each(stage):
+    """What is about no position is recorded by its object."""
+    slices = Slices(stage)
+    slices.findings = tuple(
+        LogFinding(kind="forged-definition", position=0, object=name, message="m")
+        for name in ("view gx.v_event", "trigger gx.event.refuse_change")
+    )
+    verifier = verifier_of(stage, slices)
+    await verifier.look()
+    await verifier.look()
+    assert recorded(stage) == [
+        ("forged-definition", "view gx.v_event"),
+        ("forged-definition", "trigger gx.event.refuse_change"),
+    ]
+
+
+async def test_definitions_that_are_not_compared_are_logged_once(stage, caplog):
+    slices = Slices(stage, count=2)
+    verifier = verifier_of(stage, slices)
+    for definitions, lines in ((64, 0), (0, 1), (0, 1), (64, 1), (0, 2)):
+        slices.definitions = definitions
+        while await verifier.look():
+            pass
+        assert caplog.text.count("are not compared") == lines
 
 
 async def test_a_pass_that_fails_begins_again(stage):
