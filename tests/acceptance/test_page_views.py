@@ -344,9 +344,11 @@ async def test_would_it_fit(service, browser, tmp_path):
     browser.picture(tmp_path / "does-not-fit.png")
     ask("kind: Pod\n\tname: x")
     await seen(browser, lambda: "manifest: line 2" in browser.text("#fit-text"), "the line")
-    ask("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}")
+    ask("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}")
     await seen(
-        browser, lambda: "ConfigMap of v1 is not planned" in browser.text("#fit-text"), "the kind"
+        browser,
+        lambda: "Deployment of apps/v1 is not planned" in browser.text("#fit-text"),
+        "the kind",
     )
     ask(yaml.safe_dump(a_node("more", gpu=8)))
     await seen(browser, lambda: "nothing to plan" in browser.text("#fit-text"), "no tree")

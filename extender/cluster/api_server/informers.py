@@ -318,6 +318,9 @@ class Informer:
             self._sink.upsert(item)
         except BadInput as problem:
             self._left_out(problem)
+        except Exception:
+            self._known[item.key] = (item.metadata.uid, "")  # the next list passes it on again
+            raise
 
     def _forget(self, key: tuple[str, str]) -> None:
         """Delete the object of a name; the sink gets only its identity."""

@@ -194,6 +194,8 @@ class _Gate(asyncio.Protocol):
         else:
             self._paced = PacedTransport(real, self._limits.in_flight, self._hold)
             self._transport = self._paced
+            if self._writing_paused:  # by the end of a TLS 1.2 handshake, which is sent now
+                self._paced.pause()
         refused = self._limits.admit(self, self._transport)
         if refused:
             self._transport.write(

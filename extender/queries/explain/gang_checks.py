@@ -348,8 +348,11 @@ def planned_finding(
 
 def _examined(checks: tuple[Check, ...], verdict: GangVerdict) -> tuple[Check, ...]:
     """Return the checks of a refusal: whether it fits an empty cluster is a search of its own, which may not have ended."""
-    if verdict.when_empty == "fits":
-        return checks
+    return checks if verdict.when_empty == "fits" else not_examined(checks)
+
+
+def not_examined(checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """Return checks of which that of an empty cluster was not looked at."""
     return with_outcome(checks, "unknown", "fits an empty cluster")
 
 

@@ -21,7 +21,7 @@ from extender.queries.explain.gang_checks import (
     barrier_text,
     bind_failure_text,
     checks_until,
-    with_outcome,
+    not_examined,
 )
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
@@ -150,11 +150,11 @@ def extra_finding(
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"fits only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         checks = checks_until("fits now", "no", text)
-        return Finding(answer=answer(text), checks=_not_examined(checks))
+        return Finding(answer=answer(text), checks=not_examined(checks))
     if placed:
         text = f"fits now and is about to get {'its place' if placed == 1 else counted(placed, 'place')}"
         checks = checks_until("fits now", "yes", text)
-        return Finding(answer=answer(text), checks=_not_examined(checks))
+        return Finding(answer=answer(text), checks=not_examined(checks))
     prefix = f"{spaced(leaf)}: "
     mine = [text.removeprefix(prefix) for text in verdict.reasons if text.startswith(prefix)]
     first, *others = mine or verdict.reasons or ("no more fit",)
@@ -162,11 +162,7 @@ def extra_finding(
     text = f"may fit or not: {first}" if outcome == "unknown" else f"does not fit now: {first}"
     return Finding(
         answer=answer(text),
-        checks=_not_examined(checks_until("fits now", outcome, first)),
+        checks=not_examined(checks_until("fits now", outcome, first)),
         reasons=tuple(others),
         help=verdict.help,
     )
-
-
-def _not_examined(checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    return with_outcome(checks, "unknown", "fits an empty cluster")

@@ -20,6 +20,7 @@ from extender.queries.explain.gang_checks import (
     bound_text,
     checks_until,
     lost_text,
+    not_examined,
     waits_at,
     with_outcome,
 )
@@ -89,9 +90,11 @@ def turn_finding(
         status: As it is shown; None likewise.
     """
     checks = checks_until("fits now", "unknown", turn.sentence())
-    help_ = (turn.help(),) if isinstance(turn, ReadmissionPause) else ()
-    if not isinstance(turn, ReadmissionPause):  # that one has fitted
-        checks = with_outcome(checks, "unknown", "fits an empty cluster")
+    help_: tuple[str, ...] = ()
+    if isinstance(turn, ReadmissionPause):  # it has fitted
+        help_ = (turn.help(),)
+    else:
+        checks = not_examined(checks)
     decision = gang.last_decision if gang is not None else None
     if decision is not None and decision.outcome in ("impossible", "unknown"):
         refused = _refused(who, decision)
@@ -146,7 +149,7 @@ def _refused(who: str, decision: LastDecision) -> Finding:
         answer = f"{who} did not fit: {problem}{empty}{since}"
         checks = checks_until("fits now", "no", first)
     if decision.when_empty == "unknown":
-        checks = with_outcome(checks, "unknown", "fits an empty cluster")
+        checks = not_examined(checks)
     elif not decision.when_empty:
         checks = _not_recorded(checks, "fits an empty cluster")
     return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)

@@ -53,7 +53,7 @@ async def test_lower_admits_and_higher_leaves_alone_what_runs(story: Story) -> N
     assert await story.bound() == running
     assert not await story.service.events(*LOSSES)
     (line,) = await story.service.get("/v1/gangs")
-    assert (line["state"], line["bound"]) == ("scheduled", 2)
+    assert (line["state"], line["bound"]) == ("degraded", 2)
 
     await story.create(a_node("n2", gpu=8))
     bound = await story.until_bound(3)

@@ -242,12 +242,12 @@ class TreeAdmission:
             self._wakeup.wake()
             return
         if self._preemptions.may_follow(answered, verdict):
-            found = await self._preemptions.preempt(
+            judged_tree = await self._preemptions.preempt(
                 answered, verdict if plain else None, explain=not later
             )
-            if found is None:
+            if judged_tree is None:
                 return
-            self.record_judged(answered, found, took_ms, explained=not later)
+            self.record_judged(answered, judged_tree, took_ms, explained=not later)
             return
         if plain and not later and isinstance(verdict, Refusal):
             encoded = self._planner.encode(request)
@@ -262,27 +262,27 @@ class TreeAdmission:
             self.explanations.start(answered, request)
 
     def record_judged(
-        self, tree_request: TreeRequest, found: JudgedTree, took_ms: int, *, explained: bool
+        self, tree_request: TreeRequest, judged_tree: JudgedTree, took_ms: int, *, explained: bool
     ) -> None:
         """Append a refusal after a search for victims, if its tree is still pending, with what that has found.
 
         Args:
             tree_request: The tree and the request that the next one is compared with.
-            found: The judgement of the same request with what could be evicted.
+            judged_tree: The judgement of the same request with what could be evicted.
             took_ms: How long the plan without evictions took.
             explained: Whether the refusal has its explanation; else it is explained later.
         """
-        uid, verdict = tree_request.tree.root.uid, found.judged.verdict
-        now = self._requests.about(found.now, tree_request.tree)
+        uid, verdict = tree_request.tree.root.uid, judged_tree.judged.verdict
+        now = self._requests.about(judged_tree.now, tree_request.tree)
         if now is None:
             return
-        answered = TreeRequest(now.tree, tree_request.request, found.now)
+        answered = TreeRequest(now.tree, tree_request.request, judged_tree.now)
         self._record_verdict(
-            answered, verdict, found.encoded, explained=explained, judged=found.judged
+            answered, verdict, judged_tree.encoded, explained=explained, judged=judged_tree.judged
         )
         self._pause(uid, tree_request.request, verdict, took_ms)
         if not explained and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
-            self.explanations.start(answered, found.request)
+            self.explanations.start(answered, judged_tree.request)
 
     def _pause(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> None:
         pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
@@ -318,9 +318,9 @@ class TreeAdmission:
             await self.search(current)
         else:
             later = self._planner.explains_later(current.request)
-            found = await self._preemptions.preempt(current, None, explain=not later)
-            if found is not None:
-                self.record_judged(current, found, 0, explained=not later)
+            judged_tree = await self._preemptions.preempt(current, None, explain=not later)
+            if judged_tree is not None:
+                self.record_judged(current, judged_tree, 0, explained=not later)
         await self._appends.flush()
 
     def record_explanations(self, moment: Moment) -> None:

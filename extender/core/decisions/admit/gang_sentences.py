@@ -20,7 +20,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for
 from extender.core.model.wording import counted, spaced
 
-MESSAGE_MAX: Final = 600  # characters of a condition or Event; Kubernetes takes 1,024 of an Event
+MESSAGE_MAX: Final = 800  # characters of a condition or Event; Kubernetes takes 1,024 of an Event
 UNITS_MAX: Final = 3  # named in a text
 _WAITING_FOR: Final = "waiting for "
 _HELP: Final = ". What would help: "
