@@ -46,6 +46,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     baseline_unfinished: int = 0
     note: str = ""
     family: str = ""  # of `quick`: rows that are measured together, or again together
+    machine_speed: tuple[float, ...] = ()  # million turns/s of `machine.speed`, before and after
 
     @property
     def case(self) -> str:

@@ -18,6 +18,7 @@ from tests.bench.sides import NAMESPACE
 from tests.bench.stand import TRIES, Loader, Stand
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import a_pod, path_of
+from tests.e2e.scenarios.service import NotAnswered
 from tests.support.certificates import certificate_folder
 from tests.support.waiting import eventually
 
@@ -258,3 +259,25 @@ async def test_watches_are_counted(api: Loader, server: LossyApi) -> None:
         with pytest.raises(ApiError, match="allotted timeout"):
             await watch.until(["a"], within_s=60)
     assert server.calls["WATCH", PODS] == TRIES
+
+
+async def test_the_read_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 503 where its query process or the database was too slow; other answers are errors at once."""
+    answers = [NotAnswered("/v1/gangs: too slow"), NotAnswered("/v1/gangs: too slow"), ([], 7)]
+
+    async def answer(*_: object) -> Any:
+        if isinstance(next_answer := answers.pop(0), AssertionError):
+            raise next_answer
+        return next_answer
+
+    monkeypatch.setattr(stand, "PAUSE_S", 0.0)
+    monkeypatch.setattr("tests.e2e.scenarios.service.Service._get", answer)
+    service = stand.RepeatedQuestions.__new__(stand.RepeatedQuestions)
+    assert await service.get("/v1/gangs") == []
+    answers += [NotAnswered("/v1/gangs: too slow")] * TRIES
+    with pytest.raises(NotAnswered):
+        await service.get("/v1/gangs")
+    answers[:] = [AssertionError("/v1/gangs: 404"), ([], 7)]
+    with pytest.raises(AssertionError, match="404"):
+        await service.get("/v1/gangs")
+    assert answers == [([], 7)]
