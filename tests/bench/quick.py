@@ -334,43 +334,45 @@ def preemption_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure a gang of 1,000 at three rates of kube-scheduler's client.
+    """Measure a gang of 1,000 where kube-scheduler's client may call as fast as it can."""
+    fast, _, _ = _gang_cases(scale)
+    runs = _raced([fast], (OURS, NATIVE), 1 if scale.quick else scale.rounds, (CALLS,))
+    ours, native, alone = (runs[side.name][0] for side in (OURS, NATIVE, CALLS))
+    yield by_process(str(fast), ours, native, APISERVER_GOAL)
+    yield by_process(f"{fast}, {ONLY_CALLS}", alone, native)
+    yield gang_rates(fast, ours, native, "1.1 x")
+    what = f"{fast}: last create to last bind, {ONLY_CALLS}"
+    yield [_rate_row(what, alone, native, "")]
+
+
+def slow_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure the same at two lower rates of kube-scheduler's client.
 
     At the default rate the native gang is bound by that rate alone: more rounds would give the same.
     """
-    gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
-    fast, middle, default = (Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None))
+    _, middle, default = _gang_cases(scale)
     rounds = 1 if scale.quick else scale.rounds
-    runs = _raced([fast, middle], (OURS, NATIVE), rounds, (CALLS,), once=[default])
-    # Without a limit of kube-scheduler's client: a service binds with a client of its own.
-    alone = runs[CALLS.name][0]
-    yield by_process(str(fast), runs["ours"][0], runs["native"][0], APISERVER_GOAL)
-    yield by_process(f"{fast}, {ONLY_CALLS}", alone, runs["native"][0])
-    cases, targets = (fast, middle, default), ("1.1 x", "1.6 x", "8 x")
+    runs = _raced([middle], (OURS, NATIVE), rounds, once=[default])
     for case, target, ours, native in zip(
-        cases, targets, runs["ours"], runs["native"], strict=True
+        (middle, default), ("1.6 x", "8 x"), runs["ours"], runs["native"], strict=True
     ):
-        yield [
-            _rate_row(f"{case}: last create to last bind", ours, native, target),
-            _rate_row(
-                f"{case}: first create to last bind",
-                ours,
-                native,
-                "",
-                lambda run: run.per_s_from_first,
-            ),
-            _rate_row(
-                f"{case}: last create to last bind, {ONLY_CALLS}, at QPS 5,000", alone, native, ""
-            ),
-        ]
-    yield [
+        yield by_process(str(case), ours, native)
+        yield gang_rates(case, ours, native, target)
+
+
+def _gang_cases(scale: Scale) -> list[Case]:
+    """Return the gang at three rates of kube-scheduler's client, the highest first."""
+    gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
+    return [Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None)]
+
+
+def gang_rates(case: Case, ours: Sequence[Run], native: Sequence[Run], target: str) -> list[Figure]:
+    """Return the rate from the last create, which has a goal, and from the first."""
+    return [
+        _rate_row(f"{case}: last create to last bind", ours, native, target),
         _rate_row(
-            f"{fast}: first create to last bind, {ONLY_CALLS}",
-            alone,
-            runs["native"][0],
-            "",
-            lambda run: run.per_s_from_first,
-        )
+            f"{case}: first create to last bind", ours, native, "", lambda run: run.per_s_from_first
+        ),
     ]
 
 
@@ -404,15 +406,11 @@ def by_process(
 
 
 def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure trees of 2 x 2 that come one after another, 250 in three rounds, and upstream's shapes for composites."""
+    """Measure trees of 2 x 2 that come one after another, 250 in three rounds."""
     nodes, trees, rounds = (40, 5, 1) if scale.quick else (NODES, TREES_PER_ROUND, scale.rounds)
-    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
     small = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
     stream = Case(shape=small, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
-    composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
-    runs = _raced(
-        [stream, *composites], (OURS, NATIVE_TREES), rounds, (CALLS,), bounded=2, bounds_in=rounds
-    )
+    runs = _raced([stream], (OURS, NATIVE_TREES), rounds, (CALLS,), bounds_in=rounds)
     waits = {side: [s * 1e3 for run in of[0] for s in run.trees_s] for side, of in runs.items()}
     wanted = trees * rounds
     targets = {"p50": "1.3 x", "p99": "1.5 x"}
@@ -434,13 +432,21 @@ def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
         for label, part in QUANTILES
     ]
     yield wait_rows(what, waits)
-    for case, ours, native in zip([stream, *composites], runs["ours"], runs["native"], strict=True):
-        yield by_process(str(case), ours, native)
-    for case, ours, native in zip(composites, runs["ours"][1:], runs["native"][1:], strict=True):
+    yield by_process(str(stream), runs["ours"][0], runs["native"][0])
+
+
+def composite_rows(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure upstream's shapes for composites."""
+    nodes, rounds = (40, 1) if scale.quick else (NODES, scale.rounds)
+    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
+    composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
+    runs = _raced(composites, (OURS, NATIVE_TREES), rounds, (CALLS,), bounds_in=rounds)
+    for case, ours, native in zip(composites, runs["ours"], runs["native"], strict=True):
         what = f"{case}: last create to last bind"
+        yield by_process(str(case), ours, native)
         yield [_rate_row(what, ours, native, "1 x")]
         if case is composites[0]:
-            yield [_rate_row(f"{what}, {ONLY_CALLS}", runs[CALLS.name][1], native, "")]
+            yield [_rate_row(f"{what}, {ONLY_CALLS}", runs[CALLS.name][0], native, "")]
 
 
 def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
@@ -540,7 +546,6 @@ def _raced(
     sides: Sequence[Side],
     rounds: int,
     bounds: tuple[Side, ...] = (),
-    bounded: int = 1,
     bounds_in: int = 1,
     once: Sequence[Case] = (),
 ) -> dict[str, list[list[Run]]]:
@@ -550,8 +555,7 @@ def _raced(
         cases: Measured in every round, one after another on one start of a side.
         sides: The competitors.
         rounds: How many.
-        bounds: Sides that bound the others.
-        bounded: Of how many of the cases, from the first on.
+        bounds: Sides that bound the others, in the first case.
         bounds_in: In how many of the rounds, from the first on.
         once: Cases after the others, in the first round alone.
     """
@@ -566,7 +570,7 @@ def _raced(
             asked = cases if number else every
             for side, its in (
                 *((side, asked) for side in in_turns(number, sides)),
-                *((side, cases[:bounded]) for side in bounds if number < bounds_in),
+                *((side, cases[:1]) for side in bounds if number < bounds_in),
             ):
                 for at, run in enumerate(runner.run(run_cases(stand, side, its))):
                     runs[side.name][at].append(run)
@@ -614,8 +618,10 @@ FAMILIES: dict[str, Callable[[Scale], Iterator[list[Figure]]]] = {
     "rebuild": rebuild_rows,
     "gang of 8": small_gang_rows,
     "preemption": preemption_rows,
-    "composites, trees at 20/s": tree_rows,
+    "trees at 20/s": tree_rows,
+    "composites": composite_rows,
     "gang of 1,000": gang_rows,
+    "gang of 1,000, slow client": slow_gang_rows,
     "cpu": cpu_rows,
     f"cpu, {ONLY_CALLS}": calls_cpu_rows,
 }
