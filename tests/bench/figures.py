@@ -31,7 +31,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         return re.search(self.only, case) is not None
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing measured, several times; times are in the unit named, rates per second."""
 
     bench: str
