@@ -23,7 +23,8 @@ from tests.support.certificates import certificate_folder
 from tests.support.waiting import eventually
 
 PODS = f"/api/v1/namespaces/{NAMESPACE['ours']}/pods"
-COLLECTIONS = ("pods", "events", "podgroups", "compositepodgroups")
+PUBLISHED = "/api/v1/namespaces/gang-extender/configmaps"
+COLLECTIONS = ("pods", "events", "podgroups", "compositepodgroups", "configmaps")
 POD = a_pod("a", namespace=NAMESPACE["ours"])
 
 
@@ -261,7 +262,37 @@ async def test_watches_are_counted(api: Loader, server: LossyApi) -> None:
     assert server.calls["WATCH", PODS] == TRIES
 
 
-async def test_the_read_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def service(bench: Stand, tmp_path: Path) -> stand.RepeatedQuestions:
+    """Make the service of a bench; nothing runs."""
+    kubeconfig = tmp_path / "admin.kubeconfig"
+    kubeconfig.write_text("{}")
+    bench.plane.kubeconfig, bench.plane.api = (lambda _user: kubeconfig), None
+    return stand.RepeatedQuestions(bench.plane, tmp_path, "postgresql://none", admin=bench.loader)
+
+
+async def test_what_another_service_published_is_deleted(
+    service: stand.RepeatedQuestions, server: LossyApi
+) -> None:
+    """It is the first request of each start of a service."""
+    server.objects = {f"{PUBLISHED}/a": {}}
+    server.lose("DELETE", PUBLISHED, SLOW)
+    await service._delete_published()
+    assert server.calls["DELETE", PUBLISHED] == 2
+    assert server.objects == {}
+
+
+def test_the_service_of_a_bench_writes_no_line_about_a_call(
+    service: stand.RepeatedQuestions,
+) -> None:
+    """What it costs to write them is none of its users'; no row may be read of lines that are not there."""
+    with pytest.raises(AssertionError, match="no call has a line"):
+        service.calls("filter")
+
+
+async def test_the_read_api_is_asked_again(
+    service: stand.RepeatedQuestions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers 503 where its query process or the database was too slow; other answers are errors at once."""
     answers = [NotAnswered("/v1/gangs: too slow"), NotAnswered("/v1/gangs: too slow"), ([], 7)]
 
@@ -272,7 +303,6 @@ async def test_the_read_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(stand, "PAUSE_S", 0.0)
     monkeypatch.setattr("tests.e2e.scenarios.service.Service._get", answer)
-    service = stand.RepeatedQuestions.__new__(stand.RepeatedQuestions)
     assert await service.get("/v1/gangs") == []
     answers += [NotAnswered("/v1/gangs: too slow")] * TRIES
     with pytest.raises(NotAnswered):

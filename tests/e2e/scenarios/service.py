@@ -106,10 +106,8 @@ class Service:
 
     async def start(self) -> None:
         """Start it and wait until /readyz answers 200."""
-        # what was published of the database of another story is not about ours
         if self.starts == 0:
-            async with self._admin() as api:
-                await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+            await self._delete_published()
         show_log(self.log)
         with self.log.open("ab") as log:
             if self._forked:
@@ -132,6 +130,11 @@ class Service:
         await eventually(ready_or_ended, f"{self.log}: the service to be ready", every_s=0.05)
         if not self.running:
             raise RuntimeError(f"the service has ended: {self.log.read_text()[-3000:]}")
+
+    async def _delete_published(self) -> None:
+        """Delete what was published of the database of another story: it is not about ours."""
+        async with self._admin() as api:
+            await api.delete("/api/v1/namespaces/gang-extender/configmaps")
 
     def session(self, within_s: float | None = None) -> aiohttp.ClientSession:
         """Return a session for its URLs: it trusts the certificate, and presents that of kube-scheduler.
