@@ -138,7 +138,13 @@ def _opening(recorded: Sequence[Recorded]) -> list[str]:
 
 
 def _sources(rows: Sequence[Recorded]) -> str:
-    return "; ".join(dict.fromkeys(f"{r.date} on {r.machine}" for r in rows))
+    """Return when and where rows were measured; of several such, each with its families."""
+    families: dict[str, dict[str, None]] = {}
+    for r in rows:
+        families.setdefault(f"{r.date} on {r.machine}", {})[r.figure.family] = None
+    if len(families) == 1:
+        return next(iter(families))
+    return "; ".join(f"{source} ({', '.join(names)})" for source, names in families.items())
 
 
 def _target(figure: Figure) -> str:
