@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.bench import cpu_by_process, machine
@@ -13,7 +14,7 @@ from tests.bench.gang import MORE
 from tests.bench.plot import plot
 from tests.bench.quick import why_of
 from tests.bench.race import Case, Run, figures_of, keep, waits_of_trees
-from tests.bench.record import Recorded, page, worse
+from tests.bench.record import RESULTS, Recorded, load, page, worse
 from tests.bench.sides import Shape
 from tests.bench.trace import steps_of
 from tests.controlplane.objects import GATE
@@ -169,7 +170,8 @@ def test_the_page_opens_with_cpu_by_process_then_rates_then_which_side_is_ahead(
         12, bench="quick", what="CPU per member bound, 1,000 pods: all", unit="ms", better="lower",
         baseline_name="native", baseline=(10.0,), machine_speed=(7.0, 7.1),
     )  # fmt: skip
-    lines = page([recorded(f) for f in (faster, slower, cpu, figure(1))]).splitlines()
+    lost = msgspec.structs.replace(faster, what="2 pods: rate", values=(), unfinished=3)
+    lines = page([recorded(f) for f in (faster, slower, cpu, lost, figure(1))]).splitlines()
     by_process = lines.index(f"| {' | '.join(cpu_by_process.HEAD)} |")
     assert lines[by_process + 2] == "| 1,000 pods | - | - | - | - | - | 12 / 10 | 1.20 x | 7.05 |"
     head = lines.index("| what | here | native | ratio | goal | verdict | machine speed |")
@@ -179,7 +181,8 @@ def test_the_page_opens_with_cpu_by_process_then_rates_then_which_side_is_ahead(
     assert lines[head + 3] == (
         "| 1,000 pods: rate | 160 pods/s | 100 pods/s | 1.60 x | >= 1.1 x | met | 6 to 9 |"
     )
-    assert lines[head + 4] == "", "CPU by process has a row of its own only with a goal"
+    assert lines[head + 4].startswith("| 2 pods: rate | nan pods/s |")
+    assert lines[head + 5] == "", "CPU by process has a row of its own only with a goal"
     assert by_process < head < lines.index("## All benchmarks")
     ahead = [line for line in lines if line.startswith(("- Better here", "- Better native"))]
     assert ahead == [
@@ -198,3 +201,8 @@ def test_steps_of_a_pod_follow_from_what_it_has() -> None:
     assert list(steps_of(nominated)) == ["pod seen", "nomination seen"]
     bound = {"spec": {"nodeName": "n0"}, "status": {}}
     assert list(steps_of(bound)) == ["pod seen", "gate removal seen", "bound seen"]
+
+
+def test_the_page_is_what_is_recorded() -> None:
+    """`RESULTS.md` is not changed by hand: `write(load())` of tests/bench/record.py makes it from `recorded.json`."""
+    assert RESULTS.read_text(encoding="utf-8") == page(load())

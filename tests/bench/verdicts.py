@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from tests.bench.cpu_by_process import ALL, cpu_rows, is_by_process
 from tests.bench.figures import Failed, Figure, short
@@ -74,17 +75,22 @@ def which_side_is_ahead(figures: Sequence[Figure]) -> list[str]:
 
     Of the CPU by process, that of all counts; rows that bound others are left out.
     """
-    here: list[str] = []
-    native: dict[str, list[str]] = {}
+    here: dict[str, list[str]] = {}
+    native: dict[str, dict[str, list[str]]] = {}
     for figure in figures:
         is_bound = any(bound in figure.what for bound in BOUNDS)
         is_part = is_by_process(figure) and not figure.what.endswith(f": {ALL}")
         if figure.baseline_name != NATIVE or is_bound or is_part:
             continue
         gain = figure.ratio if figure.better == "higher" else 1 / figure.ratio
-        if gain > 1:
-            here.append(f"{figure.what} ({gain:.2f} x)")
-        elif gain < 1:
-            native.setdefault(why_of(figure.what), []).append(f"{figure.what} ({1 / gain:.2f} x)")
-    sentences = [f"Better here: {'; '.join(here)}."] if here else []
-    return sentences + [f"Better native: {'; '.join(rows)}. {why}" for why, rows in native.items()]
+        if math.isnan(gain) or gain == 1:  # no run finished, or alike
+            continue
+        cases = here if gain > 1 else native.setdefault(why_of(figure.what), {})
+        case, _, of_it = figure.what.rpartition(": ")
+        cases.setdefault(case, []).append(f"{of_it} ({max(gain, 1 / gain):.2f} x)")
+    sentences = [f"Better here: {_listed(here)}."] if here else []
+    return sentences + [f"Better native: {_listed(cases)}. {why}" for why, cases in native.items()]
+
+
+def _listed(cases: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{case}: {', '.join(rows)}" for case, rows in cases.items())
