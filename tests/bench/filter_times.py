@@ -53,17 +53,18 @@ class FilterTimes(msgspec.Struct, frozen=True):
 
 
 def filter_times(metrics: str) -> FilterTimes:
-    """Read them from the text of /metrics."""
+    """Read them from the text of /metrics; ValueError: it is not that of a service."""
+    families = text_string_to_metric_families(metrics)
+    family = next((family for family in families if family.name == SERIES), None)
+    if family is None:
+        raise ValueError(f"{PATH} has no {SERIES}: {metrics[:200]!r}")
     up_to: dict[float, float] = {}
     sum_s = 0.0
-    for family in text_string_to_metric_families(metrics):
-        if family.name != SERIES:
+    for sample in family.samples:
+        if sample.labels.get("verb") != "filter":
             continue
-        for sample in family.samples:
-            if sample.labels.get("verb") != "filter":
-                continue
-            if sample.name == f"{SERIES}_bucket":
-                up_to[float(sample.labels["le"])] = sample.value
-            elif sample.name == f"{SERIES}_sum":
-                sum_s = sample.value
+        if sample.name == f"{SERIES}_bucket":
+            up_to[float(sample.labels["le"])] = sample.value
+        elif sample.name == f"{SERIES}_sum":
+            sum_s = sample.value
     return FilterTimes(up_to, sum_s)

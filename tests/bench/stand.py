@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
@@ -104,16 +104,23 @@ class Loader(Api):
 
 
 class RepeatedQuestions(Service):
-    """The service, whose read API is asked again after a 503: its query process, or the database, was too slow."""
+    """The service, whose read API and /metrics are asked again after a 503: its query process, or the database, was too slow."""
 
     async def _get(self, path: str) -> tuple[Any, int]:
-        for _ in range(TRIES - 1):
-            try:
-                return await super()._get(path)
-            except NotAnswered as error:
-                print(f"  asked again: {error}", flush=True)
-                await asyncio.sleep(PAUSE_S)
-        return await super()._get(path)
+        return await _repeated(partial(super()._get, path))
+
+    async def metrics(self) -> str:
+        return await _repeated(super().metrics)
+
+
+async def _repeated(ask: Callable[[], Awaitable[Any]]) -> Any:
+    for _ in range(TRIES - 1):
+        try:
+            return await ask()
+        except NotAnswered as error:
+            print(f"  asked again: {error}", flush=True)
+            await asyncio.sleep(PAUSE_S)
+    return await ask()
 
 
 def is_unanswered(error: Exception) -> bool:

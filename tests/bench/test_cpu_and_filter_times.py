@@ -83,6 +83,11 @@ def test_a_service_that_was_not_asked_has_no_filter_times() -> None:
     assert math.isnan(none.at_most_ms(0.99))
 
 
+def test_another_answer_is_not_read_as_no_call() -> None:
+    with pytest.raises(ValueError, match="/metrics has no gang_extender_extender_request"):
+        filter_times("")
+
+
 def test_the_speed_is_that_of_a_loop_that_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same loop for all: one that computes something else is refused."""
     clock = iter([0.0, 0.02, 0.0, 0.04, 0.0, 0.05, 0.0, 0.04, 0.0, 0.1])

@@ -303,6 +303,7 @@ async def test_the_read_api_is_asked_again(
 
     monkeypatch.setattr(stand, "PAUSE_S", 0.0)
     monkeypatch.setattr("tests.e2e.scenarios.service.Service._get", answer)
+    monkeypatch.setattr("tests.e2e.scenarios.service.Service.metrics", answer)
     assert await service.get("/v1/gangs") == []
     answers += [NotAnswered("/v1/gangs: too slow")] * TRIES
     with pytest.raises(NotAnswered):
@@ -310,4 +311,5 @@ async def test_the_read_api_is_asked_again(
     answers[:] = [AssertionError("/v1/gangs: 404"), ([], 7)]
     with pytest.raises(AssertionError, match="404"):
         await service.get("/v1/gangs")
-    assert answers == [([], 7)]
+    answers[:] = [NotAnswered("/metrics: too slow"), "text"]
+    assert await service.metrics() == "text"

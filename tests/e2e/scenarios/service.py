@@ -223,7 +223,10 @@ class Service:
     async def metrics(self) -> str:
         """Read /metrics."""
         async with self.session() as session, session.get(f"{self.url}/metrics") as reply:
-            return await reply.text()
+            text = await reply.text()
+            if reply.status == 503:
+                raise NotAnswered(f"/metrics: {text}")
+            return text
 
     async def metric(self, name: str, kind: str = "", **labels: str) -> float:
         """Read one value of /metrics, of a label `kind` or others if it has some; 0 when it is not there."""
