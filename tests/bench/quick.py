@@ -278,15 +278,20 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
             f"{case}: create to all bound, {label} of {gangs * rounds}",
             "ms",
             "lower",
-            [quantile(took["ours"], part)],
+            part_of(took["ours"], part),
             targets[label],
-            [quantile(took["native"], part)],
+            part_of(took["native"], part),
             unfinished=gangs * rounds - len(took["ours"]),
             baseline_unfinished=gangs * rounds - len(took["native"]),
         )
         for label, part in QUANTILES
     ]
     yield wait_rows(f"{case}: create to all bound", took)
+
+
+def part_of(took_ms: Sequence[float], part: float) -> list[float]:
+    """Return the quantile of what was bound as the values of a row; none, where nothing was."""
+    return [quantile(took_ms, part)] if took_ms else []
 
 
 def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
@@ -296,9 +301,9 @@ def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
             f"{what}, {label}, {ONLY_CALLS}",
             "ms",
             "lower",
-            [quantile(took_ms[CALLS.name], part)],
+            part_of(took_ms[CALLS.name], part),
             "",
-            [quantile(took_ms["native"], part)],
+            part_of(took_ms["native"], part),
         )
         for label, part in QUANTILES
     ]
@@ -423,9 +428,9 @@ def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
             f"{what}, {label}",
             "ms",
             "lower",
-            [quantile(waits["ours"], part)],
+            part_of(waits["ours"], part),
             targets[label],
-            [quantile(waits["native"], part)],
+            part_of(waits["native"], part),
             unfinished=wanted - len(waits["ours"]),
             baseline_unfinished=wanted - len(waits["native"]),
         )

@@ -12,10 +12,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.bench import race, stand
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from tests.bench import calls_and_log, quick, race, stand
 from tests.bench.race import BoundWatch
 from tests.bench.sides import NAMESPACE
 from tests.bench.stand import TRIES, Loader, Stand
+from tests.bench.verdicts import verdict_text
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import a_pod, path_of
 from tests.e2e.scenarios.service import NotAnswered
@@ -243,6 +245,37 @@ async def test_tries_are_counted(api: Loader, server: LossyApi) -> None:
     with pytest.raises(ApiError, match="allotted timeout"):
         await api.get(PODS)
     assert server.calls["GET", PODS] == TRIES
+
+
+async def test_the_service_with_only_the_calls_sends_its_writes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is rejected the second time was carried out the first time; what is rejected at once is an error."""
+    monkeypatch.setattr(calls_and_log, "PAUSE_S", 0.0)
+    away = ClusterUnavailable("no answer within 5.0 s")
+    rejected = RequestRejected("409")
+    sent: list[Exception | None] = []
+
+    async def write() -> None:
+        sent.append(answers.pop(0))
+        if (error := sent[-1]) is not None:
+            raise error
+
+    for answers in ([None], [away, away, None], [away, rejected]):
+        sent.clear()
+        await calls_and_log.repeated(write)
+        assert answers == []
+    answers = [rejected, None]
+    with pytest.raises(RequestRejected):
+        await calls_and_log.repeated(write)
+    assert answers == [None]
+
+
+def test_a_side_that_bound_nothing_leaves_the_rows_of_the_others() -> None:
+    """It has no value, and it is counted as not finished."""
+    figures = quick.wait_rows("trees", {"calls": [], "native": [20.0, 30.0]})
+    assert [(f.values, f.baseline) for f in figures] == [((), (30.0,)), ((), (30.0,))]
+    assert "nan ms" in verdict_text(figures)
 
 
 async def test_a_lost_watch_begins_again(api: Loader, server: LossyApi) -> None:
