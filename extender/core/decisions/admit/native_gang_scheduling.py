@@ -17,10 +17,29 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.control_plane_features import OLD, native_on
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
+from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 
+ALPHA = f"{BUILTIN}/v1alpha3"  # the only version in which Kubernetes 1.37 has composites
 KUBE_SCHEDULER = "with its own group scheduling on, kube-scheduler"
+
+
+def has_its_condition_written(group: Group) -> bool:
+    """Return whether kube-scheduler, with its own group scheduling on, writes the usual condition of a group.
+
+    It writes `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of built-in PodGroups, and since composites are
+    served in v1beta1 (1.38) `CompositePodGroupInitiallyScheduled`.
+    """
+    return group.source == "builtin" and (group.key.kind == "PodGroup" or _since_1_38(group))
+
+
+def _since_1_38(composite: Group) -> bool:
+    """Return whether a built-in composite is of Kubernetes 1.38 or later: 1.37 serves it in v1alpha3 alone.
+
+    A group is read in the newest version that is served.
+    """
+    return composite.api_version not in ("", ALPHA)
 
 
 def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
