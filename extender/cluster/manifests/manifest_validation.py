@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from extender.cluster import types as api
+from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
+from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import several
 
 TEMPLATES_MAX: Final = 8
@@ -28,6 +30,8 @@ _LABEL_KEY: Final = re.compile(
     r"((?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+
+ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
 
 Templated = api.GroupSpec | api.Template
 
@@ -59,11 +63,16 @@ def is_namespace(text: str) -> bool:
 def admission_warnings(thing: api.Readable) -> Iterator[str]:
     """Yield warnings about fields of a group that an API server would refuse but that do not affect planning.
 
-    These are an invalid name or label key, and a missing reference to a Workload.
+    These are an invalid name or label key, and a missing reference to a Workload; of a Workload that a basic template
+    is disrupted as a whole, which Kubernetes 1.37 accepts and 1.38 does not.
 
     Source:
-        SPEC A.7, E12 and E14.
+        SPEC A.7, E11, E12 and E14.
     """
+    if isinstance(thing, api.Workload) and not _since_1_38(thing):
+        for path, template, _, _ in _templates(thing):
+            if _is_basic(template) and disrupts_all(template.disruption_mode):
+                yield f"{thing.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
     if not isinstance(thing, api.PodGroup | api.CompositePodGroup):
         return
     spec, refused = thing.spec, "an API server would refuse it"
@@ -79,6 +88,19 @@ def admission_warnings(thing: api.Readable) -> Iterator[str]:
             f"{thing.label}: spec.workloadRef: is required with parentCompositePodGroupName "
             f'"{spec.parent_composite_pod_group_name}"; {refused}'
         )
+
+
+def _since_1_38(thing: api.Workload) -> bool:
+    """Return whether a Workload is one of Kubernetes 1.38 or later: it has composites, which 1.37 has in v1alpha3 alone."""
+    builtin = (
+        thing.api_version.startswith(f"{BUILTIN}/") and thing.api_version != COMPOSITES_OF_1_37
+    )
+    return builtin and bool(thing.spec.composite_pod_group_templates)
+
+
+def _is_basic(template: api.Template) -> bool:
+    policy = template.scheduling_policy
+    return policy is not None and policy.basic is not None and policy.gang is None
 
 
 def _group(thing: api.Group) -> Iterator[str]:
@@ -129,6 +151,8 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     deepest = ("", 0)
     for path, template, composite, level in _templates(thing):
         yield from _template(path, template, seen, composite=composite)
+        if _since_1_38(thing):
+            yield from _refused_since_1_38(path, template, first or template)
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
@@ -143,6 +167,25 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     path, level = deepest
     if level > LEVELS_MAX:
         yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
+
+
+def _refused_since_1_38(path: str, template: api.Template, first: api.Template) -> Iterator[str]:
+    """Yield what kube-apiserver 1.38 refuses in a Workload with composites, and 1.37 does not."""
+    if _is_basic(template) and disrupts_all(template.disruption_mode):
+        yield f"{path}.disruptionMode: {ALL_OF_BASIC}"
+    if template.preemption_policy != first.preemption_policy:
+        yield (
+            f"{path}.preemptionPolicy: all templates share one: "
+            f'"{first.name}" has "{first.preemption_policy}", "{template.name}" has "{template.preemption_policy}"'
+        )
+    if template.scheduling_policy is None or template.scheduling_policy.gang is None:
+        return
+    for child in (*template.pod_group_templates, *template.composite_pod_group_templates):
+        if _is_basic(child):
+            yield (
+                f'{path}.schedulingPolicy: child "{child.name}" is basic under "{template.name}", which is a gang; '
+                f'give "{child.name}" a gang policy, of which a minimum of 1 is enough'
+            )
 
 
 def _priority(template: api.Template) -> str:
@@ -218,8 +261,6 @@ def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[s
         if minimum is None:
             field = "minGroupCount" if composite else "minCount"
             yield f"{path}.schedulingPolicy.gang.{field}: is required, at least 1"
-    elif disrupts_all(template.disruption_mode) and not composite:
-        yield f"{path}.disruptionMode: all needs a gang, the policy is basic"
 
 
 def disrupts_all(mode: api.DisruptionMode | str | None) -> bool:

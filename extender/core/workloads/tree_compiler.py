@@ -368,12 +368,15 @@ def _depth(part: Part) -> int:
 
 
 def _disruption(part: Part, policy: TreePolicy) -> Disruption:
-    """Return the disruption mode: a gang is disrupted as a whole if everything below it is (SPEC B10, E11)."""
+    """Return the disruption mode: a group is disrupted as a whole if everything below it is (SPEC B10).
+
+    A basic group only where its author has it so (E11).
+    """
     if part.given is not None:
         whole = part.given.disrupted_as_a_whole
     else:
         whole = policy.disruption_mode == "all" and not part.one_by_one
-    if part.minimum == BASIC or not whole:
+    if not whole or (part.minimum == BASIC and part.given is None):
         return "single"
     if isinstance(part, Composite) and any(
         _disruption(child, policy) != "all" for child in part.children
