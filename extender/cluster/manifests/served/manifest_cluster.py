@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import Ident, ident_of
 from extender.cluster.manifests.served.file_watcher import FileWatcher, ManifestFiles
@@ -450,10 +452,11 @@ class ManifestCluster:
             await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod ended; None if it is in the view."""
+        """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
         if pod.uid in self._world.view.pods:
             return None
-        return self._world.view.ends.get(pod.uid, PodEnd("deleted"))
+        end = self._world.view.ends.get(pod.uid, PodEnd("deleted"))
+        return msgspec.structs.replace(end, node=end.node or self._overlay.node_of(pod.uid))
 
     async def bind(self, binding: Binding) -> None:
         """Bind a pod; a pod that is already bound to this node is a success.
