@@ -1,7 +1,7 @@
-"""Why a leaf that fits nowhere does not fit, and how many of its pods do: each cause is confirmed by a search without it.
+"""Why a group that fits nowhere does not fit, and how much of it does: each cause is confirmed by a search without it.
 
-A cause that is named alone is enough: without it the leaf fits. Where no single one is, a smallest set of them is named.
-Searches have a small budget; a leaf for which it ends has its causes from `shortfalls`, without a search.
+A cause that is named alone is enough: without it the group fits. Where no single one is, a smallest set of them is named.
+Searches have a small budget; a group for which it ends has its causes from `shortfalls`, without a search.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape
 from extender.core.model.wording import join_names
+from extender.core.planner.explain.tree_forms import map_groups
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
     selected,
@@ -28,13 +30,15 @@ from extender.core.planner.model.problem import (
     PlacementProblem,
     compile_request,
 )
-from extender.core.planner.plan_types import PlanNode, PlanRequest
+from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
-LEAF_BUDGET = 500  # search nodes of one search
+GROUP_BUDGET = 500  # search nodes of one search
 NO_CAUSE = "no single requirement of its pods"
 AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
+OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
 
 Change = Callable[[PlanRequest], PlanRequest]
 
@@ -48,69 +52,114 @@ class Cause(msgspec.Struct, frozen=True):
     rank: int = 0  # the lower, the earlier it is named
 
 
-class LeafCount(msgspec.Struct, frozen=True):
-    """The most pods of a leaf that fit together, bound ones included."""
+class JointCount(msgspec.Struct, frozen=True):
+    """The most that fits together: pods of a leaf, child groups of a composite; what bound members hold included."""
 
     holds: int
-    domain: int  # of the level of the leaf; -1: none of its pods fits
+    domain: int  # of the level of the group; -1: nothing new fits
 
 
-class LeafCauses:
-    """The searches for one leaf of a refused tree."""
+class GroupCauses:
+    """The searches for one group of a refused tree, with all below it."""
 
     def __init__(
-        self, request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup
+        self, request: PlanRequest, problem: PlacementProblem, group: CompiledGroup
     ) -> None:
-        """Prepare the request for the leaf alone.
+        """Prepare the request for the group alone.
 
         Args:
             request: The refused request.
             problem: The same, compiled.
-            leaf: A leaf that fits in no domain.
+            group: A group that fits in no domain.
         """
-        self._leaf = leaf
+        self._group = group
         self._problem = problem
-        above, index = leaf.source.topology, leaf.parent
+        path, index = [group.source], group.parent
         while index >= 0:
-            above = (*problem.groups[index].source.topology, *above)
+            path.insert(0, problem.groups[index].source)
             index = problem.groups[index].parent
-        root = msgspec.structs.replace(leaf.source, topology=tuple(dict.fromkeys(above)))
+        self._holders = [holder for holder in path if holder.topology]
+        keys = dict.fromkeys(key for holder in self._holders for key in holder.topology)
+        root = msgspec.structs.replace(group.source, topology=tuple(keys))
         self._request = msgspec.structs.replace(
-            request, root=root, budget=min(request.budget, LEAF_BUDGET), explain=False
+            request, root=root, budget=min(request.budget, GROUP_BUDGET), explain=False
         )
+        self._kinds = sorted(_kinds_below(problem, group))
 
-    def joint(self) -> LeafCount | None:
-        """Return how many pods fit together; None: not found within the budget."""
-        least = max(self._leaf.bound, 1)
-        root = msgspec.structs.replace(self._request.root, basic=False, minimum=least)
-        solved = self._solve(msgspec.structs.replace(self._request, root=root), maximise=True)
+    def joint(self) -> JointCount | None:
+        """Return how much fits together; None: not found within the budget."""
+        return self._pods() if self._group.leaf else self._child_groups()
+
+    def _pods(self) -> JointCount | None:
+        least = max(self._group.bound, 1)
+        solved = self._solve(self._with_minimum(least), maximise=True)
         if solved is None or not solved.proved:
             return None
         if solved.solution is None:
-            return LeafCount(self._leaf.bound, -1)
-        holds = size(solved.solution) + self._leaf.bound
-        for by_kind in solved.solution.values():
+            return JointCount(self._group.bound, -1)
+        return JointCount(size(solved.solution) + self._group.bound, self._domain(solved.solution))
+
+    def _child_groups(self) -> JointCount | None:
+        """Find the largest minimum that fits, whichever child groups it counts."""
+        children = [self._problem.groups[i] for i in self._group.children]
+        low = sum(child.holds for child in children)
+        high = self._group.minimum - (not any(child.required for child in children))
+        high = max(min(high, sum(child.alive for child in children)), low)
+        domain = -1
+        while low < high:
+            middle = (low + high + 1) // 2
+            solved = self._solve(self._with_minimum(middle), maximise=False)
+            if solved is None or (solved.solution is None and not solved.proved):
+                return None
+            if solved.solution is None:
+                high = middle - 1
+            else:
+                low, domain = middle, self._domain(solved.solution)
+        return JointCount(low, domain)
+
+    def _with_minimum(self, minimum: int) -> PlanRequest:
+        root = msgspec.structs.replace(
+            self._request.root, basic=False, minimum=minimum, required=UNSET
+        )
+        return msgspec.structs.replace(self._request, root=root)
+
+    def _domain(self, solution: Solution) -> int:
+        for by_kind in solution.values():
             for nodes in by_kind.values():
                 for node in nodes:
-                    return LeafCount(holds, int(self._leaf.level.domain[node]))
-        return LeafCount(holds, -1)
+                    return int(self._group.level.domain[node])
+        return -1
 
     def named(self) -> str:
-        """Return "a, or b" for causes that are each enough, "a together with b" for those that only all are; empty: not found within the budget."""
+        """Return what is enough: "a, or b", where each may be several that only suffice together, "c together with d".
+
+        Empty: not found within the budget.
+        """
         causes = sorted(self._possible(), key=lambda cause: cause.rank)
-        alone = [cause for cause in causes if self._fits_without([cause])]
-        if alone:
+        others = [cause for cause in causes if cause.rank < OWN_TOPOLOGY]
+        if alone := [cause for cause in others if self._fits_without([cause])]:
             offered = [cause for cause in alone if cause.rank < NOT_OFFERED]
             return ", or ".join(cause.text for cause in offered or alone)
-        together = self._fits_without(causes)
-        if not together:
-            return "" if together is None else NO_CAUSE
+        own = [[cause] for cause in causes[len(others) :] if self._fits_without([cause])]
+        together = self._needed(others)
+        if not own and not together:
+            every = self._fits_without(causes)
+            if not every:
+                return "" if every is None else NO_CAUSE
+            together = self._needed(causes)
+        sets = [*own, together] if together else own
+        return ", or ".join(" together with ".join(cause.text for cause in some) for some in sets)
+
+    def _needed(self, causes: list[Cause]) -> list[Cause]:
+        """Return a smallest part of some causes that is enough, or nothing if all of them are not."""
+        if not self._fits_without(causes):
+            return []
         needed = list(causes)
         for cause in reversed(causes):
             rest = [other for other in needed if other is not cause]
             if self._fits_without(rest):
                 needed = rest
-        return " together with ".join(cause.text for cause in needed)
+        return needed
 
     def _fits_without(self, causes: Iterable[Cause]) -> bool | None:
         request = self._request
@@ -137,8 +186,8 @@ class LeafCauses:
     # --- what there is to leave out ------------------------------------------------------------------
 
     def _possible(self) -> Iterator[Cause]:
-        """Yield what keeps pods of the leaf off nodes."""
-        shapes = [self._request.shapes[self._problem.kinds[kind]] for kind in self._leaf.members]
+        """Yield what keeps pods of the group off nodes, and what keeps them together."""
+        shapes = [self._request.shapes[self._problem.kinds[kind]] for kind in self._kinds]
         yield from self._of_nodes(shapes)
         for text in dict.fromkeys(map(rule_text, self._request.rules)):
             yield Cause(text, _without_rule(text))
@@ -153,15 +202,43 @@ class LeafCauses:
         if any(node.reserved for node in self._request.nodes):
             text = "capacity reserved for other trees"
             yield Cause(text, _same, Options(no_reservations=True), rank=2)
+        yield from self._of_resources(shapes)
+        yield from self._of_topology()
+
+    def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
         resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
+        nodes = self._problem.allowed[self._kinds].any(axis=0).nonzero()[0].tolist()
         for name in sorted(resources)[:AXES_MAX]:
-            offered = any(
-                name in self._request.nodes[i].allocatable
-                for kind in self._leaf.members
-                for i in self._problem.allowed[kind].nonzero()[0].tolist()
-            )
+            offered = any(name in self._request.nodes[i].allocatable for i in nodes)
             rank = 3 if offered else NOT_OFFERED
             yield Cause(name, _with_shapes(_without_resource(name)), rank=rank)
+        yield Cause("pods", _same, Options(no_pod_limit=True), rank=3)
+
+    def _of_topology(self) -> Iterator[Cause]:
+        """Yield the topology constraints: those below the group level by level, its own and those above it each by itself."""
+        root = self._request.root
+        below: dict[tuple[int, tuple[str, ...]], list[PlanGroup]] = {}
+        groups, depth = root.groups, 1
+        while groups:
+            for group in groups:
+                if not set(group.topology) <= set(root.topology):
+                    below.setdefault((depth, group.topology), []).append(group)
+            groups, depth = tuple(child for group in groups for child in group.groups), depth + 1
+        for (_, keys), constrained in below.items():
+            name = f"{constrained[0].key.kind} {constrained[0].key.path}"
+            if len(constrained) > 1:
+                name = f"each of {len(constrained)} groups such as {name}"
+            yield Cause(f"one {' and '.join(keys)} for {name}", _without_topology(constrained))
+        for holder in self._holders:
+            others = {
+                key for other in self._holders if other is not holder for key in other.topology
+            }
+            kept = tuple(key for key in root.topology if key in others)
+            if kept != root.topology:
+                text = (
+                    f"one {' and '.join(holder.topology)} for {holder.key.kind} {holder.key.path}"
+                )
+                yield Cause(text, _with_topology(holder.topology, others), rank=OWN_TOPOLOGY)
 
     def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:
         fleet = self._problem.fleet
@@ -221,6 +298,27 @@ def _with_shapes(change: Callable[[PodShape], PodShape]) -> Change:
     )
 
 
+def _without_topology(groups: Iterable[PlanGroup]) -> Change:
+    keys = {group.key for group in groups}
+
+    def free(group: PlanGroup) -> PlanGroup:
+        return msgspec.structs.replace(group, topology=()) if group.key in keys else group
+
+    return lambda request: msgspec.structs.replace(request, root=map_groups(request.root, free))
+
+
+def _with_topology(dropped: tuple[str, ...], others: set[str]) -> Change:
+    """Return the change that drops keys of the topology of the root, but for those that others name."""
+
+    def change(request: PlanRequest) -> PlanRequest:
+        kept = tuple(k for k in request.root.topology if k not in dropped or k in others)
+        return msgspec.structs.replace(
+            request, root=msgspec.structs.replace(request.root, topology=kept)
+        )
+
+    return change
+
+
 def _without_rule(text: str) -> Change:
     def change(request: PlanRequest) -> PlanRequest:
         rules = (
@@ -234,6 +332,13 @@ def _without_rule(text: str) -> Change:
 
 def _same(request: PlanRequest) -> PlanRequest:
     return request
+
+
+def _kinds_below(problem: PlacementProblem, group: CompiledGroup) -> set[int]:
+    """Return the kinds of the waiting pods of a group and of all below it."""
+    return set(group.members).union(
+        *(_kinds_below(problem, problem.groups[i]) for i in group.children)
+    )
 
 
 def _one(taint: Taint) -> NodeTable:
