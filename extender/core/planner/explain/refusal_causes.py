@@ -13,11 +13,12 @@ from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Taint
-from extender.core.model.pods import NodeSelector, PodShape
+from extender.core.model.pods import NodeSelector, PodShape, Toleration
 from extender.core.model.wording import join_names
 from extender.core.planner.explain.tree_forms import map_groups
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
+    CORDON,
     selected,
     tolerated,
     without_selectors,
@@ -252,9 +253,9 @@ class GroupCauses:
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
             text = f"{word} {join_names(sorted(keys))}, not tolerated"
-            yield Cause(text, _same, Options(no_taints=True))
+            yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
         if fleet.cordoned().any():
-            yield Cause("cordoned nodes", _same, Options(no_cordons=True))
+            yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
         if own and not all(selected(fleet, shape).all() for shape in own):
             parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
@@ -274,6 +275,12 @@ def volume_text(shapes: Iterable[PodShape]) -> str:
         text for s in shapes for x in s.selectors if x.volume for text in _words(x)
     )
     return f"volume that is only on nodes with {join_names([*parts])}"
+
+
+def _tolerating(keys: list[str]) -> Callable[[PodShape], PodShape]:
+    """Return the change that tolerates taints, for the node filters and for spreads that honor taints alike."""
+    more = tuple(Toleration(key=key, operator="Exists") for key in keys)
+    return lambda shape: msgspec.structs.replace(shape, tolerations=(*shape.tolerations, *more))
 
 
 def _without_ports(shape: PodShape) -> PodShape:

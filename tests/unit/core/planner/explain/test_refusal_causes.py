@@ -240,7 +240,14 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
     elif cause == "cordoned nodes":
         nodes = tuple(replace(n, unschedulable=False) for n in nodes)
     elif cause.startswith("node selector "):
-        shapes = tuple(replace(s, node_selector=(), selectors=()) for s in shapes)
+        shapes = tuple(
+            replace(s, node_selector=(), selectors=tuple(x for x in s.selectors if x.volume))
+            for s in shapes
+        )
+    elif cause.startswith("volume that is only on nodes with "):
+        shapes = tuple(
+            replace(s, selectors=tuple(x for x in s.selectors if not x.volume)) for s in shapes
+        )
     elif cause.startswith("host port"):
         shapes = tuple(replace(s, host_ports=()) for s in shapes)
     elif cause.startswith("claim "):
