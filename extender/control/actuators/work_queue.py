@@ -210,7 +210,6 @@ class WorkQueue(Generic[K]):
                 repeat = True
                 while repeat:
                     self._again.discard(key)
-                    await self._until_allowed()
                     repeat = await self._process_alone(key)
             except asyncio.CancelledError:
                 if key not in self._dropped and key not in self._delayed:
@@ -223,6 +222,7 @@ class WorkQueue(Generic[K]):
         """Process a key; return whether the worker processes it again now."""
         retry, is_processed = None, False
         with self._faults.alone(key):
+            await self._until_allowed()
             retry, is_processed = await self._process(key), True
         if not is_processed:
             self._delay_again(key, self._faults.pause_s(key))
