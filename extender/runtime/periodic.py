@@ -65,14 +65,21 @@ class _Alone(Generic[K]):
 class ObjectFaults(Generic[K]):
     """The objects of one part of the service that wait because the work for them raised an exception."""
 
-    def __init__(self, part: str, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        part: str,
+        now_ms: Callable[[], int] | None = None,
+        name_of: Callable[[K], str] = str,
+    ) -> None:
         """Prepare.
 
         Args:
             part: Label of the metric.
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
+            name_of: Returns the name of an object, for the log.
         """
         self._part = part
+        self._name_of = name_of
         self._now_ms = now_ms or _loop_time_ms
         self._pauses: dict[K, _Pause] = {}
 
@@ -115,7 +122,7 @@ class ObjectFaults(Generic[K]):
         log.error(
             "a defect of this service concerns one object; it is tried again after a pause",
             exc_info=error,
-            extra={"part": self._part, "object": str(key), "pause_ms": pause_ms},
+            extra={"part": self._part, "object": self._name_of(key), "pause_ms": pause_ms},
         )
 
     def succeeded(self, key: K) -> None:

@@ -283,6 +283,7 @@ class Informer:
         if not version:
             raise ClusterUnavailable(f"list {self.resource.path}: no resourceVersion")
         await self._replace(found)
+        self._changes.make_again()
         self._version = version
         self._mark_received()
         self.synced, self._complete_list = True, number

@@ -87,6 +87,7 @@ class Evictor:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
+        self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
