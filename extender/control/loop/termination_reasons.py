@@ -20,6 +20,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Cluster, PodRef
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class TerminationReasons:
         self._wake = wake
         self._turns = asyncio.Semaphore(TOGETHER)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: ObjectFaults[str] = ObjectFaults("ends of members")
         self.known: Mapping[PodUid, PodEnd | None] = {}
         self.awaited: frozenset[PodUid] = frozenset()
 
@@ -91,10 +93,11 @@ class TerminationReasons:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:
-            try:
-                found[lost.uid] = await self._cluster.ending(ref)
-            except (RequestRejected, ClusterUnavailable) as problem:
-                log.info(
-                    "how a member ended is not known",
-                    extra={"pod": lost.pod, "reason": str(problem)},
-                )
+            with self._faults.alone(lost.pod):
+                try:
+                    found[lost.uid] = await self._cluster.ending(ref)
+                except (RequestRejected, ClusterUnavailable) as problem:
+                    log.info(
+                        "how a member ended is not known",
+                        extra={"pod": lost.pod, "reason": str(problem)},
+                    )
