@@ -17,6 +17,7 @@ from extender.core.model.errors import BadInput, located
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
+from extender.core.workloads.workload_fields import PODS_MAX
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -54,6 +55,14 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         )
         for workload, leaves in counts.items()
     }
+
+
+def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:
+    """Raise BadInput if a workload has more pods than are made of one."""
+    if (pods := sum(leaf.pods for leaf in leaves)) > PODS_MAX:
+        raise BadInput(
+            f"{workload}: spec: asks for {pods} pods at once, at most {PODS_MAX} are planned"
+        )
 
 
 def pods_of_leaf(

@@ -17,6 +17,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.made_objects import (
+    check_number_of_pods,
     group_from,
     pods_of_leaf,
 )
@@ -370,11 +371,18 @@ class _WorkloadExpansion:
             if not there:
                 self._warn("has no pod templates; give its pods in the files too")
             return
+        leaves = tuple(leaves)
+        check_number_of_pods(self._workload, leaves)
         name_label = self._kind.name_label
         labels = {name_label: self._workload.name} if name_label else {}
         for plain in leaves:
             template = self._templates.get(plain.role, plain.template)
             leaf = msgspec.structs.replace(plain, template=template)
+            if not (leaf.template.get("spec") or {}).get("containers"):
+                role = f" of {leaf.role}" if leaf.role else ""
+                self._warn(
+                    f"pod template{role}: spec.containers: is missing or empty; Kubernetes refuses such pods"
+                )
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
                 yield self._entry_of(pod)
