@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
@@ -121,6 +122,7 @@ def _pod_of(
     }
     try:
         pod = convert(api.Pod, body)
+        check(pod)
     except BadInput as fault:
         role = f" of {leaf.role}" if leaf.role else ""
         raise located(f"{workload}: pod template{role}", fault) from fault

@@ -78,8 +78,9 @@ def plan(*workload: object, nodes: int = 1) -> dict[str, Any]:
         (an_lws(policy={"subGroupSize": 8}), "subGroupSize: 8: 4 or 3 pods cannot be divided into subgroups of 8"),
         (an_lws(policy={"subGroupSize": 2, "subGroupPolicyType": "LeaderExcluded"}),
          "subGroupSize: 2: 3 pods cannot be divided into subgroups of 2"),
+        (a_job(completionMode="Indexed", parallelism=3), "spec.completions: is missing; with completionMode Indexed set it, to 3"),
     ],
-    ids=["cycle", "itself", "unknown", "later", "two orders", "no subgroups", "rest", "larger", "without leader"],
+    ids=["cycle", "itself", "unknown", "later", "two orders", "no subgroups", "rest", "larger", "without leader", "indexed"],
 )  # fmt: skip
 def test_a_tree_that_its_controller_refuses_is_invalid(workload, words) -> None:
     gangs = plan(workload, a_job("other"))["gangs"]
@@ -189,3 +190,106 @@ def compiled(jobset: dict[str, Any]):
         BY_KIND["JobSet"],
         CompileRequest(workload=workload, profile=DEFAULT_PROFILE, profile_name="default"),
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedul", "labelSelector": {}}]},
+         'whenUnsatisfiable: "DoNotSchedul" is none of DoNotSchedule, ScheduleAnyway'),
+        ({"topologySpreadConstraints": [{"topologyKey": "zone", "maxSkew": 0, "labelSelector": {}}]}, "[0].maxSkew: 0 is less than 1"),
+        ({"topologySpreadConstraints": [{"labelSelector": {}}]}, "spec.topologySpreadConstraints[0].topologyKey: is missing"),
+        ({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"labelSelector": {}}]}}},
+         "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: is missing"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedul"}]}, 'spec.tolerations[0].effect: "NoSchedul" is none of'),
+        ({"initContainers": [{"name": "i", "restartPolicy": "always"}]}, 'spec.initContainers[0].restartPolicy: "always" is none of Always'),
+        ({"containers": [{"name": "m", "resources": {"requests": {"nvidia.com/gpu": "500m"}}}]}, 'nvidia.com/gpu: "500m" is not a whole number'),
+        ({"containers": [{"name": "m", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]},
+         'requests: cpu: "2" is more than its limit, which is "1"'),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("made", [True, False], ids=["template", "pod"])
+def test_a_value_in_a_pod_that_an_api_server_refuses_is_an_error(spec, words, made) -> None:
+    whole = {**a_template()["spec"], **spec}
+    thing = a_job(template={"spec": whole}) if made else an_object("Pod", "p", "v1", spec=whole)
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [thing])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["1", "2.0", "2000m", "1e0", 2, "1k"])
+def test_whole_numbers_of_devices_are_read_however_they_are_written(written) -> None:
+    template = a_template({"nvidia.com/gpu": written, "cpu": "0.5"})
+    assert len(a_manifest([], [a_job(template=template)]).pods) == 1
+
+
+@pytest.mark.parametrize(
+    ("volume", "others", "text"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "data"}}, (), "volume claims of 2 pods (default/data) do not exist: "),
+        ({"persistentVolumeClaim": {"claimName": "data"}}, (an_object("PersistentVolumeClaim", "data", "v1", spec={}),),
+         "volume claims of 2 pods (default/data) are not bound to a volume: "),
+        ({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}, (), "-0-v, default/fit-"),
+    ],
+    ids=["absent", "unbound", "ephemeral"],
+)  # fmt: skip
+def test_volumes_of_which_no_node_is_known_are_a_warning(volume, others, text) -> None:
+    template = a_template(volumes=[{"name": "v", **volume}])
+    answer = plan(*others, a_job(parallelism=2, completions=2, template=template))
+    assert answer["verdict"] == "placed"
+    (warning,) = (one for one in answer["warnings"] if "volume claims of 2 pods" in one)
+    assert text in warning
+    assert warning.endswith("is not known, so kube-scheduler may find fewer nodes")
+
+
+def test_what_a_runtime_class_adds_is_named_as_missing() -> None:
+    found = a_manifest([], [a_job(template=a_template(runtimeClassName="kata"))])
+    text = (
+        "what the RuntimeClass kata adds (overhead, node selector, tolerations) is not in the plan"
+    )
+    assert found.warnings == (
+        f"Job/default/fit: pod template of job: spec.runtimeClassName: {text}",
+    )
+    with_overhead = a_template(runtimeClassName="kata", overhead={"cpu": "250m"})
+    assert a_manifest([], [a_job(template=with_overhead)]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "place", "hint"),
+    [
+        ("labels", "trees", "metadata", "did you mean gang-extender.dev/tree?"),
+        ("labels", "min", "metadata", "it is one of the annotations"),
+        ("annotations", "tree", "metadata", "it is one of the labels"),
+        (
+            "labels",
+            "pod-gruop",
+            "spec.template.metadata",
+            "did you mean gang-extender.dev/pod-group?",
+        ),
+        ("annotations", "pod-group", "spec.template.metadata", "it is one of the labels"),
+    ],
+)
+def test_a_name_of_ours_in_the_wrong_place_is_an_error_at_each_depth(
+    field, name, place, hint
+) -> None:
+    job = a_job()
+    target = (
+        job["metadata"]
+        if place == "metadata"
+        else job["spec"]["template"].setdefault("metadata", {})
+    )
+    target.setdefault(field, {})[f"gang-extender.dev/{name}"] = "x"
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [job])
+    assert f"{place}.{field}[gang-extender.dev/{name}]: has no meaning; {hint}" in str(caught.value)
+
+
+def test_an_exempt_namespace_may_be_in_the_file_of_a_workload() -> None:
+    labels = {"gang-extender.dev/exempt": "true"}
+    space = an_object("Namespace", "system", "v1", namespace="", metadata={"labels": labels})
+    assert len(a_manifest([], [space, a_job()]).pods) == 1
+
+
+def test_a_kind_in_other_letters_is_suggested() -> None:
+    with pytest.raises(BadInput, match=r"kind job of batch/v1 is not planned; did you mean Job\?"):
+        a_manifest([], [a_job() | {"kind": "job"}])
