@@ -1,4 +1,4 @@
-"""Validate groups and workloads from files, as an API server would.
+"""Validate groups, workloads and pods from files, as an API server would.
 
 Owns the rules of SPEC A.7 about a single object; rules between the groups of a tree are
 checked at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
@@ -14,13 +14,18 @@ from typing import Final
 from extender.cluster import types as api
 from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
-from extender.core.model.errors import several
+from extender.core.model.errors import BadQuantity, several
+from extender.core.model.quantities import NANO, nanos
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
 CLAIMS_MAX: Final = 4
 LEVELS_MAX: Final = 4
 PRIORITY_MAX: Final = 1_000_000_000
+_RESTARTS: Final = ("Always", "Never", "OnFailure")
+_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+_HONORS: Final = ("Honor", "Ignore")
+_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _POLICIES: Final = {"", "PreemptLowerPriority", "Never"}
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(
@@ -43,12 +48,14 @@ def check(thing: api.Readable) -> None:
         BadInput: An API server would refuse it; names object, field and value of each violation.
 
     Source:
-        SPEC A.7, E01 to E08, E10 to E12 and E14.
+        SPEC A.7, E01 to E08, E10 to E12 and E14; of pods, pkg/apis/core/validation of Kubernetes 1.37.
     """
     if isinstance(thing, api.Workload):
         problems = _workload(thing)
     elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
         problems = _group(thing)
+    elif isinstance(thing, api.Pod):
+        problems = _pod(thing.spec)
     else:
         return
     if found := tuple(f"{thing.label}: {problem}" for problem in problems):
@@ -132,6 +139,71 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
 def _too_many(path: str, found: Sequence[object], most: int) -> Iterator[str]:
     if len(found) > most:
         yield f"{path}: too many entries: {len(found)}, at most {most}"
+
+
+# --- pods
+
+
+def _pod(spec: api.PodSpec) -> Iterator[str]:
+    """Yield the values that an API server refuses and that would be read as something else."""
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for n, container in enumerate(containers):
+            path = f"spec.{field}[{n}]"
+            yield from _resources(f"{path}.resources", container.resources)
+            yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
+    yield from _resources("spec.resources", spec.resources)
+    for n, constraint in enumerate(spec.topology_spread_constraints):
+        path = f"spec.topologySpreadConstraints[{n}]"
+        when = constraint.when_unsatisfiable
+        yield from _one_of(f"{path}.whenUnsatisfiable", when, _UNSATISFIABLE)
+        yield from _one_of(f"{path}.nodeAffinityPolicy", constraint.node_affinity_policy, _HONORS)
+        yield from _one_of(f"{path}.nodeTaintsPolicy", constraint.node_taints_policy, _HONORS)
+        for name, number in (
+            ("maxSkew", constraint.max_skew),
+            ("minDomains", constraint.min_domains),
+        ):
+            if number is not None and number < 1:
+                yield f"{path}.{name}: {number} is less than 1"
+        if not constraint.topology_key:
+            yield f"{path}.topologyKey: is missing"
+    for n, toleration in enumerate(spec.tolerations):
+        yield from _one_of(f"spec.tolerations[{n}].effect", toleration.effect, _EFFECTS)
+    affinity = spec.affinity
+    for field, terms in (
+        ("podAffinity", affinity.pod_affinity.required),
+        ("podAntiAffinity", affinity.pod_anti_affinity.required),
+    ):
+        for n, term in enumerate(terms):
+            if not term.topology_key:
+                path = f"spec.affinity.{field}.requiredDuringSchedulingIgnoredDuringExecution[{n}]"
+                yield f"{path}.topologyKey: is missing"
+
+
+def _one_of(path: str, value: str, known: Sequence[str]) -> Iterator[str]:
+    if value and value not in known:
+        yield f'{path}: "{value}" is none of {", ".join(known)}'
+
+
+def _resources(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
+    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
+        for name, written in resources.items():
+            if "/" in name and "kubernetes.io/" not in name and _nanos(written) % NANO:
+                yield f'{path}.{field}: {name}: "{written}" is not a whole number'
+    for name in needs.requests.keys() & needs.limits.keys():
+        request, limit = needs.requests[name], needs.limits[name]
+        if _nanos(request) > _nanos(limit):
+            yield f'{path}.requests: {name}: "{request}" is more than its limit, which is "{limit}"'
+
+
+def _nanos(written: str | float) -> int:
+    """Return a quantity in nano-units; 0 for one that cannot be read, which is an error of its own."""
+    try:
+        return nanos(written)
+    except BadQuantity:
+        return 0
 
 
 # --- workloads

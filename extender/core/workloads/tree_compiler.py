@@ -51,7 +51,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_object import PARENT_ANNOTATION, WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 3
+TABLE_VERSION = 4
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
