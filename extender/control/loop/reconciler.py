@@ -113,7 +113,7 @@ class Reconciler:
         )
 
     def _begin_term(self, view: ClusterView, state: ReservationState) -> None:
-        """When the state was loaded anew: compare everything, and note the members that nobody has watched since."""
+        """When the state was loaded anew: compare everything, and note the members that no leader has watched since."""
         if self._terms == self._leader.terms and not self._leader.recovery_reason:
             return
         self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms

@@ -1,4 +1,4 @@
-"""Cases in steps, with the real service on a real PostgreSQL: what it says when the cluster has changed, also while it was down."""
+"""Cases in steps, with the real service on a real PostgreSQL: what it answers when the cluster has changed, also while it was down."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_members_that_succeeded_while_we_were_down_make_the_gang_complete(
 
 
 async def test_what_was_never_bound_is_released_as_deleted(place):
-    """Nothing was bound and the journal has no Binding: whether it was bound is not known, and this is what the log says."""
+    """Nothing was bound and the journal has no Binding: whether it was bound is not known, and this is in the log."""
     place.write("nodes", *(a_node(f"n{n}", cpu=4) for n in range(3)))
     place.write("g", *a_gang("g", pods=3, requests={"cpu": "3"}, schedulingGates=GATED))
     await place.start()
@@ -232,7 +232,7 @@ async def bound_gang(place):
     return gang
 
 
-async def test_a_pinned_gang_is_told_where_all_of_it_would_fit(place):
+async def test_a_pinned_gang_learns_where_all_of_it_would_fit(place):
     """Case pinned-domain-full: one member lost its node, its rack is full, and the other rack is free."""
     group, *pods = await bound_gang(place)
     nodes = {m["pod"]: m["node"] for m in (await place.gang("default/g"))["members"]}
@@ -399,7 +399,7 @@ def _pods(leaf, cpus, priority):
 
 
 async def test_a_preemption_that_becomes_possible_is_looked_for(place):
-    """Case preemption-refused-stale: refused while o4 terminates; when it is gone, evicting what runs makes room."""
+    """Case preemption-refused-stale: refused while o4 terminates; when it is gone, evicting what runs is enough."""
     place.write("nodes", *full_nodes())
     await place.start()
     one = ((1,), 1, "")

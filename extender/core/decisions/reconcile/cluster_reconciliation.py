@@ -574,7 +574,7 @@ def _missing_reason(
 
 
 def _gone_words(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
-    """Return what is said of a member with a reservation that is gone, where nothing says that it was bound."""
+    """Return the words for a member with a reservation that is gone, where there is no evidence that it was bound."""
     end = _end_of(view, reservation.uid, now)
     if end is not None and end.cause == "ended":
         return "ended before it was bound:"

@@ -253,7 +253,7 @@ def test_members_that_an_earlier_leader_bound_and_that_have_succeeded_make_the_g
     assert gang_status(scene.root).state == "completed"
 
 
-def test_what_nobody_can_know_of_a_member_that_is_gone_is_said():
+def test_what_is_not_known_of_a_member_that_is_gone_is_in_the_message():
     """One has ended on a node, one is gone without a trace: only the second is released, as not known."""
     scene = Scene(pods=2)
     for name in scene.names:
@@ -269,7 +269,7 @@ def test_what_nobody_can_know_of_a_member_that_is_gone_is_said():
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
-def test_the_root_and_its_members_went_while_nobody_led(again):
+def test_the_root_and_its_members_went_while_there_was_no_leader(again):
     """Bound in the log, bound by an earlier leader, waiting: each is what it was, and the root is removed last."""
     scene = Scene(pods=4)
     scene.bind("g-0")
