@@ -259,7 +259,8 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():
         rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
-        return f"{rules} keeps it off {_the_nodes(int(kept.sum()))} it could run on"
+        keep = "keeps" if len(shape.rules) == 1 else "keep"
+        return f"{rules} {keep} it off {_the_nodes(int(kept.sum()))} it could run on"
     return f"kube-scheduler refused {_the_nodes(int(kept.sum()))} it could run on"
 
 
