@@ -145,7 +145,8 @@ async def read_definitions(connection: asyncpg.Connection) -> Sequence[Definitio
             definitions.append(Definition(name=name, expected="", stored=name))
         for (kind, name), text in expected.items():
             if kind == "view" and any(
-                d.name == f"view gx.{name}" and d.stored for d in definitions
+                d.name == f"view gx.{name}" and d.stored.partition(",")[0] == "view"
+                for d in definitions
             ):
                 query = _VIEW_HEAD.sub("", text)
                 definitions.append(await _view(connection, name, query))
