@@ -281,6 +281,7 @@ async def test_a_hundred_thousand_tiny_frames_end_their_connection(kind, made, m
 async def test_many_malformed_requests_end_their_connection(made, monkeypatch):
     """Each is reset, and brings nothing of a request."""
     monkeypatch.setattr(http2_connection, "CONTROL_FRAMES_PER_S", 20)
+    monkeypatch.setattr(Http2Client, "_read", until_settled)
     block = b"\x82\x87"  # a method and a scheme, no path
     refused = METRICS.http_requests_refused.labels("control-frames")._value.get
     before = refused()
