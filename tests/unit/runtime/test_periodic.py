@@ -176,7 +176,7 @@ async def test_a_loop_that_a_defect_has_ended_runs_again(monkeypatch, caplog):
             await kept_running("a loop", run)
 
 
-async def test_an_exception_of_a_task_that_nobody_waits_for_is_counted():
+async def test_an_exception_of_a_task_that_is_not_awaited_is_counted():
     """A connection that breaks is no defect."""
     loop, value = asyncio.get_running_loop(), METRICS.object_faults.labels("service")._value
     before = value.get()
@@ -221,7 +221,7 @@ SERVICE = Path(extender.__file__).parent
 
 
 def test_each_task_of_the_service_has_an_answer_to_exceptions():
-    """A task whose exception nobody gets ends in silence, and its work is not done any more."""
+    """A task whose exception is lost ends in silence, and its work is not done any more."""
     starts = re.compile(r"create_task\(|ensure_future\(")
     found = {
         str(path.relative_to(SERVICE))
