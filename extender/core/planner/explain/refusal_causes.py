@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
@@ -208,7 +209,7 @@ class GroupCauses:
 
     def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
         resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
-        nodes = self._problem.allowed[self._kinds].any(axis=0).nonzero()[0].tolist()
+        nodes = np.flatnonzero(self._problem.allowed[self._kinds].any(axis=0)).tolist()
         for name in sorted(resources)[:AXES_MAX]:
             offered = any(name in self._request.nodes[i].allocatable for i in nodes)
             rank = 3 if offered else NOT_OFFERED
