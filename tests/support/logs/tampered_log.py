@@ -377,7 +377,9 @@ NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
     ),
     "a policy without row security": _runs("CREATE POLICY hide ON gx.event USING (false)"),
     "an epoch ahead": _runs("UPDATE gx.lease SET epoch = epoch + 5"),
-    "a snapshot behind the end": _runs("UPDATE gx.snapshot SET position = 900000 WHERE position = 10"),
+    "a snapshot behind the end": _runs(
+        "UPDATE gx.snapshot SET position = 900000 WHERE position = 10"
+    ),
     "the server around the schema": _runs(
         "CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
         "CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION public.note()",
