@@ -1,6 +1,6 @@
 """Plans that may preempt, of random small clusters of objects, against all sets of victims: deleted from the objects, planned again.
 
-What the objects say (priorities of groups and pods, disruption modes, terminating pods, spread, affinity and anti-affinity)
+The fields of the objects (priorities of groups and pods, disruption modes, terminating pods, spread, affinity and anti-affinity)
 is read here without the service's own units, counts and rules; only the placement without evictions is that of the planner.
 """
 
@@ -68,7 +68,7 @@ class _Cluster:
             a_node(f"n{i}", {RACK: f"r{i // 2}"}, gpu=rng.choice([1, 2, 2]))
             for i in range(rng.randint(2, 4))
         ]
-        self.room = {
+        self.free_slots = {
             n["metadata"]["name"]: int(n["status"]["allocatable"][GPU]) for n in self.nodes
         }
         self.pods: dict[str, Object] = {}
@@ -80,11 +80,11 @@ class _Cluster:
         self.pending = self._preemptor()
 
     def _place(self, name: str, group: str, priority: int, **spec: object) -> bool:
-        free = [node for node, room in self.room.items() if room]
+        free = [node for node, slots in self.free_slots.items() if slots]
         if not free:
             return False
         node = self.rng.choice(free)
-        self.room[node] -= 1
+        self.free_slots[node] -= 1
         gone = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
         leaves = self.rng.randint(0, 7) == 0 and not group
         labels = {"app": self.rng.choice(["x", "y"])}
