@@ -334,7 +334,8 @@ class Informer:
         if before is not None and before[0] != identity[0]:
             self._forget(item.key)  # deleted and recreated while no watch was open
         # An object that comes with a list may be one that the log has: without it, it would be recorded as gone.
-        may_wait = before is not None or self.synced
+        was_passed_on = before is not None and before[1] != ""
+        may_wait = was_passed_on or self.synced
         self._known[item.key] = (
             item.metadata.uid,
             "",
